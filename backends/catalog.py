@@ -1,0 +1,109 @@
+"""Which backends there are, and how a model's files find theirs. A new backend is a folder and one line here.
+
+A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on disk and
+estimates its memory. `container` is imported only when a model is loaded, because it imports the engine.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+import msgspec
+
+from backends.errors import UnsupportedModel
+from backends.protocol import Modality, ModelContainer, Report
+from config.engines import (
+    EngineOptions,
+    ExLlamaV2Options,
+    LlamaCppOptions,
+    ScriptedOptions,
+    TransformersOptions,
+)
+
+
+class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on disk, as far as its headers tell. `path` is the file or folder to load."""
+
+    path: Path
+    backend: str
+    format: str  # "gguf", "safetensors", "exl2", "exl3", "script"
+    architecture: str
+    size_bytes: int  # weights on disk
+    context_length: int  # tokens the model was trained for
+    cache_bytes_per_token: int  # KV cache for one token at 16 bits
+    modalities: tuple[Modality, ...] = ("text",)
+    chat_template: str | None = None
+    parts: tuple[Path, ...] = ()  # every file that belongs to it
+
+
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes a loaded model takes, by use."""
+
+    weights: int
+    cache: int
+    engine: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.engine
+
+
+class FilesModule(Protocol):
+    """What `backends/<name>/files.py` offers."""
+
+    def recognise(self, path: Path) -> ModelFiles | None:
+        """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers only."""
+        ...
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed: ...
+
+
+class ContainerModule(Protocol):
+    """What `backends/<name>/container.py` offers."""
+
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> ModelContainer:
+        """Load off the event loop. Cancellable. Raises LoadFailed and leaves nothing behind."""
+        ...
+
+
+class Backend(msgspec.Struct, frozen=True):
+    """One line of the table."""
+
+    name: str
+    options: type[EngineOptions]
+
+    @property
+    def files(self) -> FilesModule:
+        return cast(FilesModule, import_module(f"backends.{self.name}.files"))
+
+    @property
+    def container(self) -> ContainerModule:
+        return cast(ContainerModule, import_module(f"backends.{self.name}.container"))
+
+
+# The order is the order of recognition: the more particular format first.
+BACKENDS: Mapping[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend("scripted", ScriptedOptions),
+        Backend("llamacpp", LlamaCppOptions),
+        Backend("exllamav2", ExLlamaV2Options),
+        Backend("transformers", TransformersOptions),
+    )
+}
+
+
+def recognise(path: Path, backend: str | None = None) -> ModelFiles:
+    """The model at `path`, by the first backend that knows it, or by `backend` alone.
+
+    Raises UnsupportedModel, which says what was looked at.
+    """
+    candidates = [BACKENDS[backend]] if backend else list(BACKENDS.values())
+    for candidate in candidates:
+        if (files := candidate.files.recognise(path)) is not None:
+            return files
+    names = ", ".join(candidate.name for candidate in candidates)
+    raise UnsupportedModel(f"{path} is not a model that {names} can read")

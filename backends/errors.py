@@ -1,0 +1,56 @@
+"""What can go wrong below the gateway. Foreign exceptions are translated into these at this border.
+
+    BackendError
+    ├── LoadFailed                the model can't be loaded; the message says why
+    │   ├── OutOfMemory           … because memory ran out (also raised while generating)
+    │   ├── BackendMissing        … because its library isn't installed or can't run here
+    │   └── UnsupportedModel      … because no backend reads this format
+    ├── InvalidJob                the job can't be run as asked
+    │   └── PromptTooLong         … because prompt and completion don't fit the context
+    └── GenerationFailed          the engine failed while the job ran
+"""
+
+
+class BackendError(Exception):
+    """Anything a container or a loader raises on purpose."""
+
+
+class LoadFailed(BackendError):
+    """The model can't be loaded."""
+
+
+class OutOfMemory(LoadFailed):
+    """Memory ran out, while loading or while generating."""
+
+
+class BackendMissing(LoadFailed):
+    """The engine's library isn't installed, or can't run on this machine."""
+
+
+class UnsupportedModel(LoadFailed):
+    """No backend reads these files, or this backend doesn't know the architecture."""
+
+
+class InvalidJob(BackendError):
+    """The job can't be run as asked. `param` names the request field at fault."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLong(InvalidJob):
+    """The prompt leaves no room in the context."""
+
+    def __init__(self, prompt_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens, "
+            f"but the prompt has {prompt_tokens}; at least one token must be left for the answer.",
+            "messages",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
+
+
+class GenerationFailed(BackendError):
+    """The engine failed while the job ran."""

@@ -1,0 +1,219 @@
+"""The contract between the gateway and a loaded model.
+
+Everything that crosses it is a frozen msgspec struct, so the same contract can later cross a process
+boundary without a caller noticing. This module knows no engine and no gateway.
+
+    async with container.generate(job) as outputs:
+        async for output in outputs:
+            match output:
+                case Piece(): ...
+                case Ended(): ...           # always the last one, exactly once
+    # here the device no longer works for this job
+
+Times are seconds, sizes are bytes, probabilities are natural logarithms.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+Modality: TypeAlias = Literal["text", "image"]
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. Every default is neutral: it changes nothing.
+
+    An engine applies what it can and names those fields in `ModelInfo.samplers`; `unsupported` tells which
+    of a request's wishes it can't meet, so that nothing is ignored in silence.
+    """
+
+    seed: int | None = None
+    temperature: float = 1.0  # 0 is greedy
+    temperature_last: bool = False
+    min_temp: float = 1.0  # dynamic temperature runs from min_temp to max_temp when they differ
+    max_temp: float = 1.0
+    temp_exponent: float = 1.0
+    smoothing_factor: float = 0.0
+    smoothing_curve: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_a: float = 0.0
+    tfs: float = 1.0
+    typical_p: float = 1.0
+    skew: float = 0.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    penalty_range: int = -1  # tokens looked back on; -1 is the whole context
+    repetition_decay: int = 0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat_mode: Literal[0, 1, 2] = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    banned_tokens: tuple[int, ...] = ()
+    allowed_tokens: tuple[int, ...] = ()  # empty: all are allowed
+    banned_strings: tuple[str, ...] = ()
+    ban_eos: bool = False
+
+    def wished(self) -> frozenset[str]:
+        """The fields that differ from their neutral value."""
+        return frozenset(
+            field.name
+            for field in msgspec.structs.fields(self)
+            if getattr(self, field.name) != field.default
+        )
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop reasoning after `tokens` tokens and go on with the answer.
+
+    The driver counts while the text is inside `open`…`close`; at the limit the engine is made to continue
+    with `closing` (a closing message and the close marker, tokenized) as if the model had written it.
+    """
+
+    tokens: int
+    closing: tuple[int, ...]
+    open: str
+    close: str
+    is_open: bool  # the rendered prompt ends inside reasoning
+
+
+class Image(msgspec.Struct, frozen=True):
+    """One decoded picture: `rgb` holds height * width * 3 bytes, row by row."""
+
+    width: int
+    height: int
+    rgb: bytes
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `prompt` is the tokenized prompt; where the model sees, image k stands at its k-th placeholder."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None  # None: until the context is full
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()  # not included in the text
+    logprobs: int | None = None  # alternatives per token; None: no logprobs at all
+    thinking: ThinkingBudget | None = None
+    images: tuple[Image, ...] = ()
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A token that could have been chosen. `text` is its bytes; they need not be whole UTF-8."""
+
+    token: int
+    text: bytes
+    logprob: float
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """What was chosen, and the best alternatives, from the model's own distribution before sampling."""
+
+    chosen: Candidate
+    top: tuple[Candidate, ...] = ()
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a character)."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full"]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job ended and what it cost."""
+
+    cause: Cause
+    stop_string: str | None = None
+    prompt_tokens: int
+    cached_tokens: int  # of prompt_tokens, found in the KV cache and not computed again
+    completion_tokens: int
+    queued: float = 0.0  # waiting for a slot
+    prefill: float = 0.0  # from the slot to the first token
+    decode: float = 0.0  # from the first token to the last
+
+
+Output: TypeAlias = Piece | Ended
+
+
+class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of the special tokens, as chat templates want them, and all control tokens of the vocabulary."""
+
+    bos: str = ""
+    eos: str = ""
+    pad: str = ""
+    unk: str = ""
+    control: tuple[str, ...] = ()
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a loaded model is and can do; fixed for its life."""
+
+    backend: str  # "llamacpp"
+    format: str  # "gguf", "safetensors", "exl2"
+    architecture: str  # "llama", "qwen3"
+    context_length: int  # tokens, prompt and completion together, for one job
+    max_concurrent: int  # jobs computed together; more wait in line
+    vocab_size: int
+    size_bytes: int
+    chat_template: str | None = None
+    response_template: str | None = None  # Hugging Face's declarative output format, JSON text
+    special: SpecialTokens = SpecialTokens()
+    adds_bos: bool = False  # the tokenizer puts bos in front of every text
+    modalities: tuple[Modality, ...] = ("text",)
+    samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
+    fills_middle: bool = False  # takes a suffix in text completion
+    generation_defaults: Sampling | None = None  # the model's own generation_config.json
+
+
+class ModelContainer(Protocol):
+    """A model in memory. Every container passes `tests/backends/contract.py`."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """`special`: control-token texts become their tokens. Adds no bos of its own."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, control tokens included; broken UTF-8 becomes U+FFFD."""
+        ...
+
+    def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
+        """Run `job`. When the context has exited the device no longer works for it and its cells are free.
+
+        Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed, OutOfMemory.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free the device. Called only when no generation is open; harmless a second time."""
+        ...
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a load is: `done` of `total` units of `stage` ("weights": bytes)."""
+
+    stage: str
+    done: int
+    total: int
+
+
+Report: TypeAlias = Callable[[Progress], None]  # called on the event loop's thread

@@ -1,0 +1,1 @@
+"""Floors 2 to 7: from an HTTP request to a lease, a prompt, a generation, events and a reply."""

@@ -1,0 +1,124 @@
+"""Everything that can go wrong for a client, drawn once. HTTP itself lives in gateway.http.
+
+    GatewayError
+    ├── InvalidRequest            400 invalid_request_error
+    │   └── ContextLengthExceeded 400 … code context_length_exceeded
+    ├── InvalidKey                401 authentication_error
+    ├── Forbidden                 403 permission_error
+    ├── NotFound                  404 not_found_error
+    │   └── ModelNotFound         404 … code model_not_found
+    ├── MethodNotAllowed          405
+    ├── TooLarge                  413
+    ├── QueueFull                 429 rate_limit_error
+    ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
+    ├── ShuttingDown              503
+    └── InternalError             500 server_error: our mistake, or the engine's
+
+Each class carries OpenAI's `type` and `code` and a status hint; an instance may name the `param` at fault.
+"""
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """Base of all errors a client sees."""
+
+    status_hint: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after  # seconds
+
+
+class InvalidRequest(GatewayError):
+    """The request is at fault; `param` names the field, for example `messages[0].role`."""
+
+    status_hint = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt doesn't fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidKey(GatewayError):
+    """No API key, or a wrong one."""
+
+    status_hint = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(GatewayError):
+    """The key is right but may not do this."""
+
+    status_hint = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
+class NotFound(GatewayError):
+    """No such route or object."""
+
+    status_hint = 404
+    type = "not_found_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No such model. The message names the nearest ones."""
+
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """The route exists, the method doesn't."""
+
+    status_hint = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class TooLarge(GatewayError):
+    """The body is larger than the server takes."""
+
+    status_hint = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class QueueFull(GatewayError):
+    """Too many requests wait already."""
+
+    status_hint = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+
+
+class ModelUnavailable(GatewayError):
+    """The model can't be served now; the message says why and the way out."""
+
+    status_hint = 503
+    code = "model_unavailable"
+
+
+class ShuttingDown(GatewayError):
+    """The server is stopping."""
+
+    status_hint = 503
+    code = "shutting_down"
+
+
+class InternalError(GatewayError):
+    """A mistake of ours or a failure of the engine."""
+
+    code = "internal_error"
