@@ -1,0 +1,376 @@
+"""Everything asynchronous about an engine, written once: one thread per container steps it.
+
+    event loop                                engine thread
+    generate(job) ── Submit ──────────────▶   waits in line, then engine.admit
+    outputs  ◀── one call per step ────────   engine.step, for all jobs together
+    context exits ── Stop ────────────────▶   engine.release
+                  ◀── stopped ─────────────
+
+An engine is a small synchronous object (`Engine`); `DrivenContainer` makes a `ModelContainer` of it. The driver
+knows nothing of models: text, stop strings and limits are `backends.transcript`'s.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from backends.errors import BackendError, GenerationFailed, InvalidJob, PromptTooLong
+from backends.protocol import Ended, Generation, ModelInfo, Output, Piece, TokenLogprob
+from backends.transcript import Transcript, Written
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One token a step produced for job `key`."""
+
+    key: int
+    id: int
+    logprob: TokenLogprob | None = None
+
+
+class Accounting(msgspec.Struct, frozen=True):
+    """What a job's prompt cost; known when it is released."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Engine(Protocol):
+    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which any may."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+    def piece(self, token: int) -> bytes:
+        """The token's text as bytes, control tokens included."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        ...
+
+    def admit(self, key: int, job: Generation) -> None:
+        """Take a job; never more than `info.max_concurrent` at once. Raises InvalidJob."""
+        ...
+
+    def step(self) -> Sequence[Token]:
+        """One forward pass for all jobs. May be empty while prompts are being computed.
+
+        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is called.
+        """
+        ...
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        """Make job `key` continue with `tokens`; the coming steps return them like any others."""
+        ...
+
+    def release(self, key: int) -> Accounting:
+        """Forget a job. When this returns, the device does no more work for it."""
+        ...
+
+    def recover(self) -> None:
+        """After a failed step: forget all jobs and start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+class Mailbox:
+    """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into one.
+
+    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it waits on a
+    bare future: an anyio.Event costs several times as much.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pieces: list[Piece] = []
+        self._last: Ended | BackendError | None = None
+        self._closed = False
+        self._reader: asyncio.Future[None] | None = None
+
+    def put(self, output: Output | BackendError) -> None:
+        """Called on the event loop's thread, by the driver's one call per step."""
+        if isinstance(output, Piece):
+            self._pieces.append(output)
+        else:
+            self._last = output
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._closed:
+            raise StopAsyncIteration
+        while not self._pieces and self._last is None:
+            self._reader = self._loop.create_future()
+            await self._reader
+        if self._pieces:
+            return self._take_pieces()
+        self._closed = True
+        if isinstance(self._last, BackendError):
+            raise self._last
+        assert self._last is not None
+        return self._last
+
+    def _take_pieces(self) -> Piece:
+        pieces, self._pieces = self._pieces, []
+        if len(pieces) == 1:
+            return pieces[0]
+        return Piece(
+            "".join(piece.text for piece in pieces),
+            tuple(token for piece in pieces for token in piece.tokens),
+            tuple(logprob for piece in pieces for logprob in piece.logprobs),
+        )
+
+
+class Running:
+    """One job on its way through the driver. Only the engine thread changes it."""
+
+    def __init__(self, key: int, job: Generation, mailbox: Mailbox, info: ModelInfo) -> None:
+        self.key = key
+        self.job = job
+        self.mailbox = mailbox
+        self.transcript = Transcript(job, info.context_length)
+        self.over = False
+        self.submitted = time.perf_counter()
+        self.admitted = self.first_token = self.last_token = self.submitted
+
+    def ended(self, written: Written, cost: Accounting) -> Ended:
+        assert written.cause is not None
+        return Ended(
+            cause=written.cause,
+            stop_string=written.stop_string,
+            prompt_tokens=cost.prompt_tokens,
+            cached_tokens=cost.cached_tokens,
+            completion_tokens=self.transcript.completion_tokens,
+            queued=self.admitted - self.submitted,
+            prefill=self.first_token - self.admitted,
+            decode=self.last_token - self.first_token,
+        )
+
+
+class Submit(msgspec.Struct, frozen=True):
+    running: Running
+
+
+class Stop(msgspec.Struct, frozen=True):
+    running: Running
+    stopped: Callable[[], None]
+
+
+class Close(msgspec.Struct, frozen=True):
+    pass
+
+
+class Driver:
+    """The thread. Created on the event loop it reports to; the engine belongs to the thread from then on."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[Submit | Stop | Close] = queue.SimpleQueue()
+        self._waiting: deque[Running] = deque()
+        self._active: dict[int, Running] = {}
+        self._failures = 0  # failed steps since the last job that ended well
+        self._open = True
+        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, running: Running) -> None:
+        self._commands.put(Submit(running))
+
+    async def stop(self, running: Running) -> None:
+        """When this returns, the device no longer works for the job."""
+        stopped = anyio.Event()
+        self._commands.put(Stop(running, lambda: self._call(stopped.set)))
+        await stopped.wait()
+
+    async def close(self) -> None:
+        self._commands.put(Close())
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:  # the loop has gone: nobody is left to be told
+            self._open = False
+
+    def _run(self) -> None:
+        while self._open:
+            self._take_commands()
+            self._admit_waiting()
+            if self._active:
+                self._step()
+        self._engine.close()
+
+    def _take_commands(self) -> None:
+        idle = not self._active and not self._waiting
+        while idle or not self._commands.empty():
+            match self._commands.get():
+                case Submit(running):
+                    self._waiting.append(running)
+                case Stop(running, stopped):
+                    self._drop(running)
+                    stopped()
+                case Close():
+                    self._open = False
+            idle = False
+
+    def _drop(self, running: Running) -> None:
+        if running.over:
+            return
+        running.over = True
+        if self._active.pop(running.key, None):
+            self._engine.release(running.key)
+        else:
+            self._waiting.remove(running)
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and len(self._active) < self._engine.info.max_concurrent:
+            running = self._waiting.popleft()
+            try:
+                self._engine.admit(running.key, running.job)
+            except BackendError as error:
+                self._fail([running], error)
+                continue
+            running.admitted = time.perf_counter()
+            self._active[running.key] = running
+
+    def _step(self) -> None:
+        try:
+            tokens = self._engine.step()
+        except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
+            self._step_failed(error)
+            return
+        outputs: list[tuple[Mailbox, Output | BackendError]] = []
+        now = time.perf_counter()
+        for token in tokens:
+            if running := self._active.get(token.key):  # else it ended within this very step
+                self._write(running, token, now, outputs)
+        if outputs:
+            self._call(lambda: _deliver(outputs))
+
+    def _write(
+        self,
+        running: Running,
+        token: Token,
+        now: float,
+        outputs: list[tuple[Mailbox, Output | BackendError]],
+    ) -> None:
+        engine, transcript = self._engine, running.transcript
+        if not transcript.completion_tokens:
+            running.first_token = now
+        running.last_token = now
+        ends = engine.ends(token.id)
+        written = transcript.add(token.id, engine.piece(token.id), token.logprob, ends=ends)
+        if written.piece is not None:
+            outputs.append((running.mailbox, written.piece))
+        if written.cause is not None:
+            outputs.append((running.mailbox, self._end(running, written)))
+        elif written.force:
+            engine.force(running.key, written.force)
+
+    def _end(self, running: Running, written: Written) -> Ended:
+        running.over = True
+        del self._active[running.key]
+        self._failures = 0
+        return running.ended(written, self._engine.release(running.key))
+
+    def _step_failed(self, error: Exception) -> None:
+        """Only the requests of this step fail. The engine is rebuilt once; a second failure is final."""
+        self._failures += 1
+        reason = error if isinstance(error, BackendError) else GenerationFailed(_reason(error))
+        failed, self._active = list(self._active.values()), {}
+        if self._failures > 1:
+            failed += self._waiting
+            self._waiting.clear()
+        self._fail(failed, reason)
+        try:
+            self._engine.recover()
+        except Exception as hopeless:  # noqa: BLE001 - as above
+            self._failures += 1
+            self._fail(list(self._waiting), GenerationFailed(_reason(hopeless)))
+            self._waiting.clear()
+
+    def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
+        for running in jobs:
+            running.over = True
+        outputs = [(running.mailbox, error) for running in jobs]
+        self._call(lambda: _deliver(outputs))
+
+
+def _deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
+    for mailbox, output in outputs:
+        mailbox.put(output)
+
+
+def _reason(error: Exception) -> str:
+    return f"the engine failed: {type(error).__name__}: {error}"
+
+
+class DrivenContainer:
+    """A `ModelContainer` made of an engine. Create it on the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._driver = Driver(engine, engine.info.architecture)
+        self._keys = 0
+        self._closed = False
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        return self._engine.tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return self._engine.detokenize(tokens)
+
+    @asynccontextmanager
+    async def generate(self, job: Generation) -> AsyncIterator[AsyncIterator[Output]]:
+        """See `ModelContainer.generate`."""
+        check(job, self.info)
+        self._keys += 1
+        mailbox = Mailbox(asyncio.get_running_loop())
+        running = Running(self._keys, job, mailbox, self.info)
+        self._driver.submit(running)
+        try:
+            yield mailbox
+        finally:
+            if not running.over:
+                with anyio.CancelScope(shield=True):
+                    await self._driver.stop(running)
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._driver.close()
+
+
+def check(job: Generation, info: ModelInfo) -> None:
+    """What can be seen to be wrong before the device is touched. Raises InvalidJob, PromptTooLong."""
+    if not job.prompt:
+        raise InvalidJob("the prompt is empty", "prompt")
+    if len(job.prompt) >= info.context_length:
+        raise PromptTooLong(len(job.prompt), info.context_length)
+    if job.images and "image" not in info.modalities:
+        raise InvalidJob("this model can't see images", "messages")
+    if wrong := [token for token in job.prompt if not 0 <= token < info.vocab_size]:
+        raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", "prompt")

@@ -1,0 +1,255 @@
+"""llama.cpp with continuous batching: one `llama_decode` for all sequences, prompts in chunks between.
+
+Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each running answer
+its newest token and spends what is left of its time on the oldest unfinished prompts. Whoever's last token has
+been fed gets a new one drawn. So prompt, answer, forced tokens and a recomputed answer are all one thing.
+"""
+
+import ctypes
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from llama_cpp import llama_cpp as api
+
+from backends.driver import Accounting, Token
+from backends.errors import GenerationFailed, OutOfMemory
+from backends.llamacpp.batch import Batch
+from backends.llamacpp.cells import WORTHWHILE, Slot, common, place
+from backends.llamacpp.library import keeping_gil
+from backends.llamacpp.loading import Loaded
+from backends.llamacpp.sampling import Chain, drawing, logprob
+from backends.protocol import Generation, ModelInfo
+
+STEP_SECONDS = 0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+SMALLEST_CHUNK = 32
+FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
+NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
+
+
+class Running:
+    """One job's sequence."""
+
+    def __init__(self, key: int, job: Generation, chain: Chain) -> None:
+        self.key = key
+        self.job = job
+        self.chain = chain
+        self.tokens = list(job.prompt)
+        self.fed = 0
+        self.cached = 0
+        self.slot: Slot | None = None  # None: not started, or its cells were taken away
+
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.fed
+
+
+class LlamaCppEngine:
+    """See `backends.driver.Engine`. Owns the model and the context it was given."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._context = loaded.context
+        self._vocabulary = loaded.vocabulary
+        self._memory = api.llama_get_memory(loaded.context)
+        self._slots = [Slot(index) for index in range(loaded.slots)]
+        self._running: dict[int, Running] = {}
+        self._forced: list[Token] = []
+        self._batch = Batch(loaded.batch_size)
+        self._prompt_rate = FIRST_GUESS
+        self._releases = 0
+        self._draw = drawing(loaded.vocabulary)
+        self._logits = keeping_gil(api.llama_get_logits_ith)
+        self.info: ModelInfo = loaded.info
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+        self.piece = loaded.vocabulary.piece
+        self.ends = loaded.vocabulary.ends.__contains__
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def admit(self, key: int, job: Generation) -> None:
+        chain = Chain(job, self._vocabulary, self.info.context_length)
+        self._running[key] = Running(key, job, chain)
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        running = self._running[key]
+        room = self.info.context_length - len(running.tokens)
+        for token in tokens[:room]:
+            running.tokens.append(token)
+            running.chain.accept(token)
+            self._forced.append(Token(key, token))
+
+    def release(self, key: int) -> Accounting:
+        running = self._running.pop(key)
+        running.chain.free()
+        self._leave(running)
+        self._forced = [token for token in self._forced if token.key != key]
+        return Accounting(len(running.job.prompt), running.cached)
+
+    def _leave(self, running: Running) -> None:
+        """The slot is idle again; its cells stay until room is needed."""
+        if running.slot is not None:
+            self._releases += 1
+            running.slot.busy, running.slot.used = False, self._releases
+            running.slot = None
+
+    def recover(self) -> None:
+        for running in self._running.values():
+            running.chain.free()
+        self._running.clear()
+        self._forced.clear()
+        api.llama_memory_clear(self._memory, True)
+        self._slots = [Slot(slot.index) for slot in self._slots]
+
+    def close(self) -> None:
+        self.recover()
+        self._loaded.free()
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def step(self) -> Sequence[Token]:
+        forced, self._forced = self._forced, []
+        work = self._decode()
+        return [*forced, *self._draw_all(work)]
+
+    def _decode(self) -> list[tuple[Running, int]]:
+        """Feed what this step has room for; returns who was fed how much, in the batch's order."""
+        while True:
+            work = self._compose()
+            started = time.perf_counter()
+            result = api.llama_decode(self._context, self._batch.ready())
+            if self._loaded.on_device:
+                api.llama_synchronize(self._context)  # wait here, without the GIL
+            if result == 0:
+                self._fed(work, time.perf_counter() - started)
+                return work
+            if result != NO_ROOM:
+                raise GenerationFailed(f"llama_decode failed with code {result}")
+            self._make_room()
+
+    def _compose(self) -> list[tuple[Running, int]]:
+        """Newest tokens of all answers first, in slot order; then prompts, oldest first."""
+        self._batch.clear()
+        answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
+        # llama.cpp computes neighbouring sequences together when they come in order.
+        answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
+        self._batch.singles(
+            [running.tokens[-1] for running in answering],
+            [running.fed for running in answering],
+            [running.slot.index for running in answering],  # type: ignore[union-attr]
+        )
+        work = [(running, 1) for running in answering]
+        if len(answering) < len(self._running):
+            work += self._compose_prompts(self._chunk() - len(answering))
+        return work
+
+    def _chunk(self) -> int:
+        timely = int(self._prompt_rate * STEP_SECONDS)
+        return min(self._loaded.batch_size, max(SMALLEST_CHUNK, timely) + len(self._running))
+
+    def _compose_prompts(self, room: int) -> list[tuple[Running, int]]:
+        work = []
+        for running in self._running.values():
+            if room <= 0:
+                break
+            if running.slot is not None and running.left == 1:
+                continue
+            if running.slot is None and not self._start(running):
+                continue
+            assert running.slot is not None
+            count = min(room, running.left)
+            chunk = running.tokens[running.fed : running.fed + count]
+            last = count == running.left
+            self._batch.chunk(chunk, running.fed, running.slot.index, last=last)
+            work.append((running, count))
+            room -= count
+        return work
+
+    def _fed(self, work: Sequence[tuple[Running, int]], seconds: float) -> None:
+        for running, count in work:
+            assert running.slot is not None
+            running.slot.tokens += running.tokens[running.fed : running.fed + count]
+            running.fed += count
+        if self._batch.rows > SMALLEST_CHUNK:
+            measured = self._batch.rows / max(seconds, 1e-6)
+            self._prompt_rate += 0.3 * (measured - self._prompt_rate)
+
+    def _draw_all(self, work: Sequence[tuple[Running, int]]) -> list[Token]:
+        drawn, row = [], -1
+        for running, count in work:
+            row += count
+            if running.left == 0:
+                drawn.append(self._draw_one(running, row))
+        return drawn
+
+    def _draw_one(self, running: Running, row: int) -> Token:
+        token = self._draw(running.chain.pointer, self._context, row)
+        running.chain.drawn()
+        running.tokens.append(token)
+        if running.job.logprobs is None:
+            return Token(running.key, token)
+        pointer = self._logits(self._context, row)
+        address = ctypes.addressof(pointer.contents)
+        logits = np.frombuffer(
+            (ctypes.c_float * self._vocabulary.size).from_address(address), np.float32
+        )
+        return Token(running.key, token, logprob(logits, token, running.job.logprobs, self._vocabulary))
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    def _start(self, running: Running) -> bool:
+        """Give the sequence a slot and what is already computed; False: better wait, see below."""
+        placement = place(running.tokens, self._slots, compact=self._loaded.split)
+        if self._worth_waiting(running, placement.keep):
+            return False
+        slot = self._slots[placement.slot]
+        keep = self._take_over(slot, self._slots[placement.source], placement.keep)
+        slot.busy = True
+        running.slot, running.fed = slot, keep
+        running.cached = max(running.cached, min(keep, len(running.job.prompt)))
+        return True
+
+    def _worth_waiting(self, running: Running, keep: int) -> bool:
+        """Somebody is computing more of the same beginning right now (n > 1, or many alike at once)."""
+        most = len(running.tokens) - 1
+        return any(
+            other.slot is not None
+            and other.left > 1
+            and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
+            for other in self._running.values()
+        )
+
+    def _take_over(self, slot: Slot, source: Slot, keep: int) -> int:
+        """Leave exactly `keep` tokens' cells in `slot`; returns what could really be kept."""
+        memory = self._memory
+        if slot is not source:
+            api.llama_memory_seq_rm(memory, slot.index, -1, -1)
+            if keep:
+                api.llama_memory_seq_cp(memory, source.index, slot.index, -1, -1)
+        # A recurrent model can't forget only its newest tokens: then all is computed again.
+        if not keep or not api.llama_memory_seq_rm(memory, slot.index, keep, -1):
+            api.llama_memory_seq_rm(memory, slot.index, -1, -1)
+            keep = 0
+        slot.tokens = source.tokens[:keep]
+        return keep
+
+    def _make_room(self) -> None:
+        """Forget the idle slot missed least; else the youngest job's cells: it is computed again later."""
+        idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
+        if idle:
+            self._empty(min(idle, key=lambda slot: slot.used))
+            return
+        started = [running for running in self._running.values() if running.slot is not None]
+        if len(started) < 2:  # noqa: PLR2004 - nobody to take cells from
+            raise OutOfMemory("the KV cache is too small for this request")
+        youngest = started[-1]
+        assert youngest.slot is not None
+        slot = youngest.slot
+        self._leave(youngest)
+        self._empty(slot)
+        youngest.fed = 0
+
+    def _empty(self, slot: Slot) -> None:
+        api.llama_memory_seq_rm(self._memory, slot.index, -1, -1)
+        slot.tokens = []

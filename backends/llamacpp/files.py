@@ -1,0 +1,121 @@
+"""GGUF on disk: recognising it, what its header says, the memory it will need. Imports no engine."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from backends.catalog import MemoryNeed, ModelFiles
+from backends.errors import LoadFailed
+from backends.llamacpp.gguf import BrokenFile, Header, read_header
+from config.engines import EngineOptions, LlamaCppOptions
+
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for a million would claim all memory for their cache
+SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
+SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
+COMPUTE = 96 << 20  # bytes llama.cpp takes for graphs and buffers of a small model (measured)
+CACHE_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How the KV cache is laid out: `cells` tokens over `slots` sequences.
+
+    `split`: each sequence has its own part; attention then looks at its own cells only, which is faster, but
+    the memory is taken for all sequences at full length. Not split: one pool that all draw from.
+    """
+
+    cells: int
+    slots: int
+    split: bool
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """A `.gguf` file (the first part stands for a split one), or a folder that holds exactly one model.
+
+    Raises LoadFailed for a file that says it is GGUF and is broken.
+    """
+    if path.is_dir():
+        return _only_model(path)
+    if path.suffix != ".gguf" or not path.is_file():
+        return None
+    try:
+        header = read_header(path)
+    except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
+        raise LoadFailed(f"{path} is not a usable GGUF file: {error}") from error
+    return _describe(path, header)
+
+
+def _only_model(folder: Path) -> ModelFiles | None:
+    models = [file for file in sorted(folder.glob("*.gguf")) if _is_first(file)]
+    models = [file for file in models if "mmproj" not in file.name]
+    return recognise(models[0]) if len(models) == 1 else None
+
+
+def _is_first(path: Path) -> bool:
+    part = PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def parts(path: Path) -> tuple[Path, ...]:
+    """All files of the model whose first file is `path`."""
+    part = PART.search(path.name)
+    if part is None:
+        return (path,)
+    stem = path.name[: part.start()]
+    count = int(part[2])
+    return tuple(path.with_name(f"{stem}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1))
+
+
+def _describe(path: Path, header: Header) -> ModelFiles | None:
+    architecture = header.text("general.architecture")
+    if architecture in ("", "clip") or header.text("general.type", "model") != "model":
+        return None  # a projector, an adapter: part of a model, not one
+    files = parts(path)
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
+    return ModelFiles(
+        path=path,
+        backend="llamacpp",
+        format="gguf",
+        architecture=architecture,
+        size_bytes=sum(file.stat().st_size for file in files),
+        context_length=header.number(f"{architecture}.context_length", 2048),
+        cache_bytes_per_token=_cache_bytes(architecture, header),
+        chat_template=header.text("tokenizer.chat_template") or None,
+        parts=files,
+    )
+
+
+def _cache_bytes(architecture: str, header: Header) -> int:
+    """Keys and values of one token over all layers, at 16 bits each."""
+    layers = header.number(f"{architecture}.block_count")
+    heads = header.number(f"{architecture}.attention.head_count", 1)
+    kv_heads = header.number(f"{architecture}.attention.head_count_kv", heads)
+    width = header.number(f"{architecture}.embedding_length") // max(heads, 1)
+    key = header.number(f"{architecture}.attention.key_length", width)
+    value = header.number(f"{architecture}.attention.value_length", width)
+    return layers * kv_heads * (key + value) * 2
+
+
+def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens one request may have."""
+    return options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+
+
+def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
+    """Split while that is cheap, else one pool; `cache_tokens` sizes the pool."""
+    length, count = context_length(files, options), options.max_concurrent
+    per_token = files.cache_bytes_per_token
+    if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
+        return Layout(length * count, count, split=count > 1)
+    return Layout(max(options.cache_tokens or length, length), count * SPARE_SLOTS, split=False)
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """Weights as on disk; cache by its types; graphs and buffers by a rule of thumb."""
+    assert isinstance(options, LlamaCppOptions)
+    bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
+    cells = cache_layout(files, options).cells
+    cache = int(cells * files.cache_bytes_per_token * bits / 16)
+    return MemoryNeed(weights=files.size_bytes, cache=cache, engine=COMPUTE)

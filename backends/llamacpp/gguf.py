@@ -1,0 +1,147 @@
+"""The header of a GGUF file: metadata and tensor table, read without an engine.
+
+Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md. Long arrays (the vocabulary) are skipped, not built.
+"""
+
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+_SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+_SHORT = 64  # arrays up to here are read, longer ones only counted
+_SANE = 1 << 32  # a longer text or count means that the file is broken
+
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+
+# Bytes per block and values per block of each ggml type (ggml.c, type_traits): enough to size a tensor.
+BLOCKS: Mapping[int, tuple[int, int]] = {
+    0: (4, 1), 1: (2, 1), 2: (18, 32), 3: (20, 32), 6: (22, 32), 7: (24, 32), 8: (34, 32), 9: (36, 32),
+    10: (84, 256), 11: (110, 256), 12: (144, 256), 13: (176, 256), 14: (210, 256), 15: (292, 256),
+    16: (66, 256), 17: (74, 256), 18: (98, 256), 19: (50, 256), 20: (18, 32), 21: (110, 256),
+    22: (82, 256), 23: (136, 256), 24: (1, 1), 25: (2, 1), 26: (4, 1), 27: (8, 1), 28: (8, 1),
+    29: (56, 256), 30: (2, 1), 34: (54, 256), 35: (66, 256), 39: (17, 32),
+}  # fmt: skip
+
+
+class BrokenFile(Exception):
+    """The file says it is GGUF, but its header can't be read, or tensors lie outside the file."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What the file says of itself. `tensor_bytes`: all tensors together, as far as their types are known."""
+
+    metadata: Mapping[str, Value]
+    tensors: int
+    tensor_bytes: int
+
+    def text(self, key: str, default: str = "") -> str:
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else default
+
+    def number(self, key: str, default: int = 0) -> int:
+        value = self.metadata.get(key)
+        if isinstance(value, tuple) and value:  # per-layer values: the largest counts
+            value = max(entry for entry in value if isinstance(entry, int))
+        return int(value) if isinstance(value, int | float) else default
+
+
+def read_header(path: Path) -> Header:
+    """Raises BrokenFile with the reason, OSError when the file can't be opened."""
+    with path.open("rb") as file:
+        if file.read(4) != MAGIC:
+            raise BrokenFile("it doesn't begin with 'GGUF'")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _Reader(data).header()
+            except (struct.error, IndexError, KeyError, UnicodeDecodeError, ValueError) as error:
+                raise BrokenFile(f"its header can't be read ({error})") from error
+
+
+class _Reader:
+    """Walks the bytes; `at` is the position."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = len(MAGIC)
+
+    def header(self) -> Header:
+        version = self._number("<I")
+        if version not in VERSIONS:
+            raise BrokenFile(f"its version is {version}, known are 2 and 3")
+        tensors, entries = self._count(), self._count()
+        metadata: dict[str, Value] = {}
+        for _ in range(entries):
+            key = self._text()
+            metadata[key] = self._value(self._number("<I"))
+        size = self._tensor_table(tensors, metadata)
+        return Header(metadata, tensors, size)
+
+    def _tensor_table(self, tensors: int, metadata: Mapping[str, Value]) -> int:
+        end = total = 0
+        for _ in range(tensors):
+            name = self._text()
+            dimensions = [self._count() for _ in range(self._number("<I"))]
+            kind, offset = self._number("<I"), self._count()
+            size = _tensor_size(kind, dimensions)
+            total += size
+            end = max(end, offset + size)
+        alignment = metadata.get("general.alignment")
+        align = alignment if isinstance(alignment, int) and alignment else 32
+        start = -(-self._at // align) * align
+        if start + end > len(self._data):
+            missing = start + end - len(self._data)
+            raise BrokenFile(f"it is cut off: {missing:,} bytes are missing ({name})")
+        return total
+
+    def _number(self, form: str) -> int:
+        (value,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return value  # type: ignore[no-any-return]
+
+    def _count(self) -> int:
+        count = self._number("<Q")
+        if count > _SANE:
+            raise BrokenFile(f"a length of {count:,} in its header is not believable")
+        return count
+
+    def _text(self) -> str:
+        return self._bytes().decode()
+
+    def _bytes(self) -> bytes:
+        length = self._count()
+        if self._at + length > len(self._data):
+            raise BrokenFile("its header is cut off")
+        self._at += length
+        return self._data[self._at - length : self._at]
+
+    def _value(self, kind: int) -> Value:
+        if kind == _STRING:
+            return self._text()
+        if kind == _ARRAY:
+            return self._array(self._number("<I"), self._count())
+        return self._number(_SCALARS[kind])
+
+    def _array(self, kind: int, count: int) -> Value:
+        if kind in _SCALARS and count > _SHORT:
+            self._at += count * struct.calcsize(_SCALARS[kind])
+            return None
+        if kind == _STRING and count > _SHORT:
+            for _ in range(count):
+                self._at += self._count()
+            return None
+        return tuple(self._value(kind) for _ in range(count))
+
+
+def _tensor_size(kind: int, dimensions: list[int]) -> int:
+    values = 1
+    for dimension in dimensions:
+        values *= dimension
+    bytes_per_block, values_per_block = BLOCKS.get(kind, (0, 1))  # unknown types count nothing
+    return values // values_per_block * bytes_per_block

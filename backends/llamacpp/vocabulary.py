@@ -1,0 +1,70 @@
+"""Tokens and texts of a loaded GGUF model. Reads only, so any thread may call it."""
+
+import ctypes
+from collections.abc import Sequence
+
+from llama_cpp import llama_cpp as api
+
+from backends.protocol import SpecialTokens
+
+_MARKED = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED
+
+
+class Vocabulary:
+    """The texts are bytes, because a token may hold a part of a character."""
+
+    def __init__(self, model: api.llama_model_p) -> None:
+        vocab = api.llama_model_get_vocab(model)
+        assert vocab is not None
+        self.pointer = vocab
+        self.size = api.llama_vocab_n_tokens(vocab)
+        self.adds_bos = bool(api.llama_vocab_get_add_bos(vocab))
+        self.ends = frozenset(t for t in range(self.size) if api.llama_vocab_is_eog(vocab, t))
+        self._pieces: dict[int, bytes] = {}
+        self.special = self._special()
+
+    def piece(self, token: int) -> bytes:
+        """The token's bytes, control tokens included."""
+        text = self._pieces.get(token)
+        if text is None:
+            text = self._pieces[token] = self._read_piece(token)
+        return text
+
+    def _read_piece(self, token: int) -> bytes:
+        size = 64
+        buffer = ctypes.create_string_buffer(size)
+        length = api.llama_token_to_piece(self.pointer, token, buffer, size, 0, True)
+        if length < 0:  # the buffer was too small: minus the size that is needed
+            buffer = ctypes.create_string_buffer(-length)
+            length = api.llama_token_to_piece(self.pointer, token, buffer, -length, 0, True)
+        return buffer.raw[:length]
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """`special`: the texts of control tokens become those tokens. Adds no bos."""
+        data = text.encode()
+        size = len(data) + 8
+        tokens = (api.llama_token * size)()
+        count = api.llama_tokenize(self.pointer, data, len(data), tokens, size, False, special)
+        if count < 0:
+            tokens = (api.llama_token * -count)()
+            count = api.llama_tokenize(self.pointer, data, len(data), tokens, -count, False, special)
+        return tuple(tokens[:count])
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def _special(self) -> SpecialTokens:
+        vocab = self.pointer
+        return SpecialTokens(
+            bos=self._text(api.llama_vocab_bos(vocab)),
+            eos=self._text(api.llama_vocab_eos(vocab)),
+            pad=self._text(api.llama_vocab_pad(vocab)),
+            control=tuple(
+                self._text(token)
+                for token in range(self.size)
+                if api.llama_vocab_get_attr(vocab, token) & _MARKED
+            ),
+        )
+
+    def _text(self, token: int) -> str:
+        return "" if token == api.LLAMA_TOKEN_NULL else self.piece(token).decode(errors="replace")

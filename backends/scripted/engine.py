@@ -1,0 +1,93 @@
+"""The scripted engine: tokens are bytes, the answer is the first script line whose `when` is in the prompt."""
+
+import time
+from collections.abc import Sequence
+
+from backends.catalog import ModelFiles
+from backends.driver import Accounting, Token
+from backends.errors import GenerationFailed
+from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
+from backends.scripted.files import Line, Script
+from config.engines import ScriptedOptions
+
+END = 256  # the token after the 256 bytes
+VOCABULARY = 257
+SILENCE = Line(say="")
+
+
+class Speaker:
+    """One job: what is left to say."""
+
+    def __init__(self, job: Generation, line: Line) -> None:
+        self.job = job
+        self.rest = [*line.say.encode(), END]
+        self.fail_after = line.fail_after
+        self.said = 0
+
+    def next(self) -> int:
+        if self.said == self.fail_after:
+            raise GenerationFailed(f"the script says to fail after {self.fail_after} tokens")
+        self.said += 1
+        return self.rest.pop(0) if self.rest else END
+
+
+class ScriptedEngine:
+    """See `backends.driver.Engine`."""
+
+    def __init__(self, files: ModelFiles, script: Script, options: ScriptedOptions) -> None:
+        self._lines = script.lines
+        self._pause = 1 / options.tokens_per_second if options.tokens_per_second else 0.0
+        self._speakers: dict[int, Speaker] = {}
+        self.info = ModelInfo(
+            backend="scripted",
+            format=files.format,
+            architecture=files.architecture,
+            context_length=options.context_length or files.context_length,
+            max_concurrent=options.max_concurrent,
+            vocab_size=VOCABULARY,
+            size_bytes=files.size_bytes,
+            chat_template=files.chat_template,
+            modalities=files.modalities,
+        )
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:  # noqa: ARG002 - bytes have no control tokens
+        return tuple(text.encode())
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token != END).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == END else bytes((token,))
+
+    def ends(self, token: int) -> bool:
+        return token == END
+
+    def admit(self, key: int, job: Generation) -> None:
+        prompt = self.detokenize(job.prompt)
+        line = next((line for line in self._lines if line.when in prompt), SILENCE)
+        self._speakers[key] = Speaker(job, line)
+
+    def step(self) -> Sequence[Token]:
+        if self._pause:
+            time.sleep(self._pause)
+        return [self._said(key, speaker) for key, speaker in self._speakers.items()]
+
+    def _said(self, key: int, speaker: Speaker) -> Token:
+        token = speaker.next()
+        if speaker.job.logprobs is None:
+            return Token(key, token)
+        # A script leaves no choice: what it says has probability one.
+        return Token(key, token, TokenLogprob(Candidate(token, self.piece(token), 0.0)))
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        self._speakers[key].rest[:0] = tokens
+
+    def release(self, key: int) -> Accounting:
+        speaker = self._speakers.pop(key)
+        return Accounting(prompt_tokens=len(speaker.job.prompt), cached_tokens=0)
+
+    def recover(self) -> None:
+        self._speakers.clear()
+
+    def close(self) -> None:
+        self._speakers.clear()

@@ -1,0 +1,58 @@
+"""Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`)."""
+
+from pathlib import Path
+
+import msgspec
+
+from backends.catalog import MemoryNeed, ModelFiles
+from backends.protocol import Modality
+from config.engines import EngineOptions
+
+SUFFIX = ".script.json"
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said when the prompt contains `when`. `fail_after` tokens the engine breaks instead."""
+
+    say: str
+    when: str = ""
+    fail_after: int | None = None
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file. The first line whose `when` is in the prompt is said; tokens are single bytes."""
+
+    lines: tuple[Line, ...]
+    context_length: int = 4096
+    chat_template: str | None = None
+    size_bytes: int = 0  # what it pretends to take
+    modalities: tuple[Modality, ...] = ("text",)
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """The script at `path`; None for anything else. Raises msgspec.ValidationError for a broken script."""
+    if not path.name.endswith(SUFFIX) or not path.is_file():
+        return None
+    script = read(path)
+    return ModelFiles(
+        path=path,
+        backend="scripted",
+        format="script",
+        architecture="script",
+        size_bytes=script.size_bytes or path.stat().st_size,
+        context_length=script.context_length,
+        cache_bytes_per_token=0,
+        modalities=script.modalities,
+        chat_template=script.chat_template,
+        parts=(path,),
+    )
+
+
+def read(path: Path) -> Script:
+    """The script in the file."""
+    return msgspec.json.decode(path.read_bytes(), type=Script)
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:  # noqa: ARG001 - the contract's shape
+    """A script takes what it says it takes."""
+    return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)

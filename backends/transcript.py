@@ -1,0 +1,166 @@
+"""From tokens to text, for one job: what every engine should do alike, written once.
+
+Incremental UTF-8, stop strings across piece boundaries, token limits, the thinking budget. It knows no engine:
+the driver tells it each token's bytes and carries out what it decides.
+"""
+
+import codecs
+from collections.abc import Sequence
+
+import msgspec
+
+from backends.protocol import Cause, Generation, Piece, ThinkingBudget, TokenLogprob
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What one token led to: text to hand on, tokens to force next, or the end."""
+
+    piece: Piece | None = None
+    cause: Cause | None = None
+    stop_string: str | None = None
+    force: tuple[int, ...] = ()
+
+
+class StopFound(msgspec.Struct, frozen=True):
+    """The text before a stop string, and which one it was."""
+
+    before: str
+    stop: str
+
+
+class StopScanner:
+    """Holds back text only while it may still become a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max(map(len, stops), default=0)
+        self._held = ""
+
+    def feed(self, text: str) -> str | StopFound:
+        """The text that can be handed on now, or where it stops."""
+        if not self._stops:
+            return text
+        window = self._held + text
+        if found := self._first_stop(window):
+            return found
+        keep = self._held_length(window)
+        self._held = window[len(window) - keep :]
+        return window[: len(window) - keep]
+
+    def flush(self) -> str:
+        """Text held back that turned out to be only text."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_stop(self, window: str) -> StopFound | None:
+        hits = [(at, stop) for stop in self._stops if (at := window.find(stop)) >= 0]
+        if not hits:
+            return None
+        at, stop = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
+        return StopFound(window[:at], stop)
+
+    def _held_length(self, window: str) -> int:
+        tail = window[-(self._longest - 1) :] if self._longest > 1 else ""
+        for start in range(len(tail)):
+            if any(stop.startswith(tail[start:]) for stop in self._stops):
+                return len(tail) - start
+        return 0
+
+
+class BudgetWatch:
+    """Counts the tokens between a reasoning open marker and its close marker."""
+
+    def __init__(self, budget: ThinkingBudget) -> None:
+        self._budget = budget
+        self._inside = budget.is_open
+        self._spent = 0
+        self._done = False
+        self._tail = ""
+
+    def feed(self, text: str) -> tuple[int, ...]:
+        """The tokens to force after this one: the closing when the budget is spent, once; else none."""
+        if self._done:
+            return ()
+        self._tail += text
+        self._follow_markers()
+        if not self._inside or self._done:
+            return ()
+        self._spent += 1
+        if self._spent < self._budget.tokens:
+            return ()
+        self._done = True
+        return self._budget.closing
+
+    def _follow_markers(self) -> None:
+        marker = self._budget.close if self._inside else self._budget.open
+        at = self._tail.find(marker)
+        if at < 0:
+            self._tail = self._tail[-len(marker) :]  # a marker may be cut by a token border
+            return
+        self._tail = self._tail[at + len(marker) :]
+        self._done = self._inside
+        self._inside = not self._inside
+
+
+class Transcript:
+    """One job's text so far. `add` is called once per token, in order, by the thread that steps the engine."""
+
+    def __init__(self, job: Generation, context_length: int) -> None:
+        room = context_length - len(job.prompt)
+        self._limit = min(job.max_tokens or room, room)
+        self._at_limit: Cause = "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._inside_character = False
+        self._stops = StopScanner(job.stop)
+        self._watch = BudgetWatch(job.thinking) if job.thinking else None
+        self._tokens: list[int] = []  # not handed on yet: their text is held back
+        self._logprobs: list[TokenLogprob] = []
+        self.completion_tokens = 0
+
+    def add(self, token: int, text: bytes, logprob: TokenLogprob | None, *, ends: bool) -> Written:
+        """Take one token. `ends`: it is an end-of-generation token, its text is not shown."""
+        self.completion_tokens += 1
+        if ends:
+            return Written(self._rest(""), "end_token")
+        self._tokens.append(token)
+        if logprob is not None:
+            self._logprobs.append(logprob)
+        decoded = self._decode(text)
+        force = self._watch.feed(decoded) if self._watch else ()
+        match self._stops.feed(decoded):
+            case StopFound(before, stop):
+                return Written(self._piece(before), "stop_string", stop)
+            case str(free):
+                return self._go_on(free, force)
+
+    def _go_on(self, free: str, force: tuple[int, ...]) -> Written:
+        if self.completion_tokens >= self._limit:
+            return Written(self._rest(free), self._at_limit)
+        return Written(self._piece(free) if free else None, force=force)
+
+    def _decode(self, text: bytes) -> str:
+        # Most tokens are whole characters: the incremental decoder is only for the others.
+        if not self._inside_character:
+            try:
+                return text.decode()
+            except UnicodeDecodeError:
+                pass
+        decoded = self._decoder.decode(text)
+        self._inside_character = bool(self._decoder.getstate()[0])
+        return decoded
+
+    def _rest(self, free: str) -> Piece | None:
+        """All that is still held back: an unfinished character becomes U+FFFD."""
+        match self._stops.feed(self._decoder.decode(b"", final=True)):
+            case StopFound(before, _):  # pragma: no cover - no stop string ends in U+FFFD in practice
+                text = before
+            case str(more):
+                text = more
+        text = free + text + self._stops.flush()
+        return self._piece(text) if text or self._tokens else None
+
+    def _piece(self, text: str) -> Piece:
+        piece = Piece(text, tuple(self._tokens), tuple(self._logprobs))
+        self._tokens.clear()
+        self._logprobs.clear()
+        return piece

@@ -1,0 +1,50 @@
+"""The scripted container keeps the contract, and says what its script says."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from backends import catalog
+from backends.errors import GenerationFailed
+from backends.protocol import ModelContainer, Progress
+from config.engines import ScriptedOptions
+from tests.backends.contract import PROMISES, Subject, job, run, text_of
+
+pytestmark = pytest.mark.anyio
+
+SCRIPT = """{"context_length": 512, "lines": [
+  {"when": "hello", "say": "Hello, and welcome."},
+  {"when": "long", "say": "The engine stands on the turntable, turns, and leaves for another track."},
+  {"when": "wide", "say": "Grüße, 蒸気機関車 🚂"},
+  {"when": "break", "say": "This line breaks.", "fail_after": 4}
+]}"""
+
+
+async def load(folder: Path, options: ScriptedOptions = ScriptedOptions()) -> ModelContainer:
+    path = folder / "demo.script.json"
+    path.write_text(SCRIPT)
+    progress: list[Progress] = []
+    files = catalog.recognise(path)
+    container = await catalog.BACKENDS[files.backend].container.load(files, options, progress.append)
+    assert progress[-1].done == progress[-1].total
+    return container
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_contract(promise: Callable[[Subject], Awaitable[None]], tmp_path: Path) -> None:
+    container = await load(tmp_path, ScriptedOptions(max_concurrent=4))
+    try:
+        await promise(Subject(container, prompt="hello", long="long", wide="wide"))
+    finally:
+        await container.aclose()
+
+
+async def test_a_failed_step_fails_its_own_requests_only(tmp_path: Path) -> None:
+    container = await load(tmp_path)
+    subject = Subject(container, prompt="hello", long="long", wide="wide")
+    with pytest.raises(GenerationFailed, match="fail after 4"):
+        await run(container, job(subject, "break"))
+    pieces, _ = await run(container, job(subject, "hello"))
+    assert text_of(pieces) == "Hello, and welcome."
+    await container.aclose()
