@@ -1,4 +1,4 @@
-"""Options of each engine: what a user of that engine expects to set, under the names this project uses.
+"""Options of each engine: what a user of it expects to set, under the names this project uses.
 
 Sizes are bytes, lengths are tokens. None means: as the model says, or as this machine allows.
 """
@@ -7,27 +7,33 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from config.values import AtLeastOne, PathText
+
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every engine has. A typo is an error, so unknown fields are refused."""
 
-    context_length: int | None = None  # tokens per request; None: what the model was trained for
-    max_concurrent: int = 16  # requests computed together; more wait in line
+    context_length: AtLeastOne | None = (
+        None  # tokens per request; None: what the model was trained for
+    )
+    max_concurrent: AtLeastOne = 16  # requests computed together; more wait in line
 
 
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """llama.cpp: a GGUF file in the process."""
 
-    cache_tokens: int | None = None  # KV cells for all requests together; None: see backends/llamacpp
+    cache_tokens: AtLeastOne | None = None  # KV cells for all requests; None: see backends/llamacpp
     gpu_layers: int = -1  # layers on the GPU; -1: all
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
-    threads: int | None = None  # for single tokens; None: chosen from the machine and the model
-    threads_batch: int | None = None  # for prompts; None: as threads
-    batch_size: int = 2048  # tokens in one llama_decode
-    micro_batch_size: int = 512  # tokens in one pass over the graph
+    threads: AtLeastOne | None = (
+        None  # for single tokens; None: chosen from the machine and the model
+    )
+    threads_batch: AtLeastOne | None = None  # for prompts; None: as threads
+    batch_size: AtLeastOne = 2048  # tokens in one llama_decode
+    micro_batch_size: AtLeastOne = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     flash_attention: Literal["auto", "on", "off"] = "auto"
@@ -35,7 +41,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     mlock: bool = False
     rope_freq_base: float | None = None
     rope_freq_scale: float | None = None
-    mmproj: str | None = None  # multimodal projector; None: one found beside the GGUF
+    mmproj: PathText | None = None  # multimodal projector; None: one found beside the GGUF
 
 
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,24 +53,24 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     quantization: Literal["bnb-4bit", "bnb-8bit"] | None = None
     compile: bool = False
     trust_remote_code: bool = False
-    cache_tokens: int | None = None
-    adapters: dict[str, str] = {}  # LoRA adapters: name to folder
+    cache_tokens: AtLeastOne | None = None
+    adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 
 class ExLlamaV2Options(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """exllamav2: an EXL2 or safetensors folder on CUDA."""
 
-    cache_tokens: int | None = None
+    cache_tokens: AtLeastOne | None = None
     cache_type: Literal["fp16", "q8", "q6", "q4"] = "fp16"
     gpu_split: tuple[float, ...] = ()  # GB per GPU; empty: automatic
     autosplit_reserve: tuple[float, ...] = (96.0,)  # MB kept free per GPU
     rope_scale: float | None = None
     rope_alpha: float | None = None
-    chunk_size: int = 2048  # prompt tokens in one pass
-    draft_model: str | None = None
-    draft_tokens: int = 4
+    chunk_size: AtLeastOne = 2048  # prompt tokens in one pass
+    draft_model: PathText | None = None
+    draft_tokens: AtLeastOne = 4
     ngram_speculation: bool = False
-    adapters: dict[str, str] = {}
+    adapters: dict[str, PathText] = {}
 
 
 class ScriptedOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

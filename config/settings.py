@@ -1,4 +1,4 @@
-"""The configuration file as structs. Every default is written here, once, and documented in default.yaml.
+"""The configuration file as structs. Every default stands here, once; default.yaml documents it.
 
 Times are seconds, sizes are bytes. A typo is an error: unknown fields are refused.
 """
@@ -13,6 +13,7 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
+from config.values import AtLeastOne, IdleSeconds, Name, NotNegative, PathText, Port, Seconds
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,49 +23,57 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class KeyConfig(Section, frozen=True):
     """One API key. `key` may be `env:NAME`, then the variable's value is the key."""
 
-    key: str
+    key: Name
     role: Literal["user", "admin"] = "user"
     autoload: bool = True  # may cause a model to be loaded
     models: tuple[str, ...] = ()  # empty: all models
+
+    def __repr__(self) -> str:
+        """All but the secret, since representations end in logs."""
+        return f"KeyConfig(role={self.role!r}, autoload={self.autoload!r}, models={self.models!r})"
 
 
 class ServerConfig(Section, frozen=True):
     """Where to listen and how much to take."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Port = 8000
     allow_open: bool = False  # listen beyond loopback without keys
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
-    max_body: int = 64 * 1024 * 1024
-    shutdown_grace: float = 30.0  # running answers may finish for so long after SIGTERM
-    keep_alive_comment: float = 10.0  # silence in a stream before a comment is sent
+    max_body: AtLeastOne = 64 * 1024 * 1024
+    shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
+    keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
 
 
 class ModelConfig(Section, frozen=True):
     """One model by name. `options` belong to its backend (config/engines.py)."""
 
-    name: str
-    path: str
+    name: Name
+    path: PathText
     backend: str | None = None  # None: recognised from the files
     options: dict[str, Any] = {}
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[Name, ...] = ()
     pinned: bool = False  # never evicted, never idle
     preload: bool = False  # loaded at start
-    ttl: float | None = None  # idle seconds until it is unloaded; None: the engine's; -1: never
+    ttl: IdleSeconds | None = (
+        None  # idle seconds until it is unloaded; None: the engine's; -1: never
+    )
     sampling: dict[str, Any] = {}  # defaults for requests that don't say
     format: str | None = None  # output format (gateway/splitter/formats.py); None: recognised
-    template: str | None = None  # file with a chat template in place of the model's own
+    template: PathText | None = None  # file with a chat template in place of the model's own
 
 
 class SwapConfig(Section, frozen=True):
     """How models share memory and requests share models."""
 
-    memory: dict[str, int] = {}  # budget in bytes per device ("cpu", "cuda:0"); missing: measured
-    max_waiting: int = 256  # requests in line over all models; more get a 429
-    max_wait: float = 120.0  # after so long in line a request's model comes next
-    min_stay: float = 5.0  # a model just loaded stays at least so long while others wait
-    ttl: float = -1.0  # idle seconds until a model is unloaded; -1: never
-    backoff: float = 10.0  # after a failed load, doubled each time up to five minutes
+    memory: dict[
+        str, NotNegative
+    ] = {}  # budget in bytes per device ("cpu", "cuda:0"); missing: measured
+    max_waiting: NotNegative = 256  # requests in line over all models; more get a 429
+    max_wait: Seconds = 120.0  # after so long in line a request's model comes next
+    min_stay: Seconds = 5.0  # a model just loaded stays at least so long while others wait
+    ttl: IdleSeconds = -1.0  # idle seconds until a model is unloaded; -1: never
+    backoff: Seconds = 10.0  # after a failed load, doubled each time up to five minutes
 
 
 class LogConfig(Section, frozen=True):
@@ -89,7 +98,7 @@ class Config(Section, frozen=True):
     server: ServerConfig = ServerConfig()
     keys: tuple[KeyConfig, ...] = ()
     models: tuple[ModelConfig, ...] = ()
-    model_dirs: tuple[str, ...] = ()
+    model_dirs: tuple[PathText, ...] = ()
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     engines: EnginesConfig = EnginesConfig()
     swap: SwapConfig = SwapConfig()

@@ -1,0 +1,86 @@
+"""YAML text to plain data, read as its writer meant it. Knows no option.
+
+PyYAML reads YAML 1.1, where `off` is false, `12:30` is 750 and the second of two equal keys wins
+unseen. Here the scalars are those of YAML 1.2's core schema
+(https://yaml.org/spec/1.2.2/#103-core-schema) and a key given twice is an error.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import yaml
+
+from config.errors import Source
+
+_Resolvers: TypeAlias = dict[str, list[tuple[str, re.Pattern[str]]]]
+
+# Each scalar's tag, its whole form, and the characters it may begin with.
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+
+
+def _resolvers() -> _Resolvers:
+    """The scalars as PyYAML wants them: by first character, to be tried in order."""
+    found: _Resolvers = {}
+    for tag, pattern, starts in _SCALARS:
+        for start in starts:
+            whole = re.compile(f"^(?:{pattern})$")
+            found.setdefault(start, []).append((f"tag:yaml.org,2002:{tag}", whole))
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the core schema's scalars."""
+
+    yaml_implicit_resolvers = _resolvers()
+
+
+def parse(text: str, name: str) -> tuple[object, Source]:
+    """The data in `text`, and the source that knows each option's line. An empty text is `{}`.
+
+    Raises ConfigError for broken YAML and for a key given twice.
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return {}, Source(name)
+        source = Source(name, {"$": 1, **dict(_lines(node, "$", Source(name)))})
+        return loader.construct_document(node), source
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise Source(name, {"$": line}).error("$", f"not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise Source(name).error("$", f"not YAML: {error}") from None
+    finally:
+        loader.dispose()
+
+
+def _lines(node: yaml.Node, path: str, source: Source) -> Iterator[tuple[str, int]]:
+    """The path and line of everything below `node`."""
+    match node:
+        case yaml.MappingNode():
+            seen: dict[str, int] = {}
+            for key, value in node.value:
+                here, line = f"{path}.{key.value}", key.start_mark.line + 1
+                if here in seen:
+                    problem = f"given twice; first in line {seen[here]}"
+                    raise Source(source.name, {here: line}).error(here, problem)
+                seen[here] = line
+                yield here, line
+                yield from _lines(value, here, source)
+        case yaml.SequenceNode():
+            for index, value in enumerate(node.value):
+                here = f"{path}[{index}]"
+                yield here, value.start_mark.line + 1
+                yield from _lines(value, here, source)

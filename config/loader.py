@@ -1,0 +1,112 @@
+"""The configuration of a run: a file, under the environment, under what the caller sets.
+
+Reads that one file and nothing else: the environment is handed in.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from config.check import convert
+from config.document import parse
+from config.environment import Setting, from_text, settings
+from config.errors import Source, suggestion
+from config.models import check_names, check_options
+from config.paths import rooted
+from config.settings import Config, KeyConfig
+from config.shape import Option, leaves
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+KEY_FROM_ENVIRONMENT = "env:"
+
+
+def load_config(
+    path: Path | None,
+    environment: Mapping[str, str],
+    *,
+    overrides: Mapping[str, object] = {},
+    sampling: type[msgspec.Struct] | None = None,
+) -> Config:
+    """The configuration in `path`, or where `locate` finds one, or the defaults.
+
+    Variables of `environment` go over the file, and `overrides` (`{"server.port": 9000}`) over
+    both; a text in `overrides` is read like a variable's. `sampling` is the struct that the models'
+    sampling defaults must fit; this floor doesn't know it. Relative paths in the file start at its
+    folder. Raises ConfigError.
+    """
+    path = path or locate(environment, Path.cwd())
+    config, source = _read(path) if path else (Config(), Source("the configuration"))
+    sources = {"models": source, "keys": source}
+    secrets = frozenset(_variable(key) for key in config.keys if _variable(key))
+    for setting in (*settings(environment, secrets), *_overridden(overrides)):
+        config = _with(config, setting.option, setting.value)
+        sources[setting.option[0]] = setting.source
+    check_options(config.models, sources["models"], sampling)
+    check_names(config, sources["models"])
+    return _with(config, ("keys",), _keys(config.keys, environment, sources["keys"]))
+
+
+def locate(environment: Mapping[str, str], here: Path) -> Path | None:
+    """`./roundhouse.yaml`, else `$XDG_CONFIG_HOME/roundhouse/config.yaml`, where there is one."""
+    home = environment.get("XDG_CONFIG_HOME") or f"{environment.get('HOME', '~')}/.config"
+    candidates = (here / "roundhouse.yaml", Path(home) / "roundhouse" / "config.yaml")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _read(path: Path) -> tuple[Config, Source]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise Source(str(path)).error("$", f"can't be read: {reason}") from None
+    data, source = parse(text, str(path))
+    config = convert(data, Config, source)
+    check_options(config.models, source, None)  # before their paths are looked for
+    return rooted(config, path.resolve().parent), source
+
+
+def _overridden(overrides: Mapping[str, object]) -> Iterator[Setting]:
+    known = {".".join(option): (option, kind) for option, kind in leaves(Config)}
+    source = Source("the command line")
+    for name, value in overrides.items():
+        if name not in known:
+            raise source.error(f"$.{name}", f"unknown option; {suggestion(name, known)}")
+        option, kind = known[name]
+        typed = (
+            from_text(value, kind, source, option)
+            if isinstance(value, str)
+            else convert(value, kind, source, path=f"$.{name}")
+        )
+        yield Setting(option, typed, source)
+
+
+def _with(section: S, option: Option, value: object) -> S:
+    """`section` with the option replaced, all the way down."""
+    name, *below = option
+    new = _with(getattr(section, name), tuple(below), value) if below else value
+    return msgspec.structs.replace(section, **{name: new})
+
+
+def _variable(key: KeyConfig) -> str:
+    """The variable that holds the key, or "" where the key itself is written."""
+    here = key.key.startswith(KEY_FROM_ENVIRONMENT)
+    return key.key.removeprefix(KEY_FROM_ENVIRONMENT) if here else ""
+
+
+def _keys(
+    keys: tuple[KeyConfig, ...], environment: Mapping[str, str], source: Source
+) -> tuple[KeyConfig, ...]:
+    """The keys with their secrets in place."""
+    found: dict[str, KeyConfig] = {}
+    for index, key in enumerate(keys):
+        path, name = f"$.keys[{index}].key", _variable(key)
+        secret = environment.get(name, "") if name else key.key
+        if not secret:
+            raise source.error(path, f"the environment variable {name} is not set")
+        if secret in found:
+            raise source.error(path, "the same key is listed twice")
+        found[secret] = msgspec.structs.replace(key, key=secret)
+    return tuple(found.values())

@@ -1,0 +1,116 @@
+"""What must hold among the models of a configuration, and a model's own options over its engine's.
+
+Which sampling parameters there are is known one floor up (`backends.protocol.Sampling`): whoever
+loads the configuration or builds a model hands that struct in.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from config.check import convert
+from config.engines import EngineOptions
+from config.errors import ConfigError, Source, suggestion
+from config.settings import Config, EnginesConfig, ModelConfig
+from config.shape import Kind, options
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+ENGINES: Mapping[str, type[EngineOptions]] = options(EnginesConfig)
+
+
+def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptions:
+    """The options to load `model` with: its own over those of `engines.<backend>`.
+
+    `backend` is the one the files asked for, where the model names none.
+    Raises ConfigError where the model has options that this backend doesn't know.
+    """
+    defaults: EngineOptions = getattr(config.engines, backend)
+    own = convert(
+        model.options,
+        ENGINES[backend],
+        Source(f"model {model.name!r} ({backend})"),
+        path="$.options",
+    )
+    return msgspec.structs.replace(defaults, **{name: getattr(own, name) for name in model.options})
+
+
+def sampling_for(model: ModelConfig, sampling: type[S]) -> S:
+    """The model's sampling defaults as a `sampling`. Which were named: `model.sampling.keys()`.
+
+    Raises ConfigError for a parameter that `sampling` doesn't have.
+    """
+    return convert(model.sampling, sampling, Source(f"model {model.name!r}"), path="$.sampling")
+
+
+def check_names(config: Config, source: Source) -> None:
+    """Raises ConfigError where two models share a name, or the default model is none of them."""
+    names = _unique_names(config, source)
+    if config.default_model and names and not config.model_dirs:  # folders bring names of their own
+        _one_of(config.default_model, names, source, "$.default_model", "model")
+
+
+def check_options(
+    models: tuple[ModelConfig, ...], source: Source, sampling: type[msgspec.Struct] | None
+) -> None:
+    """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
+    for index, model in enumerate(models):
+        path = f"$.models[{index}]"
+        _check_options(model, source, path)
+        if sampling is not None:
+            convert(model.sampling, sampling, source, path=f"{path}.sampling")
+
+
+def _unique_names(config: Config, source: Source) -> Mapping[str, str]:
+    """Every name and alias with the path it is written at."""
+    seen: dict[str, str] = {}
+    for index, model in enumerate(config.models):
+        paths = {f"$.models[{index}].name": model.name}
+        paths |= {f"$.models[{index}].aliases[{k}]": name for k, name in enumerate(model.aliases)}
+        for path, name in paths.items():
+            if name in seen:
+                raise source.error(path, f"{name!r} is taken already, by {seen[name]}")
+            seen[name] = path
+    return seen
+
+
+def _check_options(model: ModelConfig, source: Source, path: str) -> None:
+    if model.backend is not None:
+        _one_of(model.backend, ENGINES, source, f"{path}.backend", "backend")
+        convert(model.options, ENGINES[model.backend], source, path=f"{path}.options")
+        return
+    known = {name for engine in ENGINES.values() for name in options(engine)}
+    for name in model.options.keys() - known:
+        problem = f"no backend has this option; {suggestion(name, known)}"
+        raise source.error(f"{path}.options.{name}", problem)
+    _fits_any(model, source, f"{path}.options")
+
+
+def _fits_any(model: ModelConfig, source: Source, path: str) -> None:
+    """One engine must take all the options together; which it will be, the files tell later."""
+    takers = [kind for kind in ENGINES.values() if model.options.keys() <= options(kind).keys()]
+    if not takers:
+        raise source.error(path, "no backend has all of these options together")
+    errors: list[ConfigError] = []
+    for engine in takers:
+        try:
+            convert(model.options, engine, source, path=path)
+        except ConfigError as error:
+            errors.append(error)
+    if len(errors) == len(takers):
+        raise errors[0]
+
+
+def option_kinds(model: ModelConfig) -> Mapping[str, Kind]:
+    """The kind of each of the model's options, by its backend, else by the first that has it."""
+    engines = ENGINES.values() if model.backend is None else (ENGINES[model.backend],)
+    kinds: dict[str, Kind] = {}
+    for engine in engines:
+        kinds = options(engine) | kinds
+    return {name: kinds[name] for name in model.options}
+
+
+def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, what: str) -> None:
+    if word not in known:
+        raise source.error(path, f"{word!r} is no {what}; {suggestion(word, known)}")

@@ -1,0 +1,76 @@
+"""The structs read as a tree: sections hold options, lists and mappings hold items, leaves values.
+
+Checking, the environment, paths and the schema all walk this one tree, so a new option is known to
+each of them by being written in its struct.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+
+Kind: TypeAlias = Any  # an annotation: a struct, `tuple[X, ...]`, `dict[str, X]` or a leaf's type
+Option: TypeAlias = tuple[str, ...]  # the names on the way to an option: ("server", "port")
+
+
+def is_section(kind: Kind) -> bool:
+    """Whether options stand under it."""
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def options(section: type[msgspec.Struct]) -> dict[str, Kind]:
+    """The names and kinds of what stands directly in `section`."""
+    return {field.name: field.type for field in msgspec.structs.fields(section)}
+
+
+def list_item(kind: Kind) -> Kind | None:
+    """X of `tuple[X, ...]`."""
+    return get_args(kind)[0] if _form(kind) is tuple else None
+
+
+def mapping_item(kind: Kind) -> Kind | None:
+    """X of `dict[str, X]`."""
+    return get_args(kind)[1] if _form(kind) is dict else None
+
+
+def leaves(section: type[msgspec.Struct], above: Option = ()) -> Iterator[tuple[Option, Kind]]:
+    """Every option that holds a value and not further options, with its kind."""
+    for name, kind in options(section).items():
+        if is_section(kind):
+            yield from leaves(kind, (*above, name))
+        else:
+            yield (*above, name), kind
+
+
+def words(kind: Kind) -> tuple[str, ...]:
+    """The texts a leaf of literals may be, else nothing."""
+    if _form(kind) is Literal:
+        return tuple(word for word in get_args(kind) if isinstance(word, str))
+    return tuple(word for part in _parts(kind) for word in words(part))
+
+
+def takes_none(kind: Kind) -> bool:
+    """Whether the option may be nothing."""
+    return kind is type(None) or any(takes_none(part) for part in _parts(kind))
+
+
+def is_path(kind: Kind) -> bool:
+    """Whether the leaf is a `PathText`."""
+    marked = _form(kind) is Annotated and any(
+        isinstance(mark, msgspec.Meta) and bool((mark.extra or {}).get("path"))
+        for mark in get_args(kind)[1:]
+    )
+    return marked or any(is_path(part) for part in _parts(kind))
+
+
+def _form(kind: Kind) -> object:
+    """What stands before the brackets: `tuple` of `tuple[str, ...]`."""
+    return get_origin(kind)
+
+
+def _parts(kind: Kind) -> tuple[Kind, ...]:
+    """The alternatives of a union, or what `Annotated` annotates."""
+    if _form(kind) is Annotated:
+        return (get_args(kind)[0],)
+    is_leaf = _form(kind) in {None, Literal, tuple, dict}
+    return () if is_leaf else get_args(kind)

@@ -1,0 +1,16 @@
+"""The kinds of values options have, with their limits; editors learn them from the schema."""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
+Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+IdleSeconds: TypeAlias = Annotated[float, Meta(ge=-1)]  # -1: never
+AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
+NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+# A file or folder: `~` is the home, a relative one starts at the folder of the configuration file.
+# A text with a scheme (https://…, hf:owner/name) is no path and stays as it is written.
+PathText: TypeAlias = Annotated[str, Meta(min_length=1, extra={"path": True})]

@@ -1,0 +1,96 @@
+"""Variables and the command line go over the file."""
+
+from pathlib import Path
+
+import pytest
+
+from config.environment import variables
+from config.errors import ConfigError
+from config.loader import load_config
+from config.settings import Config, KeyConfig, ModelConfig
+from config.shape import leaves
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "roundhouse.yaml"
+    path.write_text("server: {host: 0.0.0.0, port: 1}\nmodel_dirs: [a]\n", encoding="utf-8")
+    return path
+
+
+def test_a_variable_goes_over_the_file_and_leaves_the_rest(file: Path) -> None:
+    server = load_config(file, {"ROUNDHOUSE_SERVER_PORT": "9000"}).server
+
+    assert (server.host, server.port) == ("0.0.0.0", 9000)
+
+
+def test_the_command_line_goes_over_both(file: Path) -> None:
+    config = load_config(file, {"ROUNDHOUSE_SERVER_PORT": "2"}, overrides={"server.port": 3})
+
+    assert config.server.port == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "option", "value"),
+    [
+        ("ENGINES_LLAMACPP_GPU_LAYERS", "-1", "engines.llamacpp.gpu_layers", -1),
+        ("ENGINES_LLAMACPP_TENSOR_SPLIT", "1, 2.5", "engines.llamacpp.tensor_split", (1.0, 2.5)),
+        ("ENGINES_LLAMACPP_MMAP", "false", "engines.llamacpp.mmap", False),
+        ("ENGINES_LLAMACPP_THREADS", "", "engines.llamacpp.threads", None),
+        ("LOG_LEVEL", "debug", "log.level", "debug"),
+        ("MODEL_DIRS", "/a,/b", "model_dirs", ("/a", "/b")),
+        ("MODEL_DIRS", '["/a,b"]', "model_dirs", ("/a,b",)),
+        ("MODEL_DIRS", "", "model_dirs", ()),
+        ("SWAP_MEMORY", '{"cpu": 1000}', "swap.memory", {"cpu": 1000}),
+        ("SWAP_TTL", "300", "swap.ttl", 300.0),
+        ("DEFAULT_MODEL", "123", "default_model", "123"),
+        ("KEYS", '[{"key": "k", "role": "admin"}]', "keys", (KeyConfig(key="k", role="admin"),)),
+    ],
+)
+def test_text_is_read_as_the_option_is_typed(
+    file: Path, name: str, text: str, option: str, value: object
+) -> None:
+    from_variable: object = load_config(file, {f"ROUNDHOUSE_{name}": text})
+    from_command_line: object = load_config(file, {}, overrides={option: text})
+    for part in option.split("."):
+        from_variable = getattr(from_variable, part)
+        from_command_line = getattr(from_command_line, part)
+
+    assert from_variable == from_command_line == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("SERVER_PROT", "1", r"ROUNDHOUSE_SERVER_PROT: .*did you mean 'ROUNDHOUSE_SERVER_PORT'"),
+        ("SERVER_PORT", "high", r"ROUNDHOUSE_SERVER_PORT: \$\.server\.port: expected int"),
+        ("LOG_LEVEL", "warn", r"'warn' is no choice; did you mean 'warning'"),
+        ("SWAP_MEMORY", "much", r"ROUNDHOUSE_SWAP_MEMORY: \$\.swap\.memory: not JSON"),
+        ("MODELS", '[{"name": "a"}]', r"\$\.models\[0\]: the option 'path' is missing"),
+        ("MODELS", '[{"name":"a","path":"b","backend":"c"}]', r"ROUNDHOUSE_MODELS: .*no backend"),
+    ],
+)
+def test_a_mistake_names_the_variable(file: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(file, {f"ROUNDHOUSE_{name}": text})
+
+
+def test_a_mistake_on_the_command_line_names_the_option(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\$\.server\.prot: .*did you mean 'server\.port'"):
+        load_config(file, {}, overrides={"server.prot": 1})
+    with pytest.raises(ConfigError, match=r"\$\.server\.port: expected int, got float"):
+        load_config(file, {}, overrides={"server.port": 1.5})
+
+
+def test_a_program_may_hand_in_what_it_has_built(file: Path) -> None:
+    models = (ModelConfig(name="one", path="/one.gguf"),)
+
+    assert load_config(file, {}, overrides={"models": models}).models == models
+
+
+def test_variables_of_others_are_left_alone(file: Path) -> None:
+    assert load_config(file, {"PATH": "/bin", "ROUND": "x"}) == load_config(file, {})
+
+
+def test_every_option_has_a_variable_of_its_own() -> None:
+    assert len(variables()) == len(list(leaves(Config)))

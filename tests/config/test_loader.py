@@ -1,0 +1,238 @@
+"""What a person who writes a configuration may rely on."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.catalog import BACKENDS
+from backends.protocol import Sampling
+from config.engines import LlamaCppOptions, TransformersOptions
+from config.errors import ConfigError
+from config.loader import load_config, locate
+from config.models import ENGINES, options_for, sampling_for
+from config.settings import Config, KeyConfig, ModelConfig
+
+
+def loaded(folder: Path, text: str, **environment: str) -> Config:
+    path = folder / "roundhouse.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, environment, sampling=Sampling)
+
+
+def refused(folder: Path, text: str, **environment: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, text, **environment)
+    return str(caught.value).replace(str(folder), "…")
+
+
+ONE_MODEL = "models:\n  - name: one\n    path: one.gguf\n"
+
+MISTAKES = [
+    ("server:\n  prot: 1", "2: $.server.prot: unknown option; did you mean 'port'?"),
+    ("sever: {}", "1: $.sever: unknown option; did you mean 'server'?"),
+    ("server: {port: high}", "1: $.server.port: expected int, got str"),
+    ("server: {port: 70000}", "1: $.server.port: expected int <= 65535"),
+    ("server: 3", "1: $.server: expected options by name, got a number"),
+    ("server:", "1: $.server: expected options by name, got nothing"),
+    ("model_dirs: here", "1: $.model_dirs: expected a list, got a text"),
+    ("swap: {memory: {cpu: much}}", "1: $.swap.memory.cpu: expected int, got str"),
+    ("log: {level: warn}", "1: $.log.level: 'warn' is no choice; did you mean 'warning'?"),
+    ("models:\n  - path: a", "2: $.models[0]: the option 'name' is missing"),
+    (
+        ONE_MODEL + "    backend: llamcpp",
+        "4: $.models[0].backend: 'llamcpp' is no backend; did you mean 'llamacpp'?",
+    ),
+    (
+        ONE_MODEL + "    options: {gpu_layer: 3}",
+        "4: $.models[0].options.gpu_layer: no backend has this option; did you mean 'gpu_layers'?",
+    ),
+    (
+        ONE_MODEL + "    backend: transformers\n    options:\n      gpu_layers: 3",
+        "6: $.models[0].options.gpu_layers: unknown option; there is adapters",
+    ),
+    (
+        ONE_MODEL + "    options: {gpu_layers: 3, device: cpu}",
+        "4: $.models[0].options: no backend has all of these options together",
+    ),
+    (
+        ONE_MODEL + "    options: {gpu_layers: many}",
+        "4: $.models[0].options.gpu_layers: expected int, got str",
+    ),
+    (
+        ONE_MODEL + "    sampling:\n      top_pp: 0.9",
+        "5: $.models[0].sampling.top_pp: unknown option; did you mean 'top_p'?",
+    ),
+    (
+        ONE_MODEL + "    sampling: {top_k: often}",
+        "4: $.models[0].sampling.top_k: expected int, got str",
+    ),
+    (
+        ONE_MODEL + "  - name: two\n    path: two.gguf\n    aliases: [one]",
+        "6: $.models[1].aliases[0]: 'one' is taken already, by $.models[0].name",
+    ),
+    (
+        ONE_MODEL + "default_model: on",
+        "4: $.default_model: 'on' is no model; did you mean 'one'?",
+    ),
+    ("log: {}\nlog: {}", "2: $.log: given twice; first in line 1"),
+    ("server: [", "1: $: not YAML: "),
+    ("- a", "1: $: expected options by name, got a list"),
+    ("1: a", "1: $: expected a name, got 1"),
+    ("keys: [{key: env:NOT_SET}]", "1: $.keys[0].key: the environment variable NOT_SET is not set"),
+    ("keys: [{key: a}, {key: a}]", "1: $.keys[1].key: the same key is listed twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_mistake_is_named_with_file_line_path_and_what_was_meant(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert refused(tmp_path, text).startswith(f"…/roundhouse.yaml:{message}")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name in ("missing.yaml", "binary.yaml", "."):
+        with pytest.raises(ConfigError, match="can't be read"):
+            load_config(tmp_path / name, {})
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "# nothing yet\n") == Config()
+
+
+def test_no_file_at_all_is_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert load_config(None, {"HOME": str(tmp_path)}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("off", "off"), ("on", "on"), ("'auto'", "auto")],
+)
+def test_words_stay_words(tmp_path: Path, written: str, read: str) -> None:
+    config = loaded(tmp_path, f"engines: {{llamacpp: {{flash_attention: {written}}}}}")
+
+    assert config.engines.llamacpp.flash_attention == read
+
+
+@pytest.mark.parametrize(("written", "read"), [("1e3", 1000.0), ("15", 15.0), (".5", 0.5)])
+def test_numbers_are_read_as_people_write_them(tmp_path: Path, written: str, read: float) -> None:
+    assert loaded(tmp_path, f"swap: {{max_wait: {written}}}").swap.max_wait == read
+
+
+# ------------------------------------------------------------------------------ where the file lies
+
+
+def test_the_working_folder_comes_before_the_home(tmp_path: Path) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    (home / "roundhouse").mkdir(parents=True)
+    here.mkdir()
+    environment = {"XDG_CONFIG_HOME": str(home)}
+    assert locate(environment, here) is None
+
+    (home / "roundhouse" / "config.yaml").touch()
+    assert locate(environment, here) == home / "roundhouse" / "config.yaml"
+
+    (here / "roundhouse.yaml").touch()
+    assert locate(environment, here) == here / "roundhouse.yaml"
+
+
+def test_without_xdg_the_home_has_its_usual_place(tmp_path: Path) -> None:
+    path = tmp_path / ".config" / "roundhouse" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+    assert locate({"HOME": str(tmp_path)}, tmp_path) == path
+
+
+# -------------------------------------------------------------------------------------------- paths
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        """
+        model_dirs: [models, /srv/models]
+        engines: {exllamav2: {draft_model: small, adapters: {poet: lora/poet}}}
+        models:
+          - name: one
+            path: one.gguf
+            template: one.jinja
+            options: {mmproj: one.mmproj.gguf, gpu_layers: 0}
+          - {name: far, path: "https://example.org/v1"}
+          - {name: hub, path: "hf:owner/name", options: {adapters: {poet: poet}}}
+        """,
+    )
+    one, far, hub = config.models
+    assert config.model_dirs == (str(tmp_path / "models"), "/srv/models")
+    assert config.engines.exllamav2.draft_model == str(tmp_path / "small")
+    assert config.engines.exllamav2.adapters == {"poet": str(tmp_path / "lora/poet")}
+    assert (one.path, one.template) == (str(tmp_path / "one.gguf"), str(tmp_path / "one.jinja"))
+    assert one.options == {"mmproj": str(tmp_path / "one.mmproj.gguf"), "gpu_layers": 0}
+    assert (far.path, hub.path) == ("https://example.org/v1", "hf:owner/name")
+    assert hub.options == {"adapters": {"poet": str(tmp_path / "poet")}}
+
+
+def test_a_tilde_is_the_home(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "model_dirs: [~/models]").model_dirs == (str(Path.home() / "models"),)
+
+
+# --------------------------------------------------------------------------------------------- keys
+
+
+def test_a_key_may_stand_in_a_variable_even_in_one_with_our_prefix(tmp_path: Path) -> None:
+    text = "keys: [{key: env:ROUNDHOUSE_ADMIN_KEY, role: admin}, {key: plain}]"
+
+    keys = loaded(tmp_path, text, ROUNDHOUSE_ADMIN_KEY="secret").keys
+
+    assert keys == (KeyConfig(key="secret", role="admin"), KeyConfig(key="plain"))
+
+
+def test_a_key_is_never_shown(tmp_path: Path) -> None:
+    config = loaded(tmp_path, "keys: [{key: secret, models: [one]}]")
+
+    assert "secret" not in repr(config)
+    assert "secret" not in refused(tmp_path, "keys: [{key: secret}, {key: secret}]")
+
+
+# ----------------------------------------------------------------------------- options and sampling
+
+
+def model(**fields: Any) -> ModelConfig:
+    return ModelConfig(name="one", path="/one", **fields)
+
+
+def test_a_models_own_options_win_over_its_engines() -> None:
+    config = msgspec.convert(
+        {"engines": {"llamacpp": {"gpu_layers": 0, "threads": 3, "tensor_split": [1, 2]}}}, Config
+    )
+
+    assert options_for(config, model(options={"threads": 8}), "llamacpp") == LlamaCppOptions(
+        gpu_layers=0, threads=8, tensor_split=(1.0, 2.0)
+    )
+    assert options_for(config, model(), "transformers") == TransformersOptions()
+
+
+def test_an_option_set_back_to_its_default_wins_too() -> None:
+    config = msgspec.convert({"engines": {"llamacpp": {"threads": 3}}}, Config)
+
+    assert options_for(config, model(options={"threads": None}), "llamacpp") == LlamaCppOptions()
+
+
+def test_options_of_another_backend_are_refused_once_the_files_told_which_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"model 'one' \(transformers\): \$\.options\.gpu_layers"):
+        options_for(Config(), model(options={"gpu_layers": 3}), "transformers")
+
+
+def test_sampling_defaults_become_the_struct_of_the_floor_above() -> None:
+    assert sampling_for(model(sampling={"top_k": 40}), Sampling) == Sampling(top_k=40)
+    with pytest.raises(ConfigError, match="did you mean 'top_k'"):
+        sampling_for(model(sampling={"topk": 40}), Sampling)
+
+
+def test_every_backend_has_its_section() -> None:
+    assert {name: backend.options for name, backend in BACKENDS.items()} == dict(ENGINES)
