@@ -1,0 +1,28 @@
+"""The OpenAI dialect: chat completions, legacy completions, the model list and the error envelope.
+
+Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`ChatReply`, `TextReply`).
+
+    exchange = read_chat(body)                      # raises InvalidRequest, which names the field
+    reply = ChatReply(exchange, id=..., created=..., model=...)
+    opening, *deltas, closing                       # a stream: frames of server-sent events, or
+    reply.fold(deltas); reply.whole(usage)          # one JSON body, from the same deltas
+"""
+
+from gateway.dialects.openai.chat_reply import ChatReply
+from gateway.dialects.openai.errors import error_body
+from gateway.dialects.openai.models import ModelCard, model_card, model_list
+from gateway.dialects.openai.request import ChatExchange, TextExchange, read_chat, read_text
+from gateway.dialects.openai.text_reply import TextReply
+
+__all__ = [
+    "ChatExchange",
+    "ChatReply",
+    "ModelCard",
+    "TextExchange",
+    "TextReply",
+    "error_body",
+    "model_card",
+    "model_list",
+    "read_chat",
+    "read_text",
+]

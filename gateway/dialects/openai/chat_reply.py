@@ -1,0 +1,145 @@
+"""A chat answer on its way out: deltas to chunks of a stream, or to one body. Knows no splitter and no HTTP.
+
+Both ways see the same steps, so that a stream put together by a client equals the body it would have got.
+What goes into a chunk follows what clients were seen to break on:
+
+- the role stands alone in a choice's first chunk and is never repeated (it would be concatenated);
+- a tool call's first delta has id, type and name, and no arguments; then come one or more with arguments only;
+- the finish reason comes beside an empty delta; usage once, in the last chunk, and only if asked for.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, UnsetType
+
+from gateway.answer import Delta, Usage
+from gateway.dialects.openai.chat_fold import ChoiceFold
+from gateway.dialects.openai.chat_steps import ChoiceSteps, Step
+from gateway.dialects.openai.chat_wire import (
+    ChatChunk,
+    ChatCompletion,
+    ChatDelta,
+    ChunkChoice,
+    FunctionDelta,
+    ToolCallDelta,
+)
+from gateway.dialects.openai.errors import envelope
+from gateway.dialects.openai.frames import DONE, body, frame
+from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
+from gateway.dialects.openai.request import ChatExchange
+from gateway.dialects.openai.usage import timings, usage_wire
+from gateway.errors import GatewayError
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Event,
+    Finished,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+)
+
+_ROLE = ChatDelta(role="assistant")
+_NOTHING = ChatDelta()
+
+
+class ChatReply:
+    """The answer to one request, told as a stream (`opening`, `delta`…, `closing`) or whole (`add`…, `whole`).
+
+    `created` is Unix time. The methods of a stream return frames, several joined or none (b"").
+    """
+
+    def __init__(self, exchange: ChatExchange, *, id: str, created: int, model: str) -> None:
+        self._id = id
+        self._created = created
+        self._model = model
+        self._include_usage = exchange.include_usage
+        hidden = exchange.request.thinking.shown == "hidden"
+        choices = range(exchange.request.answering.n)
+        self._steps = [ChoiceSteps(hides_reasoning=hidden) for _ in choices]
+        self._folds = [ChoiceFold(index) for index in choices]
+
+    def opening(self) -> bytes:
+        """The role of every choice, in the order of their indexes, which clients rely on."""
+        roles = (ChunkChoice(index=k, delta=_ROLE) for k in range(len(self._steps)))
+        return b"".join(frame(self._chunk(role)) for role in roles)
+
+    def delta(self, delta: Delta) -> bytes:
+        """Some more of one choice."""
+        steps = self._steps[delta.choice].of(delta)
+        return b"".join([frame(self._chunk(_choice(delta.choice, step))) for step in steps])
+
+    def closing(self, usage: Usage) -> bytes:
+        """The usage if it was asked for, and the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        chunk = ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=(),
+            usage=usage_wire(usage),
+            timings=timings(usage),
+        )
+        return frame(chunk) + DONE
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream; without `[DONE]`, so that nobody takes it for whole."""
+        return frame(envelope(error))
+
+    def add(self, delta: Delta) -> None:
+        """Keep some more of one choice for `whole`."""
+        for step in self._steps[delta.choice].of(delta):
+            self._folds[delta.choice].add(step)
+
+    def fold(self, deltas: Iterable[Delta]) -> None:
+        """Keep all of `deltas` for `whole`."""
+        for delta in deltas:
+            self.add(delta)
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body, when every choice has finished."""
+        completion = ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=tuple(fold.whole() for fold in self._folds),
+            usage=usage_wire(usage),
+            timings=timings(usage),
+        )
+        return body(completion)
+
+    def _chunk(self, choice: ChunkChoice) -> ChatChunk:
+        return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
+
+
+def _choice(index: int, step: Step) -> ChunkChoice:
+    return ChunkChoice(
+        index=index,
+        delta=_chat_delta(step.event),
+        logprobs=_logprobs(step),
+        finish_reason=step.event.reason if isinstance(step.event, Finished) else None,
+    )
+
+
+def _logprobs(step: Step) -> ChatLogprobs | UnsetType:
+    return chat_logprobs(step.logprobs) if step.logprobs else UNSET
+
+
+def _chat_delta(event: Event) -> ChatDelta:
+    match event:
+        case Content(text):
+            return ChatDelta(content=text)
+        case Reasoning(text):
+            return ChatDelta(reasoning_content=text)
+        case ToolOpened(index, call_id, name):
+            function = FunctionDelta(name=name)
+            call = ToolCallDelta(index=index, id=call_id, type="function", function=function)
+            return ChatDelta(tool_calls=(call,))
+        case ArgumentsGrown(index, fragment):
+            function = FunctionDelta(arguments=fragment)
+            return ChatDelta(tool_calls=(ToolCallDelta(index=index, function=function),))
+        case Finished():
+            return _NOTHING
+        case ToolClosed():
+            raise AssertionError("the end of a call is not told")

@@ -1,0 +1,104 @@
+"""Log probabilities in the two shapes of OpenAI: chat's list of tokens, and legacy completions' four columns."""
+
+import codecs
+from collections.abc import Iterable
+
+import msgspec
+
+from backends.protocol import Candidate, TokenLogprob
+
+FLOOR = -9999.0  # OpenAI's word for "too unlikely to tell"; JSON has no -Infinity
+
+
+class ChatToken(msgspec.Struct, frozen=True):
+    """A token that could have been chosen. `bytes` are exact where `token` holds U+FFFD."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+
+
+class ChosenToken(msgspec.Struct, frozen=True):
+    """The token that was chosen. `top_logprobs` is never null: a frontend loses the reply over that."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top_logprobs: tuple[ChatToken, ...]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """A choice's `logprobs` in chat."""
+
+    content: tuple[ChosenToken, ...]
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct, frozen=True):
+    """A choice's `logprobs` in legacy completions: column by column, an entry for each token.
+
+    An entry of `top_logprobs` always holds the chosen token, so it is neither null nor empty.
+    """
+
+    tokens: tuple[str, ...]
+    token_logprobs: tuple[float, ...]
+    top_logprobs: tuple[dict[str, float], ...]
+    text_offset: tuple[int, ...]
+
+
+def chat_logprobs(tokens: Iterable[TokenLogprob]) -> ChatLogprobs:
+    """`tokens` in chat's shape."""
+    return ChatLogprobs(tuple(_chosen(token) for token in tokens))
+
+
+def _chosen(token: TokenLogprob) -> ChosenToken:
+    chosen = token.chosen
+    top = tuple(ChatToken(_text(other), _finite(other), tuple(other.text)) for other in token.top)
+    return ChosenToken(_text(chosen), _finite(chosen), tuple(chosen.text), top)
+
+
+class TextOffsets:
+    """Where tokens begin in the text of one choice, the echoed prompt included.
+
+    Counted in UTF-16 units, because the one known reader of offsets, SillyTavern, cuts JavaScript strings
+    with them. Tokens inside one character share its offset.
+    """
+
+    def __init__(self, start: str = "") -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._next = _utf16_length(start)
+
+    def columns(self, tokens: Iterable[TokenLogprob]) -> TextLogprobs:
+        """`tokens`, which follow those of the last call."""
+        tokens = tuple(tokens)
+        return TextLogprobs(
+            tokens=tuple(_text(token.chosen) for token in tokens),
+            token_logprobs=tuple(_finite(token.chosen) for token in tokens),
+            top_logprobs=tuple(_alternatives(token) for token in tokens),
+            text_offset=tuple(self._passed(token.chosen) for token in tokens),
+        )
+
+    def _passed(self, candidate: Candidate) -> int:
+        offset = self._next
+        self._next += _utf16_length(self._decoder.decode(candidate.text))
+        return offset
+
+
+def _alternatives(token: TokenLogprob) -> dict[str, float]:
+    """The likelier one stays where two tokens look alike."""
+    alternatives: dict[str, float] = {}
+    for candidate in (*token.top, token.chosen):
+        alternatives.setdefault(_text(candidate), _finite(candidate))
+    return alternatives
+
+
+def _text(candidate: Candidate) -> str:
+    return candidate.text.decode("utf-8", "replace")
+
+
+def _finite(candidate: Candidate) -> float:
+    return candidate.logprob if candidate.logprob > FLOOR else FLOOR  # NaN is not greater either
+
+
+def _utf16_length(text: str) -> int:
+    return len(text) + sum(character > "\uffff" for character in text)

@@ -1,0 +1,291 @@
+"""The conversation and its tools on the wire, and what they mean. Knows no template and no model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.openai.fields import Fields
+from gateway.request import (
+    ImagePart,
+    Message,
+    NamedTool,
+    Part,
+    Role,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+
+ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+IMAGE_SCHEMES = ("data:", "http:", "https:")
+UNREADABLE = {
+    "input_audio": "Audio",
+    "audio_url": "Audio",
+    "video_url": "Video",
+    "input_video": "Video",
+    "file": "File",
+    "input_file": "File",
+}
+
+
+class ImageUrlWire(msgspec.Struct, frozen=True):
+    """`detail` and whatever else clients send is left aside."""
+
+    url: str
+
+
+class PartWire(msgspec.Struct, frozen=True):
+    """One part of a message; `type` says which of the fields count."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrlWire | str | None = None
+
+
+class FunctionCallWire(msgspec.Struct, frozen=True):
+    """Arguments are JSON text; some clients send the object itself."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallWire(msgspec.Struct, frozen=True):
+    """A call that the model made in an earlier turn."""
+
+    function: FunctionCallWire
+    id: str | None = None
+
+
+class MessageWire(msgspec.Struct, frozen=True):
+    """One message. A missing `content` is as good as null."""
+
+    role: str
+    content: str | list[PartWire] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCallWire] | None = None
+    tool_call_id: str | None = None
+    function_call: FunctionCallWire | None = None  # the form before tool_calls
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+
+
+class FunctionWire(msgspec.Struct, frozen=True):
+    """A function the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolWire(msgspec.Struct, frozen=True):
+    """Of the types of tools only functions are known here."""
+
+    type: str = "function"
+    function: FunctionWire | None = None
+
+
+class NameWire(msgspec.Struct, frozen=True):
+    """A function, named."""
+
+    name: str
+
+
+class NamedToolWire(msgspec.Struct, frozen=True):
+    """One tool in a choice. Hugging Face's client leaves `type` out."""
+
+    function: NameWire
+    type: str = "function"
+
+
+class AllowedToolsWire(msgspec.Struct, frozen=True):
+    """A choice among some of the tools."""
+
+    tools: list[NamedToolWire]
+    mode: str = "auto"
+
+
+class ToolChoiceWire(msgspec.Struct, frozen=True):
+    """The forms of `tool_choice` that are objects."""
+
+    type: str = "function"
+    function: NameWire | None = None
+    allowed_tools: AllowedToolsWire | None = None
+
+
+class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a chat body that this module reads."""
+
+    messages: list[MessageWire]
+    tools: list[ToolWire] = []
+    tool_choice: str | ToolChoiceWire | None = None
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """Messages and tools, as they were meant."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    tool_choice: ToolChoice
+
+
+def read_conversation(fields: Fields) -> Conversation:
+    """The messages, the tools that may be called and whether one must be. Raises InvalidRequest."""
+    wire = fields.read(ConversationWire)
+    if not wire.messages:
+        raise fields.wrong("messages", "At least one message is required.")
+    messages = tuple(
+        _message(fields, f"messages[{k}]", message) for k, message in enumerate(wire.messages)
+    )
+    tools = tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
+    choice, allowed = _choice(fields, wire.tool_choice, tools)
+    return Conversation(messages, allowed, choice)
+
+
+def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
+    if (role := ROLES.get(wire.role)) is None:
+        raise fields.wrong(f"{path}.role", f"Expected one of {_listed(ROLES)}, got {wire.role!r}.")
+    return Message(
+        role=role,
+        parts=_parts(fields, f"{path}.content", wire.content),
+        reasoning=wire.reasoning_content or wire.reasoning or wire.thinking or None,
+        tool_calls=_tool_calls(wire),
+        tool_call_id=wire.tool_call_id,
+        name=wire.name or None,
+    )
+
+
+def _parts(fields: Fields, path: str, content: str | list[PartWire] | None) -> tuple[Part, ...]:
+    match content:
+        case None | "":
+            return ()
+        case str():
+            return (TextPart(content),)
+        case parts:
+            return tuple(_part(fields, f"{path}[{k}]", part) for k, part in enumerate(parts))
+
+
+def _part(fields: Fields, path: str, wire: PartWire) -> Part:
+    match wire:
+        case PartWire(type="text" | "input_text" | "output_text", text=str(text)):
+            return TextPart(text)
+        case PartWire(type="refusal", refusal=str(text)):
+            return TextPart(text)
+        case PartWire(type="image_url" | "input_image", image_url=ImageUrlWire(url)):
+            return _image(fields, f"{path}.image_url.url", url)
+        case PartWire(type="image_url" | "input_image", image_url=str(url)):
+            return _image(fields, f"{path}.image_url", url)
+        case PartWire(type="text" | "input_text" | "output_text"):
+            raise fields.wrong(f"{path}.text", "This field is required.")
+        case PartWire(type="refusal"):
+            raise fields.wrong(f"{path}.refusal", "This field is required.")
+        case PartWire(type="image_url" | "input_image"):
+            raise fields.wrong(f"{path}.image_url", "This field is required.")
+    if medium := UNREADABLE.get(wire.type):
+        raise fields.wrong(f"{path}.type", f"{medium} parts ({wire.type!r}) are not supported.")
+    raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r} are not known.")
+
+
+def _image(fields: Fields, path: str, url: str) -> ImagePart:
+    if not url.startswith(IMAGE_SCHEMES):
+        raise fields.wrong(path, f"Expected a URL that starts with {_listed(IMAGE_SCHEMES)}.")
+    return ImagePart(url)
+
+
+def _tool_calls(wire: MessageWire) -> tuple[ToolCall, ...]:
+    calls = tuple(_tool_call(call.id or "", call.function) for call in wire.tool_calls or ())
+    if wire.function_call is not None and not calls:
+        return (_tool_call("", wire.function_call),)
+    return calls
+
+
+def _tool_call(call_id: str, function: FunctionCallWire) -> ToolCall:
+    match function.arguments:
+        case str(text):
+            arguments = text
+        case None:
+            arguments = "{}"
+        case value:
+            arguments = msgspec.json.encode(value).decode()
+    return ToolCall(call_id, function.name, arguments)
+
+
+def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
+    if wire.type != "function":
+        raise fields.wrong(f"{path}.type", f"Expected 'function', got {wire.type!r}.")
+    if wire.function is None:
+        raise fields.wrong(f"{path}.function", "This field is required.")
+    if not wire.function.name:
+        raise fields.wrong(f"{path}.function.name", "A function needs a name.")
+    return Tool(
+        name=wire.function.name,
+        description=wire.function.description,
+        parameters=wire.function.parameters,
+        strict=wire.function.strict,
+    )
+
+
+def _choice(
+    fields: Fields, wire: str | ToolChoiceWire | None, tools: tuple[Tool, ...]
+) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    """The choice, and the tools it leaves. As with OpenAI: auto with tools, none without."""
+    match wire:
+        case None:
+            return ("auto" if tools else "none"), tools
+        case ToolChoiceWire(type="function", function=NameWire(name)):
+            _must_have(fields, "tool_choice.function.name", name, tools)
+            return NamedTool(name), tools
+        case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
+            return _among(fields, allowed, tools)
+        case str(mode):
+            return _mode(fields, "tool_choice", mode, tools), tools
+        case _:
+            raise fields.wrong(
+                "tool_choice",
+                "Expected 'none', 'auto', 'required', a function, or allowed_tools.",
+            )
+
+
+def _among(
+    fields: Fields, wire: AllowedToolsWire, tools: tuple[Tool, ...]
+) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    path = "tool_choice.allowed_tools"
+    for k, tool in enumerate(wire.tools):
+        _must_have(fields, f"{path}.tools[{k}].function.name", tool.function.name, tools)
+    names = {tool.function.name for tool in wire.tools}
+    allowed = tuple(tool for tool in tools if tool.name in names)
+    return _mode(fields, f"{path}.mode", wire.mode, allowed), allowed
+
+
+def _mode(fields: Fields, path: str, mode: str, tools: tuple[Tool, ...]) -> ToolChoice:
+    match mode:
+        case "none":
+            return "none"
+        case "auto":
+            return "auto"
+        case "required" if tools:
+            return "required"
+        case "required":
+            raise fields.wrong(path, "A call can't be required without tools.")
+        case _:
+            raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r}.")
+
+
+def _must_have(fields: Fields, path: str, name: str, tools: tuple[Tool, ...]) -> None:
+    if all(tool.name != name for tool in tools):
+        raise fields.wrong(path, f"There is no tool named {name!r} in tools.")
+
+
+def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,298 @@
+"""From a body to what the client meant: the only place where a wire field becomes a request's.
+
+Knows no model: whether it can see, think or call tools is for those who lease it to say.
+"""
+
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from gateway.dialects.openai.fields import Fields, read_fields
+from gateway.dialects.openai.messages import Conversation, ConversationWire, read_conversation
+from gateway.dialects.openai.sampling import SamplingWire, read_sampling
+from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
+from gateway.request import Answering, ChatRequest, Message, TextPart, TextRequest
+
+Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+Token: TypeAlias = Annotated[int, Meta(ge=0)]
+
+MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
+MAX_CHOICES = 128
+
+# Wishes for structured output in other servers' words, and the functions of before tools. Not met yet, so refused.
+_REFUSED = {
+    "json_schema": "Structured output is not available yet.",
+    "regex_pattern": "Structured output is not available yet.",
+    "grammar_string": "Structured output is not available yet.",
+    "grammar": "Structured output is not available yet.",
+    "guided_json": "Structured output is not available yet.",
+    "guided_regex": "Structured output is not available yet.",
+    "guided_choice": "Structured output is not available yet.",
+    "guided_grammar": "Structured output is not available yet.",
+    "structured_outputs": "Structured output is not available yet.",
+    "functions": "This form is not supported; send tools instead.",
+    "function_call": "This form is not supported; send tool_choice instead.",
+}
+
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+", re.ASCII)
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class StreamOptionsWire(msgspec.Struct, frozen=True):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+
+
+class ResponseFormatWire(msgspec.Struct, frozen=True):
+    """The form of the answer. Only the kind is read so far."""
+
+    type: str = "text"
+
+
+class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that chat and text completion share, sampling aside."""
+
+    model: str = ""
+    stream: bool = False
+    stream_options: StreamOptionsWire = StreamOptionsWire()
+    response_format: ResponseFormatWire = ResponseFormatWire()
+    max_tokens: Annotated[int, Meta(ge=-1)] = -1
+    min_tokens: Annotated[int, Meta(ge=0)] = 0
+    stop: str | list[str] = []
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
+    keep_alive: float | str | None = None
+
+
+class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a chat body that no other struct here reads."""
+
+    logprobs: bool | Alternatives = False
+    top_logprobs: Alternatives | None = None
+    parallel_tool_calls: bool = True
+    template_variables: dict[str, Any] = {}
+    verbosity: str | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    response_prefix: str = ""
+
+
+class TextWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a text completion that no other struct here reads."""
+
+    prompt: str | list[str | Token | list[Token]]
+    suffix: str = ""
+    echo: bool = False
+    logprobs: Alternatives | None = None
+    n_probs: Alternatives = 0  # llama.cpp's name, where 0 means none
+    add_bos: bool | None = None
+
+
+class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat request, and how its answer is to be told.
+
+    `ignored` names the fields of the body that have no meaning here, as the client wrote them.
+    """
+
+    request: ChatRequest
+    stream: bool = False
+    include_usage: bool = False
+    response_format: Literal["text"] = "text"
+    ignored: tuple[str, ...] = ()
+
+
+class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A text completion request, and how its answer is to be told."""
+
+    request: TextRequest
+    stream: bool = False
+    include_usage: bool = False
+    response_format: Literal["text"] = "text"
+    ignored: tuple[str, ...] = ()
+
+
+def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(name for shape in shapes for name in shape.__struct_fields__)
+
+
+_CHAT_FIELDS = _names(AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire)
+_TEXT_FIELDS = _names(AnsweringWire, TextWire, SamplingWire)
+
+
+def read_chat(body: bytes) -> ChatExchange:
+    """What a `/v1/chat/completions` body means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(body)
+    shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
+    _refuse_unmet(fields, shared)
+    conversation = read_conversation(fields)
+    messages, continue_final = _continued(fields, wire, conversation)
+    variables = wire.template_variables
+    if wire.verbosity is not None:
+        variables = {"verbosity": wire.verbosity, **variables}
+    return ChatExchange(
+        request=ChatRequest(
+            model=shared.model,
+            messages=messages,
+            answering=_answering(fields, shared, _chat_logprobs(fields, wire)),
+            tools=conversation.tools,
+            tool_choice=conversation.tool_choice,
+            parallel_tool_calls=wire.parallel_tool_calls,
+            thinking=read_thinking(fields),
+            template_variables=variables,
+            continue_final=continue_final,
+        ),
+        stream=shared.stream,
+        include_usage=bool(shared.stream_options.include_usage),
+        ignored=fields.beyond(_CHAT_FIELDS),
+    )
+
+
+def read_text(body: bytes) -> TextExchange:
+    """What a `/v1/completions` body means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(body)
+    shared, wire = fields.read(AnsweringWire), fields.read(TextWire)
+    _refuse_unmet(fields, shared)
+    logprobs = (wire.n_probs or None) if wire.logprobs is None else wire.logprobs
+    if wire.echo and logprobs is not None:
+        raise fields.wrong("logprobs", "Not available together with echo: prompts have none here.")
+    return TextExchange(
+        request=TextRequest(
+            model=shared.model,
+            prompts=_prompts(fields, wire.prompt),
+            answering=_answering(fields, shared, logprobs),
+            suffix=wire.suffix or None,
+            echo=wire.echo,
+            add_bos=wire.add_bos,
+        ),
+        stream=shared.stream,
+        include_usage=bool(shared.stream_options.include_usage),
+        ignored=fields.beyond(_TEXT_FIELDS),
+    )
+
+
+def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
+    """What would change the answer's form must not be passed over in silence."""
+    if (kind := shared.response_format.type) != "text":
+        raise fields.wrong(
+            "response_format", f"Structured output ({kind!r}) is not available yet; only 'text' is."
+        )
+    for name, message in _REFUSED.items():
+        if fields.values.get(name):
+            raise fields.wrong(name, message)
+
+
+def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Answering:
+    if wire.max_tokens == 0:
+        raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
+    return Answering(
+        sampling=read_sampling(fields),
+        max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
+        min_tokens=wire.min_tokens,
+        stop=_stop(fields, wire.stop),
+        n=wire.n,
+        logprobs=logprobs,
+        keep_alive=_keep_alive(fields, wire.keep_alive),
+    )
+
+
+def _stop(fields: Fields, wire: str | list[str]) -> tuple[str, ...]:
+    """Empty strings are dropped: frontends send them for unset fields, and nothing could come before them."""
+    texts = [wire] if isinstance(wire, str) else wire
+    if len(texts) > MAX_STOPS:
+        raise fields.wrong("stop", f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
+    return tuple(text for text in texts if text)
+
+
+def _keep_alive(fields: Fields, wire: float | str | None) -> float | None:
+    """Seconds, or Ollama's text form ("5m", "1h30m", "-1"). All negatives mean for good."""
+    match wire:
+        case None:
+            return None
+        case str(text) if _DURATION.fullmatch(text):
+            parts = re.findall(r"([\d.]+)(ms|h|m|s)", text)
+            return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+        case str(text):
+            try:
+                seconds = float(text)
+            except ValueError:
+                message = f"Expected seconds, -1 or a duration like '5m', got {text!r}."
+                raise fields.wrong("keep_alive", message) from None
+        case number:
+            seconds = number
+    return seconds if seconds >= 0 else -1.0
+
+
+def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:
+    """OpenAI's switch and count; or TabbyAPI's count in place of the switch, where 0 is off."""
+    if wire.logprobs is False or (wire.logprobs == 0 and wire.logprobs is not True):
+        if wire.top_logprobs:
+            raise fields.wrong("top_logprobs", "Only with logprobs set to true.")
+        return None
+    if wire.top_logprobs is not None:
+        return wire.top_logprobs
+    return 0 if wire.logprobs is True else wire.logprobs
+
+
+def _continued(
+    fields: Fields, wire: ChatWire, conversation: Conversation
+) -> tuple[tuple[Message, ...], bool]:
+    """The messages, and whether the last one is a prefix of the answer.
+
+    A trailing assistant message is one, because frontends send it without a word; a client that says
+    otherwise, with `continue_final_message` false or `add_generation_prompt` true, is believed.
+    """
+    messages = conversation.messages
+    last = messages[-1]
+    if wire.continue_final_message and last.role != "assistant":
+        raise fields.wrong(
+            "continue_final_message", "The last message must be the assistant's to be continued."
+        )
+    continues = wire.continue_final_message
+    if continues is None:
+        continues = _is_prefix(last) and not wire.add_generation_prompt
+    if wire.response_prefix:
+        return _prefixed(messages, wire.response_prefix, continues), True
+    if continues and not last.parts and not last.reasoning and len(messages) > 1:
+        return messages[:-1], False  # an empty prefix: an answer like any other
+    return messages, continues
+
+
+def _is_prefix(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
+
+
+def _prefixed(messages: tuple[Message, ...], prefix: str, continues: bool) -> tuple[Message, ...]:
+    """TabbyAPI's `response_prefix`: the answer begins with it, after a prefix that is there already."""
+    if not continues:
+        return (*messages, Message(role="assistant", parts=(TextPart(prefix),)))
+    last = messages[-1]
+    text = TextPart(last.text + prefix)
+    return (*messages[:-1], msgspec.structs.replace(last, parts=(text,)))
+
+
+def _prompts(
+    fields: Fields, wire: str | list[str | int | list[int]]
+) -> tuple[str | tuple[int, ...], ...]:
+    """One text, several texts, one list of token ids, or several."""
+    if isinstance(wire, str):
+        return (wire,)
+    if not wire:
+        raise fields.wrong("prompt", "At least one prompt is required.")
+    tokens = tuple(item for item in wire if isinstance(item, int))
+    if len(tokens) == len(wire):
+        return (tokens,)
+    return tuple(_prompt(fields, f"prompt[{k}]", item) for k, item in enumerate(wire))
+
+
+def _prompt(fields: Fields, path: str, item: str | int | list[int]) -> str | tuple[int, ...]:
+    match item:
+        case str(text):
+            return text
+        case int():
+            raise fields.wrong(path, "A token id can't stand among whole prompts.")
+        case []:
+            raise fields.wrong(path, "A prompt of token ids has at least one.")
+        case tokens:
+            return tuple(tokens)

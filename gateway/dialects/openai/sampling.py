@@ -1,0 +1,177 @@
+"""The sampling parameters on the wire: OpenAI's, llama.cpp's, TabbyAPI's. Knows no engine.
+
+Bounds are OpenAI's where it has them, TabbyAPI's otherwise. What an engine can't apply is its own to say.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from backends.protocol import Sampling
+from gateway.dialects.openai.fields import Fields
+from gateway.request import SamplingWishes
+
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
+Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=10)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+CountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
+
+MAX_BIAS = 100.0
+
+
+class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of `Sampling` as clients send them, and `dynatemp_range`. UNSET: not given."""
+
+    seed: Int64 | UnsetType = UNSET
+    temperature: Temperature | UnsetType = UNSET
+    temperature_last: bool | UnsetType = UNSET
+    min_temp: Temperature | UnsetType = UNSET
+    max_temp: Temperature | UnsetType = UNSET
+    temp_exponent: NotNegative | UnsetType = UNSET
+    dynatemp_range: NotNegative | UnsetType = UNSET
+    smoothing_factor: NotNegative | UnsetType = UNSET
+    smoothing_curve: NotNegative | UnsetType = UNSET
+    top_k: CountOrAll | UnsetType = UNSET
+    top_p: Share | UnsetType = UNSET
+    min_p: Share | UnsetType = UNSET
+    top_a: NotNegative | UnsetType = UNSET
+    tfs: Share | UnsetType = UNSET
+    typical_p: Share | UnsetType = UNSET
+    skew: float | UnsetType = UNSET
+    top_n_sigma: float | UnsetType = UNSET
+    xtc_probability: Share | UnsetType = UNSET
+    xtc_threshold: Share | UnsetType = UNSET
+    repetition_penalty: Positive | UnsetType = UNSET
+    frequency_penalty: Penalty | UnsetType = UNSET
+    presence_penalty: Penalty | UnsetType = UNSET
+    penalty_range: CountOrAll | UnsetType = UNSET
+    repetition_decay: Count | UnsetType = UNSET
+    dry_multiplier: NotNegative | UnsetType = UNSET
+    dry_base: NotNegative | UnsetType = UNSET
+    dry_allowed_length: Count | UnsetType = UNSET
+    dry_range: CountOrAll | UnsetType = UNSET
+    dry_sequence_breakers: str | list[str] | UnsetType = UNSET
+    mirostat_mode: Annotated[int, Meta(ge=0, le=2)] | UnsetType = UNSET
+    mirostat_tau: NotNegative | UnsetType = UNSET
+    mirostat_eta: NotNegative | UnsetType = UNSET
+    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | UnsetType = UNSET
+    banned_tokens: str | list[int] | UnsetType = UNSET
+    allowed_tokens: str | list[int] | UnsetType = UNSET
+    banned_strings: str | list[str] | UnsetType = UNSET
+    ban_eos: bool | UnsetType = UNSET
+
+
+def read_sampling(fields: Fields) -> SamplingWishes:
+    """The wishes in `fields`. Raises InvalidRequest."""
+    wire = fields.read(SamplingWire)
+    given = {name: getattr(wire, name) for name in wire.__struct_fields__}
+    given = {name: value for name, value in given.items() if value is not UNSET}
+    for name, meaning in _MEANINGS.items():
+        if name in given:
+            try:
+                given[name] = meaning(given[name])
+            except ValueError as error:
+                raise fields.wrong(name, str(error)) from None
+    _spread_temperature(given)
+    if given.get("min_temp", 0.0) > given.get("max_temp", math.inf):
+        raise fields.wrong("min_temp", "Must not be above the maximum temperature.")
+    return SamplingWishes(msgspec.structs.replace(Sampling(), **given), frozenset(given))
+
+
+def _spread_temperature(given: dict[str, Any]) -> None:
+    """llama.cpp's `dynatemp_range` means temperature ± range; explicit ends win over it."""
+    spread = given.pop("dynatemp_range", 0.0)
+    if spread and not given.keys() & {"min_temp", "max_temp"}:
+        middle = given.get("temperature", Sampling().temperature)
+        given["min_temp"] = max(0.0, middle - spread)
+        given["max_temp"] = middle + spread
+
+
+def _seed(seed: int) -> int | None:
+    """-1 is llama.cpp's "any seed": a wish for chance, also where the server has a seed configured."""
+    return None if seed == -1 else seed
+
+
+def _zero_is_off(number: float) -> float:
+    """Negative numbers, llama.cpp's and vLLM's "off", become our own."""
+    return max(0, number)
+
+
+def _zero_is_all(tokens: int) -> int:
+    """A penalty over no tokens is no wish; frontends mean the whole context by 0."""
+    return tokens or -1
+
+
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    """A list, a JSON array as text, or quoted strings with commas between; a plain text is one string."""
+    if isinstance(value, list):
+        return tuple(text for text in value if text)
+    stripped = value.strip()
+    if not stripped.startswith(("[", '"')):
+        return (value,) if value else ()
+    array = stripped if stripped.startswith("[") else f"[{stripped}]"
+    try:
+        return tuple(msgspec.json.decode(array, type=list[str]))
+    except msgspec.DecodeError:
+        raise ValueError("Expected a list of strings, or a JSON array of them as text.") from None
+
+
+def _token_ids(value: str | list[int]) -> tuple[int, ...]:
+    """A list of ids, or ids with commas between ("5,1,2")."""
+    ids = value if isinstance(value, list) else _split_ids(value)
+    if any(token < 0 for token in ids):
+        raise ValueError("Token ids are not negative.")
+    return tuple(ids)
+
+
+def _split_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in re.split(r"[,\s\[\]]+", text) if part]
+    except ValueError:
+        raise ValueError(f"Expected token ids with commas between, got {text!r}.") from None
+
+
+def _biases(
+    value: dict[str, float] | list[tuple[int | str, float | bool]],
+) -> tuple[tuple[int, float], ...]:
+    """OpenAI's {"id": bias}, or llama.cpp's [[id, bias], [id, false]] where false bans the token."""
+    pairs = list(value.items()) if isinstance(value, dict) else value
+    return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
+
+
+def _token_id(token: int | str) -> int:
+    if isinstance(token, str) and not re.fullmatch(r"\d+", token, re.ASCII):
+        raise ValueError(f"Expected a token id, got {token!r}; texts are not taken here.")
+    if (number := int(token)) < 0:
+        raise ValueError("Token ids are not negative.")
+    return number
+
+
+def _bias(bias: float | bool) -> float:
+    if bias is False:
+        return -math.inf
+    if bias is True or not -MAX_BIAS <= bias <= MAX_BIAS:
+        raise ValueError(f"Expected a bias from -100 to 100, got {bias}.")
+    return float(bias)
+
+
+_MEANINGS: Mapping[str, Callable[[Any], Any]] = {
+    "seed": _seed,
+    "top_k": _zero_is_off,
+    "top_n_sigma": _zero_is_off,
+    "penalty_range": _zero_is_all,
+    "dry_range": _zero_is_all,
+    "dry_sequence_breakers": _texts,
+    "banned_strings": _texts,
+    "banned_tokens": _token_ids,
+    "allowed_tokens": _token_ids,
+    "logit_bias": _biases,
+}

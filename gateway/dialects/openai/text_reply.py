@@ -1,0 +1,216 @@
+"""A text completion on its way out: deltas to chunks of a stream, or to one body. Knows no HTTP.
+
+The text is raw: nothing is split off it. Choice i of prompt p has the index p * n + i.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from backends.protocol import TokenLogprob
+from gateway.answer import Delta, Usage
+from gateway.dialects.openai.errors import envelope
+from gateway.dialects.openai.frames import DONE, body, frame
+from gateway.dialects.openai.logprobs import TextLogprobs, TextOffsets
+from gateway.dialects.openai.request import TextExchange
+from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
+from gateway.errors import GatewayError
+from gateway.events import Content, Event, Finished
+
+TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
+
+
+class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of one text, or all of it. `finish_reason` is null until the choice ends."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | UnsetType = UNSET
+    finish_reason: TextFinish | None = None
+
+
+class TextCompletion(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="text_completion"
+):
+    """A chunk of a stream, or the whole body: the API has one shape for both."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[TextChoice, ...]
+    usage: UsageWire | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What one delta says of its choice."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: TextFinish | None
+
+
+class _Growing:
+    """One choice while it grows. Log probabilities of held-back text wait for the text."""
+
+    def __init__(self, index: int, echo: str) -> None:
+        self.index = index
+        self.echo = echo
+        self._offsets = TextOffsets(echo)
+        self._waiting: tuple[TokenLogprob, ...] = ()
+        self._texts = [echo]
+        self._logprobs: list[TokenLogprob] = []
+        self._finish_reason: TextFinish | None = None
+
+    def steps(self, delta: Delta) -> Iterable[TextChoice]:
+        """The choices to send for `delta`: text first, the finish reason alone."""
+        said = self._said(delta)
+        if said.text:
+            yield TextChoice(
+                index=self.index, text=said.text, logprobs=self._columns(said.logprobs)
+            )
+        if said.finish_reason is not None:
+            late = () if said.text else said.logprobs
+            yield TextChoice(
+                index=self.index,
+                text="",
+                logprobs=self._columns(late),
+                finish_reason=said.finish_reason,
+            )
+
+    def add(self, delta: Delta) -> None:
+        """Keep what `delta` says for `whole`."""
+        said = self._said(delta)
+        self._texts.append(said.text)
+        self._logprobs += said.logprobs
+        self._finish_reason = said.finish_reason or self._finish_reason
+
+    def whole(self) -> TextChoice:
+        """The choice, once it is finished."""
+        assert self._finish_reason is not None, "a choice is told when it has ended"
+        return TextChoice(
+            index=self.index,
+            text="".join(self._texts),
+            logprobs=self._columns(self._logprobs),
+            finish_reason=self._finish_reason,
+        )
+
+    def _said(self, delta: Delta) -> _Said:
+        text = "".join(_text(event) for event in delta.events)
+        finish = next(
+            (_reason(event) for event in delta.events if isinstance(event, Finished)), None
+        )
+        self._waiting += delta.logprobs
+        if not text and finish is None:
+            return _Said("", (), None)
+        logprobs, self._waiting = self._waiting, ()
+        return _Said(text, logprobs, finish)
+
+    def _columns(self, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | UnsetType:
+        return self._offsets.columns(logprobs) if logprobs else UNSET
+
+
+class TextReply:
+    """The answer to one request, told as a stream (`opening`, `delta`…, `closing`) or whole (`add`…, `whole`).
+
+    `created` is Unix time. `echoes` are the texts of the prompts, for a request with `echo` whose prompts are
+    token ids; prompts that are texts need none. Frames come several joined or none (b"").
+    """
+
+    def __init__(
+        self,
+        exchange: TextExchange,
+        *,
+        id: str,
+        created: int,
+        model: str,
+        echoes: Sequence[str] | None = None,
+    ) -> None:
+        self._id = id
+        self._created = created
+        self._model = model
+        self._include_usage = exchange.include_usage
+        n = exchange.request.answering.n
+        texts = _echoes(exchange, echoes)
+        self._choices = [_Growing(k, texts[k // n]) for k in range(len(texts) * n)]
+
+    def opening(self) -> bytes:
+        """The echoed prompts; otherwise nothing, because a text has no role."""
+        return b"".join(
+            frame(self._chunk(TextChoice(index=choice.index, text=choice.echo)))
+            for choice in self._choices
+            if choice.echo
+        )
+
+    def delta(self, delta: Delta) -> bytes:
+        """Some more of one choice."""
+        steps = self._choices[delta.choice].steps(delta)
+        return b"".join([frame(self._chunk(step)) for step in steps])
+
+    def closing(self, usage: Usage) -> bytes:
+        """The usage if it was asked for, and the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        return frame(self._completion((), usage)) + DONE
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream; without `[DONE]`, so that nobody takes it for whole."""
+        return frame(envelope(error))
+
+    def add(self, delta: Delta) -> None:
+        """Keep some more of one choice for `whole`."""
+        self._choices[delta.choice].add(delta)
+
+    def fold(self, deltas: Iterable[Delta]) -> None:
+        """Keep all of `deltas` for `whole`."""
+        for delta in deltas:
+            self.add(delta)
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body, when every choice has finished."""
+        return body(self._completion(tuple(choice.whole() for choice in self._choices), usage))
+
+    def _chunk(self, choice: TextChoice) -> TextCompletion:
+        return TextCompletion(
+            id=self._id, created=self._created, model=self._model, choices=(choice,)
+        )
+
+    def _completion(self, choices: tuple[TextChoice, ...], usage: Usage) -> TextCompletion:
+        return TextCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            choices=choices,
+            usage=usage_wire(usage),
+            timings=timings(usage),
+        )
+
+
+def _echoes(exchange: TextExchange, given: Sequence[str] | None) -> list[str]:
+    """What each prompt's choices begin with."""
+    prompts = exchange.request.prompts
+    if not exchange.request.echo:
+        return [""] * len(prompts)
+    if given is not None:
+        assert len(given) == len(prompts), "one echo for each prompt"
+        return list(given)
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    assert len(texts) == len(prompts), "prompts of token ids are echoed by whoever can read them"
+    return texts
+
+
+def _text(event: Event) -> str:
+    match event:
+        case Content(text):
+            return text
+        case Finished():
+            return ""
+        case _:
+            raise AssertionError(f"raw text is not split, but there came {event!r}")
+
+
+def _reason(finished: Finished) -> TextFinish:
+    assert finished.reason != "tool_calls", "raw text has no tool calls"
+    return finished.reason
