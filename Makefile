@@ -1,0 +1,72 @@
+# `make run` serves the bundled model, `make test` runs all tests; `make help` tells the rest.
+#
+#   PORT=9000      another port for `make run`
+#   ARGS="…"       further arguments for roundhouse or pytest
+#   TORCH_INDEX=…  where torch comes from (scripts/install)
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+CHECKED := gateway backends config bundled training benchmarks tests
+SOURCES := $(wildcard $(CHECKED))
+
+# A stamp says which extras are installed; its name holds a digest of what asks for them.
+DIGEST := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+RUN := $(VENV)/.run-$(DIGEST)
+TEST := $(VENV)/.test-$(DIGEST)
+DEV := $(VENV)/.dev-$(DIGEST)
+BENCH := $(VENV)/.bench-$(DIGEST)
+GPU := $(VENV)/.gpu-$(DIGEST)
+
+export VENV
+.NOTPARALLEL:
+.PHONY: help run test check format lint types floors test-gpu bench schema clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
+	@$(if $(PORT),ROUNDHOUSE_SERVER_PORT=$(PORT)) exec $(BIN)/roundhouse serve $(ARGS)
+
+test: $(TEST) ## the whole suite, but for what needs a GPU
+	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+check: format lint types floors test ## all that CI checks
+
+format: $(DEV)
+	@$(BIN)/ruff format --check $(SOURCES)
+
+lint: $(DEV)
+	@$(BIN)/ruff check $(SOURCES)
+
+types: $(DEV) $(TEST)
+	@$(BIN)/mypy
+
+floors: $(DEV)
+	@$(BIN)/lint-imports --no-logo
+
+test-gpu: $(GPU) ## the tests that need a CUDA card
+	@$(BIN)/python -m pytest -m gpu -rA $(ARGS)
+
+bench: $(BENCH) ## Roundhouse beside other servers on the bundled model
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+schema: $(RUN) ## config/schema.json from the structs
+	@$(BIN)/python -m config.schema > $(VENV)/schema.json && mv $(VENV)/schema.json config/schema.json
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+
+$(RUN):
+	@scripts/install llamacpp && touch $@
+
+$(TEST):
+	@scripts/install llamacpp,transformers,adapters,test && touch $@ $(RUN)
+
+$(DEV):
+	@scripts/install dev && touch $@
+
+$(BENCH): $(TEST)
+	@scripts/install bench && touch $@
+
+$(GPU): $(TEST)
+	@scripts/install exllamav2 && touch $@
