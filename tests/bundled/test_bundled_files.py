@@ -1,0 +1,28 @@
+"""The bundled files are what the package says they are, and small."""
+
+import json
+
+from bundled import GGUF, SAFETENSORS
+
+MOST_BYTES = 8_000_000
+
+
+def test_both_forms_together_stay_under_eight_megabytes() -> None:
+    files = [GGUF, *SAFETENSORS.iterdir()]
+    assert 1_000_000 < sum(file.stat().st_size for file in files) < MOST_BYTES
+
+
+def test_the_folder_holds_a_complete_hugging_face_model_and_nothing_else() -> None:
+    assert {file.name for file in SAFETENSORS.iterdir()} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_the_model_is_a_llama_with_a_context_of_2048() -> None:
+    config = json.loads((SAFETENSORS / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert config["max_position_embeddings"] == 2048
