@@ -1,0 +1,8 @@
+"""Splits a model's text into reasoning, content and tool calls, for every family, while it arrives."""
+
+from gateway.splitter.formats import FORMATS
+from gateway.splitter.recognition import Recognised, recognise, starts_in_reasoning
+from gateway.splitter.splitter import Splitter
+from gateway.splitter.syntax import Format
+
+__all__ = ["FORMATS", "Format", "Recognised", "Splitter", "recognise", "starts_in_reasoning"]

@@ -1,0 +1,161 @@
+"""Calls as JSON objects with the name inside: `{"name": N, "arguments": {..}}`, single, in a row or in an array.
+
+The name is delivered as soon as it is known and the arguments have visibly begun; from then on they stream.
+Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped.
+"""
+
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.calls import Calls
+from gateway.splitter.payloads import json_text
+from gateway.splitter.reading import Malformed, Parsing, Reader
+from gateway.splitter.syntax import JsonCalls
+
+_SEPARATORS = (",", ";")
+
+
+def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
+    """Reads what follows the opener: all calls up to the closer, which may be missing."""
+    yield from reader.space()
+    if syntax.fences:
+        fence = yield from reader.accept(syntax.fences)
+        if syntax.needs_fence and not fence:
+            raise reader.fault("no code fence")
+        yield from reader.space()
+    in_array = bool((yield from reader.accept(("[",))))
+    if syntax.needs_array and not in_array:
+        raise reader.fault("no array")
+    yield from _objects(reader, calls, syntax, in_array)
+    if in_array:
+        yield from reader.accept(("]",))
+        yield from reader.space()
+    if syntax.fences and (yield from reader.accept(("```",))):
+        yield from reader.space()
+    yield from reader.accept(syntax.closers)
+
+
+def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, in_array: bool) -> Parsing[None]:
+    yield from reader.space()
+    if in_array and not syntax.at_start and (yield from reader.looking_at(("]",))):
+        return
+    while True:
+        yield from reader.expect("{")
+        yield from _Call(reader, calls, syntax).parse()
+        yield from reader.space()
+        separator = yield from reader.accept(_SEPARATORS)
+        yield from reader.space()
+        if not separator and (yield from reader.peek()) != "{":
+            return
+
+
+class _Call:
+    """One call object, read after its "{"."""
+
+    def __init__(self, reader: Reader, calls: Calls, syntax: JsonCalls) -> None:
+        self._reader = reader
+        self._calls = calls
+        self._syntax = syntax
+        self._name = ""
+        self._id = ""
+        self._early: list[str] | None = None  # arguments that came before the name
+        self._delivered = False
+
+    def parse(self) -> Parsing[None]:
+        reader = self._reader
+        while True:
+            yield from reader.space()
+            if (yield from reader.expect('"', "}")) == "}":
+                break
+            key = yield from json_text.read_string(reader)
+            yield from reader.space()
+            yield from reader.expect(":")
+            yield from reader.space()
+            yield from self._member(key)
+            yield from reader.space()
+            if not (yield from reader.accept((",",))):
+                yield from self._end()
+                break
+        if not self._delivered:
+            self._deliver_whole()
+
+    def _end(self) -> Parsing[None]:
+        """The object's "}", which models forget once the arguments are closed."""
+        if not (yield from self._reader.accept(("}",))) and not self._delivered:
+            raise self._reader.fault("the object does not go on")
+
+    def _member(self, key: str) -> Parsing[None]:
+        syntax = self._syntax
+        if syntax.named_by_key and not self._name:
+            self._take_name(key)
+            yield from self._arguments()
+        elif key in syntax.name_keys and not self._name:
+            self._take_name((yield from self._text()))
+        elif key in syntax.argument_keys and self._early is None and not self._delivered:
+            yield from self._arguments()
+        elif key in syntax.id_keys:
+            self._id = yield from self._text()
+        elif syntax.at_start and key != "type" and not self._delivered:
+            raise self._reader.fault(f"{key[:60]!r} is no key of a call")
+        else:
+            yield from json_text.copy_value(self._reader, ArgumentsWriter(_nowhere))
+
+    def _text(self) -> Parsing[str]:
+        """A string value, decoded."""
+        yield from self._reader.expect('"')
+        return json_text.decoded((yield from json_text.read_string(self._reader)))
+
+    def _take_name(self, name: str) -> None:
+        if self._syntax.at_start and not self._calls.knows(name):
+            raise Malformed(f"{name[:60]!r} is no tool, and without a marker that is no call")
+        self._name = name
+
+    def _arguments(self) -> Parsing[None]:
+        match (yield from self._reader.peek()):
+            case "{":
+                yield from self._object()
+            case '"':
+                yield from self._string()
+            case _:
+                yield from self._reader.expect("null", "None")
+                self._early = []
+
+    def _object(self) -> Parsing[None]:
+        """Arguments as they should be: streamed if the name is known, else kept for it."""
+        reader = self._reader
+        reader.at += 1
+        yield from reader.space()
+        if not (yield from reader.looking_at(('"', "}"))):
+            raise reader.fault("no arguments object")
+        if self._name:
+            writer = self._calls.open(self._name, self._id)
+        else:
+            self._early = []
+            writer = ArgumentsWriter(self._early.append)
+        writer.open("{")
+        yield from json_text.copy_members(reader, writer)
+        if self._name:
+            self._close()
+
+    def _string(self) -> Parsing[None]:
+        """Arguments as a string that holds the object."""
+        self._reader.at += 1
+        text = json_text.decoded((yield from json_text.read_string(self._reader))).strip()
+        if text and not json_text.is_object(text):
+            raise Malformed("the arguments are a string that holds no object")
+        self._early = [text] if text else []
+
+    def _deliver_whole(self) -> None:
+        """The object is complete and nothing was streamed."""
+        if not self._name:
+            raise Malformed("a call without a name")
+        writer = self._calls.open(self._name, self._id)
+        if self._early:
+            writer.scalar("".join(self._early))
+        self._close()
+
+    def _close(self) -> None:
+        self._calls.close()
+        self._delivered = True
+
+
+def _nowhere(_fragment: str) -> None:
+    """Drops the values of keys that mean nothing."""

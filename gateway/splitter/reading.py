@@ -1,0 +1,148 @@
+"""Text that arrives in pieces, read as if it were whole.
+
+A parser is a generator: ordinary top-down code that is suspended (`yield`) where the text ends and goes on
+when more has come. So no parser has to know where its input was cut. This module knows no format.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar
+
+from gateway.splitter.markers import Markers
+
+Result = TypeVar("Result")
+Parsing: TypeAlias = Generator[None, None, Result]
+
+SPACE = re.compile(r"\s*")
+
+
+class Malformed(Exception):
+    """What came is not a call of the expected syntax. The reader stands before the offending text."""
+
+
+class CutShort(Malformed):
+    """The output ended inside a call."""
+
+
+class Reader:
+    """The unread text, and where reading stands in it.
+
+    Whoever owns the reader calls `append` and then resumes the parser; `end` says that no more will come.
+    `keep` starts a record of what is read, so that it can be given back when it turns out to be no call.
+    """
+
+    __slots__ = ("_kept", "_mark", "at", "ended", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.at = 0
+        self.ended = False
+        self._kept: list[str] | None = None
+        self._mark = 0
+
+    def append(self, text: str) -> None:
+        """Adds text that has arrived. What was read before is forgotten, so the cost is that of the text."""
+        if self._kept is not None:
+            self._kept.append(self.text[self._mark : self.at])
+        self.text = self.text[self.at :] + text
+        self.at = self._mark = 0
+
+    def end(self) -> None:
+        """Says that no more text will come."""
+        self.ended = True
+
+    @property
+    def drained(self) -> bool:
+        """Everything that has come is read."""
+        return self.at == len(self.text)
+
+    def keep(self, already_read: str = "") -> None:
+        """Starts the record anew, with `already_read` in front."""
+        self._kept = [already_read]
+        self._mark = self.at
+
+    def forget(self) -> None:
+        """Ends the record."""
+        self._kept = None
+
+    def kept(self) -> str:
+        """What was read since `keep`."""
+        assert self._kept is not None
+        return "".join(self._kept) + self.text[self._mark : self.at]
+
+    def peek(self) -> Parsing[str]:
+        """The next character, not consumed; "" at the end."""
+        while self.at >= len(self.text):
+            if self.ended:
+                return ""
+            yield
+        return self.text[self.at]
+
+    def run(self, pattern: re.Pattern[str]) -> Parsing[str]:
+        """The longest stretch of what `pattern` matches; it must be one repeated character class."""
+        taken: list[str] = []
+        while True:
+            found = pattern.match(self.text, self.at)
+            if found is not None and found.end() > self.at:
+                taken.append(found.group())
+                self.at = found.end()
+            if self.at < len(self.text) or self.ended:
+                return "".join(taken)
+            yield
+
+    def space(self) -> Parsing[str]:
+        """White space, possibly none."""
+        return (yield from self.run(SPACE))
+
+    def looking_at(self, texts: tuple[str, ...]) -> Parsing[str]:
+        """The longest of `texts` that comes next, not consumed; "" if none does."""
+        while True:
+            here = [text for text in texts if self.text.startswith(text, self.at)]
+            best = max(here, key=len, default="")
+            rest = len(self.text) - self.at
+            undecided = any(
+                len(text) > max(rest, len(best)) and self.text.startswith(text[:rest], self.at)
+                for text in texts
+            )
+            if self.ended or not undecided:
+                return best
+            yield
+
+    def accept(self, texts: tuple[str, ...]) -> Parsing[str]:
+        """Consumes the longest of `texts` that comes next; "" if none does."""
+        found = yield from self.looking_at(texts)
+        self.at += len(found)
+        return found
+
+    def expect(self, *texts: str) -> Parsing[str]:
+        """As `accept`. Raises Malformed if none of the texts comes, CutShort if the output ended."""
+        found = yield from self.accept(texts)
+        if not found:
+            raise self.fault(f"{' or '.join(map(repr, texts))} expected")
+        return found
+
+    def fault(self, what: str) -> Malformed:
+        """The exception for text that does not fit: which kind depends on whether any is left."""
+        return CutShort(what) if self.ended and self.drained else Malformed(what)
+
+    def until(self, markers: Markers, sink: Callable[[str], None]) -> Parsing[str]:
+        """Hands text to `sink` up to the first marker, which is consumed and returned; "" at the end.
+
+        Only the longest tail that may still become a marker waits for more.
+        """
+        while True:
+            found = markers.search(self.text, self.at)
+            held = len(self.text) if self.ended else markers.held_from(self.text, self.at)
+            if found is not None and (self.ended or found.start() < held):
+                self._pass(found.start(), sink)
+                self.at = found.end()
+                return found.group()
+            self._pass(held, sink)
+            if self.ended:
+                return ""
+            yield
+
+    def _pass(self, end: int, sink: Callable[[str], None]) -> None:
+        if end > self.at:
+            sink(self.text[self.at : end])
+            self.at = end

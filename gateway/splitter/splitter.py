@@ -1,0 +1,193 @@
+"""The phase splitter: a model's output in, events out. Sans-IO; knows no engine and no request.
+
+What each marker does stands in the phase tables; this file walks them. Text waits only while it may still
+become a marker of its phase, or is white space that a marker would take along.
+"""
+
+from collections.abc import Sequence
+
+from gateway.events import Content, Event, Finished, FinishReason, Reasoning
+from gateway.request import Tool
+from gateway.splitter import payloads
+from gateway.splitter.calls import Calls
+from gateway.splitter.phases import Action, Phase, Step, phase_tables
+from gateway.splitter.reading import Malformed, Parsing, Reader
+from gateway.splitter.stretch import Stretch
+from gateway.splitter.syntax import Format, Syntax
+
+
+class Splitter:
+    """Splits one answer. Any way of cutting the same text gives the same events, joined.
+
+    `in_reasoning`: the prompt opened reasoning. `parse_tools=False`: calls stay in the content as text, as they
+    do without `tools`. `split_reasoning=False`: reasoning and its tags stay in the content. `prompt_tail`: how
+    the rendered prompt ends. `first_call_number`: how many calls the conversation holds already, for families
+    whose ids count them.
+    """
+
+    def __init__(
+        self,
+        format: Format,
+        *,
+        in_reasoning: bool,
+        tools: Sequence[Tool] = (),
+        parse_tools: bool = True,
+        split_reasoning: bool = True,
+        prompt_tail: str = "",
+        first_call_number: int = 0,
+    ) -> None:
+        self._format = format
+        self._parse_tools = parse_tools and bool(tools)
+        self._tables = phase_tables(format, parse_tools=self._parse_tools)
+        self._phase = Phase.REASONING if in_reasoning else Phase.CONTENT
+        self._kinds: dict[Phase, type[Reasoning] | type[Content]] = {
+            Phase.CONTENT: Content,
+            Phase.REASONING: Reasoning if split_reasoning else Content,
+        }
+        self._inline = not split_reasoning
+        self._events: list[Event] = []
+        self._reader = Reader()
+        self._calls = Calls(self._reader, self._events, tools, format.ids, first_call_number)
+        self._stretch = Stretch(self._events, self._kinds[self._phase])
+        self._reasoned = False  # reasoning was opened, by the prompt or by the model, and closed
+        self._damaged = False
+        self._warning: str | None = None
+        self._direct: type[Reasoning] | type[Content] | None = None
+        self._in_text = False
+        self._parsing = self._run()
+
+    def feed(self, text: str) -> list[Event]:
+        """The events of some more output."""
+        if self._direct is not None and self._look.search(text) is None:
+            return [self._direct(text)] if text else []
+        self._reader.append(text)
+        next(self._parsing)
+        self._calls.flush()
+        self._set_direct()
+        return self._take()
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        """The events that end the answer; the last is Finished."""
+        self._reader.end()
+        next(self._parsing, None)
+        self._stretch.end()
+        self._events.append(Finished(self._reason(reason), self._warning))
+        return self._take()
+
+    def _take(self) -> list[Event]:
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+    def _set_direct(self) -> None:
+        """If the text of a phase is under way and nothing waits, most of what comes needs no reading."""
+        if self._in_text and self._reader.drained and self._stretch.clear:
+            self._direct = self._stretch.kind
+            self._look = self._tables[self._phase].look
+        else:
+            self._direct = None
+
+    def _reason(self, reason: FinishReason) -> FinishReason:
+        """A call that was cut or broken is not one to be executed: then the engine's reason stands."""
+        delivered = self._calls.count > 0 and not self._damaged
+        match reason:
+            case "stop" if delivered:
+                return "tool_calls"
+            case "tool_calls" if not delivered:
+                return "stop"
+            case _:
+                return reason
+
+    def _run(self) -> Parsing[None]:
+        """Reads the whole output: text, marker, text, marker, ..."""
+        while True:
+            yield from self._unmarked_call()
+            marker = yield from self._text()
+            if not marker:
+                return
+            action = self._tables[self._phase].actions[marker]
+            if isinstance(action, Step):
+                self._take_step(action, marker)
+            else:
+                yield from self._call(action, marker)
+
+    def _text(self) -> Parsing[str]:
+        """Delivers text up to the next marker of the phase, which is returned; "" at the end."""
+        self._in_text = True
+        marker = yield from self._reader.until(self._tables[self._phase].markers, self._stretch.write)
+        self._in_text = False
+        return marker
+
+    def _take_step(self, step: Step, marker: str) -> None:
+        if not self._applies(step):
+            self._stretch.write(marker)
+            return
+        match step:
+            case Step.OPEN_REASONING:
+                self._turn(Phase.REASONING, marker)
+            case Step.CLOSE_REASONING:
+                self._reasoned = True
+                self._turn(Phase.CONTENT, marker)
+            case Step.CLOSE_SHELL if not self._format.special_tokens:
+                self._stretch.write_shell(marker)
+            case Step.OPEN_SHELL | Step.CLOSE_SHELL:
+                self._turn(Phase.CONTENT)
+
+    def _applies(self, step: Step) -> bool:
+        """A marker in a place where it can't be one is text, unless it is a special token."""
+        untouched = not self._stretch.begun
+        reasoning = self._format.reasoning
+        match step:
+            case Step.OPEN_REASONING:
+                assert reasoning is not None
+                if self._phase is Phase.REASONING:
+                    return untouched  # the model repeats what the prompt had opened
+                first = untouched and not self._reasoned and not self._stretch.has_written(Content)
+                return first or reasoning.anywhere
+            case Step.CLOSE_REASONING:
+                return self._phase is Phase.REASONING or untouched  # the model repeats it
+            case Step.OPEN_SHELL:
+                return untouched or self._format.special_tokens
+            case Step.CLOSE_SHELL:
+                return True
+
+    def _turn(self, phase: Phase, marker: str = "") -> None:
+        """Goes on to another phase; with reasoning left in the content its tags stay too."""
+        if self._inline and marker:
+            self._stretch.write(marker)
+        else:
+            self._stretch.turn(self._kinds[phase])
+        self._phase = phase
+
+    def _unmarked_call(self) -> Parsing[None]:
+        """Families without a marker: the answer itself may be a call."""
+        if self._phase is Phase.REASONING or self._stretch.begun or not self._parse_tools:
+            return
+        for syntax in self._format.syntaxes:
+            if syntax.at_start and not self._stretch.begun:
+                yield from self._call(syntax, "")
+
+    def _call(self, syntax: Syntax, opener: str) -> Parsing[None]:
+        """Reads calls. What turns out to be none is given back as text of the phase."""
+        before = self._calls.count
+        self._reader.keep(opener)
+        try:
+            yield from payloads.parse(self._reader, self._calls, syntax, opener)
+        except Malformed as fault:
+            self._give_up(fault, opener)
+        if self._calls.count > before:
+            self._turn(Phase.CONTENT)
+        self._reader.forget()
+
+    def _give_up(self, fault: Malformed, opener: str) -> None:
+        if self._calls.is_open:
+            self._warning = f"a tool call broke off: {fault}"
+            self._damaged = True
+            self._calls.close()
+            return
+        if opener:
+            self._warning = f"no tool call after {opener!r}: {fault}"
+        text = self._reader.kept()
+        if self._calls.count:
+            self._turn(Phase.CONTENT)
+        self._stretch.write(text)

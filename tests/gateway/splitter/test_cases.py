@@ -1,0 +1,33 @@
+"""Every case of the corpus, whole and however it is cut."""
+
+import pytest
+
+from gateway.splitter import FORMATS
+from tests.gateway.splitter.corpus import Case, check, join, load, run
+
+ALL = [case for case in load("cases.jsonl") if case.format in FORMATS]
+by_id = pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
+
+
+@by_id
+def test_whole(case: Case) -> None:
+    answer = join(run(case, [case.raw]))
+    check(case, answer)
+    if case.finish_reason == "stop":
+        assert answer.finished.reason == ("tool_calls" if case.expect.tool_calls else "stop")
+    else:
+        assert answer.finished.reason == case.finish_reason
+
+
+@by_id
+def test_one_character_at_a_time(case: Case) -> None:
+    whole = join(run(case, [case.raw]))
+    assert join(run(case, case.raw)).without_ids() == whole.without_ids()
+
+
+@by_id
+def test_every_single_cut(case: Case) -> None:
+    whole = join(run(case, [case.raw])).without_ids()
+    for cut in range(1, len(case.raw)):
+        pieces = [case.raw[:cut], case.raw[cut:]]
+        assert join(run(case, pieces)).without_ids() == whole, pieces
