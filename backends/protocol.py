@@ -160,6 +160,9 @@ class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
     pad: str = ""
     unk: str = ""
     control: tuple[str, ...] = ()
+    fill_prefix: str = ""  # fill-in-the-middle: before the text so far, before the suffix, before the answer
+    fill_suffix: str = ""
+    fill_middle: str = ""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +181,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     adds_bos: bool = False  # the tokenizer puts bos in front of every text
     modalities: tuple[Modality, ...] = ("text",)
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
-    fills_middle: bool = False  # takes a suffix in text completion
     generation_defaults: Sampling | None = None  # the model's own generation_config.json
 
 

@@ -134,7 +134,8 @@ class _Reader:
             return None
         if kind == _STRING and count > _SHORT:
             for _ in range(count):
-                self._at += self._count()
+                length = self._count()  # which moves `_at` itself
+                self._at += length
             return None
         return tuple(self._value(kind) for _ in range(count))
 

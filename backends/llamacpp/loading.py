@@ -154,5 +154,4 @@ def _info(
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
         samplers=SUPPORTED,
-        fills_middle=api.llama_vocab_fim_pre(vocabulary.pointer) != api.LLAMA_TOKEN_NULL,
     )

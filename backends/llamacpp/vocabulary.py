@@ -64,6 +64,9 @@ class Vocabulary:
                 for token in range(self.size)
                 if api.llama_vocab_get_attr(vocab, token) & _MARKED
             ),
+            fill_prefix=self._text(api.llama_vocab_fim_pre(vocab)),
+            fill_suffix=self._text(api.llama_vocab_fim_suf(vocab)),
+            fill_middle=self._text(api.llama_vocab_fim_mid(vocab)),
         )
 
     def _text(self, token: int) -> str:

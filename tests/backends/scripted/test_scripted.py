@@ -16,7 +16,6 @@ pytestmark = pytest.mark.anyio
 SCRIPT = """{"context_length": 512, "lines": [
   {"when": "hello", "say": "Hello, and welcome."},
   {"when": "long", "say": "The engine stands on the turntable, turns, and leaves for another track."},
-  {"when": "wide", "say": "Grüße, 蒸気機関車 🚂"},
   {"when": "break", "say": "This line breaks.", "fail_after": 4}
 ]}"""
 
@@ -35,14 +34,14 @@ async def load(folder: Path, options: ScriptedOptions = ScriptedOptions()) -> Mo
 async def test_contract(promise: Callable[[Subject], Awaitable[None]], tmp_path: Path) -> None:
     container = await load(tmp_path, ScriptedOptions(max_concurrent=4))
     try:
-        await promise(Subject(container, prompt="hello", long="long", wide="wide"))
+        await promise(Subject(container, prompt="hello", long="long"))
     finally:
         await container.aclose()
 
 
 async def test_a_failed_step_fails_its_own_requests_only(tmp_path: Path) -> None:
     container = await load(tmp_path)
-    subject = Subject(container, prompt="hello", long="long", wide="wide")
+    subject = Subject(container, prompt="hello", long="long")
     with pytest.raises(GenerationFailed, match="fail after 4"):
         await run(container, job(subject, "break"))
     pieces, _ = await run(container, job(subject, "hello"))

@@ -1,0 +1,31 @@
+"""What the holder of an API key may do. Knows no HTTP; `gateway.http.auth` finds out who holds which key."""
+
+from typing import Literal
+
+import msgspec
+
+from gateway.errors import Forbidden, ModelNotFound
+
+
+class Access(msgspec.Struct, frozen=True):
+    """One caller's rights. `models` empty: all of them."""
+
+    role: Literal["user", "admin"] = "user"
+    autoload: bool = True
+    models: frozenset[str] = frozenset()
+
+    def require_admin(self) -> None:
+        """Raises Forbidden."""
+        if self.role != "admin":
+            raise Forbidden("this needs an admin key")
+
+    def allows(self, model: str) -> bool:
+        return not self.models or model in self.models
+
+    def require_model(self, model: str) -> None:
+        """Raises ModelNotFound: a key that may not use a model doesn't learn that it exists."""
+        if not self.allows(model):
+            raise ModelNotFound(f"The model '{model}' does not exist or your key may not use it.", param="model")
+
+
+ADMIN = Access(role="admin")

@@ -1,0 +1,91 @@
+"""How to talk with one loaded model: its chat template, its output format, and why that one.
+
+Made once per loaded container, because finding it out renders the template several times.
+"""
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from backends.protocol import ModelContainer, ModelInfo, ThinkingBudget
+from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.registry import ModelEntry
+from gateway.request import ChatRequest
+from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
+
+
+class Interpreter(msgspec.Struct, frozen=True):
+    """The template that makes a prompt of a conversation, and the format that makes events of an answer."""
+
+    template: ChatTemplate
+    recognised: Recognised
+
+    @property
+    def format(self) -> Format:
+        return self.recognised.format
+
+    def splitter(self, request: ChatRequest, prompt: str) -> Splitter:
+        """A fresh one for an answer to `prompt`, the rendered text."""
+        return Splitter(
+            self.format,
+            in_reasoning=starts_in_reasoning(self.format, prompt),
+            tools=request.tools,
+            parse_tools=bool(request.tools) and request.tool_choice != "none",
+            split_reasoning=request.thinking.shown != "inline",
+            prompt_tail=prompt[-TAIL:],
+            first_call_number=sum(len(message.tool_calls) for message in request.messages),
+        )
+
+    def budget(
+        self, request: ChatRequest, prompt: str, container: ModelContainer
+    ) -> ThinkingBudget | None:
+        """The thinking budget as the driver enforces it; None when there is none, or no reasoning to limit."""
+        thinking, reasoning = request.thinking, self.format.reasoning
+        if thinking.budget is None or reasoning is None:
+            return None
+        closing = thinking.closing + reasoning.close
+        return ThinkingBudget(
+            tokens=thinking.budget,
+            closing=container.tokenize(closing, special=True),
+            open=reasoning.open,
+            close=reasoning.close,
+            is_open=starts_in_reasoning(self.format, prompt),
+        )
+
+
+TAIL = 512  # characters of the prompt that may say how an answer begins
+
+
+class Interpreters:
+    """One per container, kept as long as the container is."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[ModelContainer, Interpreter] = WeakKeyDictionary()
+
+    def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
+        """Raises InvalidTemplate."""
+        known = self._known.get(container)
+        if known is None:
+            known = self._known[container] = interpret(container.info, entry)
+        return known
+
+
+def interpret(info: ModelInfo, entry: ModelEntry) -> Interpreter:
+    """Config wins over what the model carries, and that over the default."""
+    source = entry.template or info.chat_template
+    template = ChatTemplate(source or DEFAULT_TEMPLATE, info.special)
+    if entry.format:
+        return Interpreter(template, Recognised(FORMATS[entry.format], "named in the configuration"))
+    found = recognise(
+        template=source,
+        control_tokens=info.special.control,
+        model_type=info.architecture,
+        response_template=info.response_template,
+    )
+    return Interpreter(template, found)
+
+
+def known_formats() -> Mapping[str, Format]:
+    """For the configuration's check of `format`."""
+    return FORMATS

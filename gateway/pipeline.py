@@ -1,0 +1,205 @@
+"""From a request to a stream of deltas: lease -> prompt -> generate -> split, in one context manager.
+
+    async with pipeline.chat(request, access) as answer:
+        async for delta in answer.deltas():
+            ...
+        usage = answer.usage()
+
+Everything an answer holds (the lease, the jobs on the device) belongs to the context: when it has exited, by
+whatever way, the device is free and the lease is back.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeAlias
+
+import anyio
+import msgspec
+
+from backends.protocol import Generation, ModelContainer, Sampling
+from gateway.access import Access
+from gateway.answer import Delta
+from gateway.answering import Answer, Choice, Streams, Unsplit
+from gateway.errors import InvalidRequest
+from gateway.events import Content
+from gateway.interpreter import Interpreters
+from gateway.registry import Lease, Registry, Waiting
+from gateway.request import Answering, ChatRequest, ImagePart, TextRequest
+from gateway.tasks import companions
+from gateway.trouble import translated
+
+LONG_TEXT = 8_192  # characters; tokenizing more is done beside the event loop
+
+OnWait: TypeAlias = Callable[[Waiting], None]
+
+
+class Pipeline:
+    """One per server."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._interpreters = Interpreters()
+
+    @asynccontextmanager
+    async def chat(
+        self, request: ChatRequest, access: Access, on_wait: OnWait | None = None
+    ) -> AsyncIterator[Answer]:
+        """Raises GatewayError, before anything is generated if the request is at fault."""
+        _refuse_what_is_missing(request)
+        async with AsyncExitStack() as held:
+            lease = await self._lease(held, request.model, access, request.answering, on_wait)
+            interpreter = self._interpreters.of(lease.container, lease.entry)
+            rendered = interpreter.template.render(request)
+            with translated():
+                tokens = await tokenize(lease.container, rendered.text)
+            budget = interpreter.budget(request, rendered.text, lease.container)
+            choices = [
+                Choice(
+                    job_index,
+                    msgspec.structs.replace(job, thinking=budget),
+                    interpreter.splitter(request, rendered.text),
+                    one_call=not request.parallel_tool_calls,
+                )
+                for job_index, job in enumerate(_jobs([tokens], request.answering, lease))
+            ]
+            yield await _answer(held, lease, choices, request.answering)
+
+    @asynccontextmanager
+    async def text(
+        self, request: TextRequest, access: Access, on_wait: OnWait | None = None
+    ) -> AsyncIterator[Answer]:
+        """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
+        async with AsyncExitStack() as held:
+            lease = await self._lease(held, request.model, access, request.answering, on_wait)
+            with translated():
+                prompts = [await _prompt(request, lease.container, prompt) for prompt in request.prompts]
+            jobs = _jobs(prompts, request.answering, lease)
+            choices = [Choice(index, job, Unsplit()) for index, job in enumerate(jobs)]
+            echoes = _echoes(request, choices, lease.container) if request.echo else ()
+            yield await _answer(held, lease, choices, request.answering, echoes)
+
+    async def _lease(
+        self,
+        held: AsyncExitStack,
+        model: str,
+        access: Access,
+        answering: Answering,
+        on_wait: OnWait | None,
+    ) -> Lease:
+        access.require_model(self._registry.resolve(model).name)
+        return await held.enter_async_context(
+            self._registry.lease(
+                model, keep_alive=answering.keep_alive, on_wait=on_wait, may_load=access.autoload
+            )
+        )
+
+
+def _refuse_what_is_missing(request: ChatRequest) -> None:
+    if request.tool_choice not in ("auto", "none"):
+        raise InvalidRequest(
+            "only tool_choice 'auto' and 'none' are available so far", param="tool_choice"
+        )
+
+
+async def tokenize(container: ModelContainer, text: str, *, add_bos: bool | None = None) -> tuple[int, ...]:
+    """`text` as tokens, control tokens recognised, with one bos where the model wants it. None: as it does."""
+    bos = container.info.special.bos
+    wanted = container.info.adds_bos if add_bos is None else add_bos
+    if wanted and bos and not text.startswith(bos):
+        text = bos + text
+    if len(text) < LONG_TEXT:
+        return container.tokenize(text, special=True)
+    return await anyio.to_thread.run_sync(lambda: container.tokenize(text, special=True))
+
+
+async def _prompt(
+    request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]
+) -> tuple[int, ...]:
+    special = container.info.special
+    if request.suffix is None:
+        if isinstance(prompt, tuple):
+            return prompt
+        return await tokenize(container, prompt, add_bos=request.add_bos)
+    if not special.fill_middle:
+        raise InvalidRequest("this model can't fill in before a suffix", param="suffix")
+    text = prompt if isinstance(prompt, str) else container.detokenize(prompt)
+    framed = f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
+    return await tokenize(container, framed, add_bos=request.add_bos)
+
+
+def _jobs(
+    prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease
+) -> list[Generation]:
+    defaults = lease.container.info.generation_defaults or Sampling()
+    sampling = answering.sampling.over(lease.entry.sampling.over(defaults))
+    return [
+        Generation(
+            prompt=prompt,
+            sampling=_varied(sampling, variant),
+            max_tokens=answering.max_tokens,
+            min_tokens=answering.min_tokens,
+            stop=answering.stop,
+            logprobs=answering.logprobs,
+        )
+        for prompt in prompts
+        for variant in range(answering.n)
+    ]
+
+
+def _varied(sampling: Sampling, variant: int) -> Sampling:
+    """Several choices with one seed would all be the same: each counts on from it."""
+    if sampling.seed is None or not variant:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
+
+
+def _echoes(
+    request: TextRequest, choices: Sequence[Choice], container: ModelContainer
+) -> tuple[Delta, ...]:
+    texts = [
+        prompt if isinstance(prompt, str) else container.detokenize(prompt)
+        for prompt in request.prompts
+    ]
+    per_prompt = request.answering.n
+    return tuple(
+        Delta(choice.index, (Content(texts[choice.index // per_prompt]),)) for choice in choices
+    )
+
+
+async def _answer(
+    held: AsyncExitStack,
+    lease: Lease,
+    choices: Sequence[Choice],
+    answering: Answering,
+    echoes: Sequence[Delta] = (),
+) -> Answer:
+    """Start all jobs; the caller's stack holds them."""
+    with translated():
+        outputs = [
+            await held.enter_async_context(lease.container.generate(choice.job))
+            for choice in choices
+        ]
+    if len(choices) == 1:
+        source = choices[0].deltas(outputs[0])
+    else:
+        streams = Streams(await held.enter_async_context(companions()))
+        for choice, stream in zip(choices, outputs, strict=True):
+            streams.add(choice, stream)
+        source = streams.deltas()
+    info = lease.container.info
+    return Answer(
+        model=lease.name,
+        backend=info.backend,
+        queued_seconds=lease.queued_seconds,
+        load_seconds=lease.load_seconds,
+        ignored=tuple(sorted(answering.sampling.values.wished() - info.samplers)),
+        choices=choices,
+        source=_after(echoes, source) if echoes else source,
+    )
+
+
+async def _after(first: Sequence[Delta], rest: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
+    for delta in first:
+        yield delta
+    async for delta in rest:
+        yield delta
