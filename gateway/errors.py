@@ -11,6 +11,7 @@
     ├── TooLarge                  413
     ├── QueueFull                 429 rate_limit_error
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
+    │   └── InvalidTemplate       503 … because its chat template is broken
     ├── ShuttingDown              503
     └── InternalError             500 server_error: our mistake, or the engine's
 
@@ -109,6 +110,10 @@ class ModelUnavailable(GatewayError):
 
     status_hint = 503
     code = "model_unavailable"
+
+
+class InvalidTemplate(ModelUnavailable):
+    """The model's chat template can't be used. The message names line and reason."""
 
 
 class ShuttingDown(GatewayError):

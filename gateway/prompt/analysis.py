@@ -1,0 +1,252 @@
+"""What can this template do? Asked of the template itself, by rendering small conversations.
+
+A template takes a thing if it renders without an error and the words come out; a name in a list of
+known models is never consulted. Costs some sixty renderings of three messages, about ten
+milliseconds, once for each loaded model.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.reasoning import opener_at_end
+from gateway.prompt.traits import ReasoningField, TemplateTraits, ThinkingSwitch
+from gateway.prompt.trial import (
+    ASK,
+    ASSISTANT,
+    ASSISTANT_MORE,
+    EXCHANGE,
+    EXCHANGE_MORE,
+    FUNCTION,
+    KEY,
+    SPOKEN,
+    SYSTEM,
+    SYSTEM_MORE,
+    THOUGHT,
+    TOOL,
+    USER,
+    USER_LATER,
+    USER_MORE,
+    Exchange,
+    Trial,
+    calling,
+)
+
+_REASONING_FIELDS: tuple[ReasoningField, ...] = ("reasoning_content", "reasoning", "thinking")
+_SWITCHES = (
+    ThinkingSwitch("enable_thinking", on=True, off=False),
+    ThinkingSwitch("thinking", on=True, off=False),
+    ThinkingSwitch("reasoning", on=True, off=False),
+    ThinkingSwitch("thinking_mode", on="enabled", off="disabled"),
+    ThinkingSwitch("thinking_budget", on=None, off=0),
+)
+_EFFORT = "reasoning_effort"
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORTS_OF_NOTHING = ("none", "no_think", "minimal", "low")  # the nearest to off comes first
+_FREE_EFFORT = "sentineleffort"
+_TRAINED_EFFORTS = ("low", "medium", "high")  # of gpt-oss, whose template prints what it is given
+
+
+def analyse(template: CompiledTemplate, tokens: Mapping[str, str]) -> TemplateTraits:
+    """The traits of `template`; `tokens` are the special tokens by their variable names.
+
+    Raises Refused, with the template's own reason, if it renders not even one user message.
+    """
+    trial = Trial(template, tokens)
+    traits = _with_content(trial, TemplateTraits())
+    traits = _with_roles(trial, traits)
+    traits = _with_tools(trial, traits)
+    traits = _with_calls(trial, traits)
+    return _with_reasoning(trial, traits)
+
+
+# ----------------------------------------------------------------------------------------- content
+
+
+def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    """How a user's words are handed over, and whether pictures may stand among them."""
+    part = {"type": "text", "text": ASK}
+    refused: Refused | None = None
+    for no_tools in ("null", "empty"):
+        tools: list[Mapping[str, Any]] | None = None if no_tools == "null" else []
+        try:
+            plain = trial.render([{"role": "user", "content": ASK}], {}, tools, prompt=True)
+        except Refused as error:
+            refused, plain = refused or error, ""
+        parts = _user_says(trial, [part], tools)
+        if ASK in plain or parts:
+            content: Literal["text", "parts"] = "text" if ASK in plain else "parts"
+            pictured = _user_says(trial, [part, {"type": "image"}], tools)
+            images = bool(parts and pictured) and parts != pictured
+            return replace(traits, content=content, images=images, no_tools=no_tools)
+    raise refused or Refused("it doesn't show what the user says")
+
+
+def _user_says(trial: Trial, content: Any, tools: list[Mapping[str, Any]] | None) -> str:
+    """The rendering, "" if the words or the list's structure are not understood."""
+    try:
+        text = trial.render([{"role": "user", "content": content}], {}, tools, prompt=True)
+    except Refused:
+        return ""
+    # A list printed as Python or JSON writes it was taken for a text.
+    understood = ASK in text and "'type'" not in text and '"type"' not in text
+    return text if understood else ""
+
+
+# ------------------------------------------------------------------------------------------- roles
+
+
+def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    system: Literal["anywhere", "leading", "none"]
+    if not trial.shows(traits, SYSTEM, USER):
+        system = "none"
+    elif (
+        trial.shows(traits, SYSTEM, SYSTEM_MORE, USER)
+        and trial.shows(traits, USER, SYSTEM, ASSISTANT, SYSTEM_MORE, USER_MORE)
+        and trial.shows(traits, SYSTEM, USER, ASSISTANT, USER_MORE, SYSTEM_MORE)
+        and trial.shows(traits, SYSTEM)
+    ):
+        system = "anywhere"
+    else:
+        system = "leading"
+    repeats = trial.shows(traits, USER, USER_MORE) and trial.shows(
+        traits, USER, USER_MORE, ASSISTANT, ASSISTANT_MORE, USER_LATER
+    )
+    opens = trial.shows(traits, ASSISTANT, USER) and (
+        system == "none" or trial.shows(traits, SYSTEM, ASSISTANT, USER)
+    )
+    return replace(traits, system=system, alternates=not repeats, assistant_opens=opens)
+
+
+# ------------------------------------------------------------------------------------------- tools
+
+
+def _with_tools(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    conversation = (USER,) if traits.system == "none" else (SYSTEM, USER)
+    text = trial.text(conversation, traits, tools=(TOOL,))
+    native = FUNCTION in text and all(message.text in text for message in conversation)
+    return replace(traits, tools="native" if native else "described")
+
+
+def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    if traits.tools == "described":
+        # One model, one format: calls look as our description says they do.
+        return replace(traits, calls="described")
+    for way in _ways_to_call(traits):
+        if _comes_out(trial, way, EXCHANGE):
+            return replace(
+                way,
+                calls_with_text=_comes_out(trial, way, EXCHANGE, spoken=SPOKEN),
+                parallel_calls=_comes_out(trial, way, EXCHANGE, EXCHANGE_MORE),
+            )
+    return replace(traits, calls="described")
+
+
+def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
+    """From the least change of what the client sent to the most."""
+    for short_ids in (False, True):
+        for content in ("empty", "null"):
+            for arguments in ("text", "object"):
+                yield replace(
+                    traits, short_call_ids=short_ids, call_content=content, arguments=arguments
+                )
+
+
+def _comes_out(
+    trial: Trial, traits: TemplateTraits, *exchanges: Exchange, spoken: str = ""
+) -> bool:
+    """Whether one message with these calls, and their results, are rendered whole and clean."""
+    messages = calling(*exchanges, spoken=spoken)
+    text = trial.text(messages, traits, tools=(TOOL,))
+    bare = trial.text(messages[:1], traits, tools=(TOOL,))
+    words = [ASK, FUNCTION, spoken]
+    for exchange in exchanges:
+        words += [exchange.value, exchange.result]
+    return (
+        all(word in text for word in words)
+        and text.count(KEY) >= bare.count(KEY) + len(exchanges)
+        and f"'{KEY}'" not in text  # an object as Python writes it
+        and f'\\"{KEY}' not in text  # JSON in a string of JSON
+        and text.count("None") == bare.count("None")  # a null content printed
+    )
+
+
+# --------------------------------------------------------------------------------------- reasoning
+
+
+def _with_reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
+    switches = tuple(switch for switch in _SWITCHES if _works(trial, traits, switch))
+    switched_on = {switch.variable: switch.on for switch in switches if switch.on is not None}
+    efforts = _efforts(trial, traits, switched_on)
+    if efforts and not switches:
+        switches = _effort_as_switch(trial, traits, efforts)
+    fields = (field for field in _REASONING_FIELDS if _reads(trial, traits, field, switched_on))
+    return replace(
+        traits,
+        reasoning_field=next(fields, None),
+        thinking_switches=switches,
+        efforts=efforts,
+        opens_reasoning=bool(opener_at_end(trial.text((USER,), traits))),
+    )
+
+
+def _works(trial: Trial, traits: TemplateTraits, switch: ThinkingSwitch) -> bool:
+    if switch.variable not in trial.reads:
+        return False
+    on = {} if switch.on is None else {switch.variable: switch.on}
+    lit = trial.text((USER,), traits, variables=on)
+    dark = trial.text((USER,), traits, variables={switch.variable: switch.off})
+    return bool(lit and dark) and lit != dark
+
+
+def _efforts(
+    trial: Trial, traits: TemplateTraits, switched_on: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The usual efforts that the template takes; none if no effort makes a difference."""
+    if _EFFORT not in trial.reads:
+        return ()
+    if _FREE_EFFORT in trial.text((USER,), traits, variables={_EFFORT: _FREE_EFFORT}):
+        return _TRAINED_EFFORTS
+    texts = {
+        effort: trial.text((USER,), traits, variables={**switched_on, _EFFORT: effort})
+        for effort in _EFFORTS
+    }
+    if len(set(texts.values())) == 1:
+        return ()
+    return tuple(effort for effort, text in texts.items() if text)
+
+
+def _effort_as_switch(
+    trial: Trial, traits: TemplateTraits, efforts: tuple[str, ...]
+) -> tuple[ThinkingSwitch, ...]:
+    """For templates without a switch: the least effort turns reasoning off.
+
+    A high effort turns it on, where nothing said means the least.
+    """
+    by_itself = trial.text((USER,), traits)
+    most = trial.text((USER,), traits, variables={_EFFORT: "high"})
+    for least in _EFFORTS_OF_NOTHING:
+        text = trial.text((USER,), traits, variables={_EFFORT: least})
+        trained = efforts != _TRAINED_EFFORTS or least in efforts
+        if trained and text and text != most:
+            on = "high" if text == by_itself else None
+            return (ThinkingSwitch(_EFFORT, on=on, off=least),)
+    return ()
+
+
+def _reads(
+    trial: Trial,
+    traits: TemplateTraits,
+    field: ReasoningField,
+    switched_on: Mapping[str, Any],
+) -> bool:
+    """Whether an earlier answer's reasoning comes out, wherever the template keeps it."""
+    reading = replace(traits, reasoning_field=field)
+    answer = replace(ASSISTANT, reasoning=THOUGHT)
+    in_turn = trial.text((USER, answer, USER_MORE), reading, variables=switched_on)
+    at_end = trial.text((USER, answer), reading, prompt=False, variables=switched_on)
+    called = calling(EXCHANGE, thought=THOUGHT)
+    calls = trial.text(called, reading, tools=(TOOL,), variables=switched_on)
+    return any(THOUGHT in text for text in (in_turn, at_end, calls))

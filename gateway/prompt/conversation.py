@@ -1,0 +1,172 @@
+"""A client's messages, arranged so that a template takes them: merged or parted, never lost.
+
+Pure: messages in, messages out. What the template demands is in its traits; Jinja is unknown here.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from gateway.prompt.describing import response_as_user, with_calls_described
+from gateway.prompt.results import with_results_in_order
+from gateway.prompt.traits import TemplateTraits
+from gateway.request import Message, Part, Role, TextPart
+
+# Said by whoever must have a turn between two that the template won't have side by side.
+_SILENCE = "..."
+
+
+def arranged(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """`messages` as a template with `traits` takes them.
+
+    No text is dropped and none changes its place, but for tool results: they follow their calls.
+    """
+    result = with_results_in_order(messages)
+    if traits.calls == "described":
+        result = with_calls_described(result)
+    result = _with_systems_placed(result, traits)
+    result = _with_calls_parted(result, traits)
+    return _alternating(result, traits) if traits.alternates else _opened(result, traits)
+
+
+# --------------------------------------------------------------------------------- system messages
+
+
+def _with_systems_placed(
+    messages: Sequence[Message], traits: TemplateTraits
+) -> tuple[Message, ...]:
+    """System messages where the template takes them; the others become the user's, in place."""
+    if traits.system == "anywhere":
+        return tuple(messages)
+    leading = 0 if traits.system == "none" else _leading_systems(messages)
+    head, rest = messages[:leading], messages[leading:]
+    merged = (_merged(head),) if head else ()
+    return (*merged, *(_system_as_user(message) for message in rest))
+
+
+def _leading_systems(messages: Sequence[Message]) -> int:
+    roles = [message.role for message in messages]
+    leading = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    if leading == len(roles):
+        return max(leading - 1, 0)  # nobody asks anything, so the last system message does
+    return leading
+
+
+def _system_as_user(message: Message) -> Message:
+    return replace(message, role="user") if message.role == "system" else message
+
+
+# ------------------------------------------------------------------------------------------- calls
+
+
+def _with_calls_parted(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """Calling messages as the template takes them: without text, or of one call each."""
+    result: list[Message] = []
+    for message in messages:
+        if message.role == "tool" and not traits.parallel_calls:
+            _put_behind_its_call(result, message)
+        elif message.tool_calls:
+            result += _parted(message, traits)
+        else:
+            result.append(message)
+    return tuple(result)
+
+
+def _parted(message: Message, traits: TemplateTraits) -> list[Message]:
+    parted: list[Message] = []
+    if message.parts and not traits.calls_with_text:
+        parted.append(replace(message, tool_calls=()))
+        message = replace(message, parts=(), reasoning=None)
+    if traits.parallel_calls:
+        return [*parted, message]
+    first, *others = message.tool_calls
+    parted.append(replace(message, tool_calls=(first,)))
+    return parted + [Message(role="assistant", tool_calls=(call,)) for call in others]
+
+
+def _put_behind_its_call(result: list[Message], answer: Message) -> None:
+    """Behind the latest message that makes the call and the results that it already has."""
+    behind = len(result)
+    for index in range(len(result) - 1, -1, -1):
+        if any(call.id == answer.tool_call_id for call in result[index].tool_calls):
+            result.insert(behind, answer)
+            return
+        if result[index].role != "tool":
+            behind = index
+    result.append(answer)
+
+
+# ------------------------------------------------------------------------------------------- turns
+
+
+def _opened(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """A user speaks first, where the template insists on that alone."""
+    first = next((at for at, message in enumerate(messages) if message.role != "system"), None)
+    if first is None or messages[first].role != "assistant" or traits.assistant_opens:
+        return tuple(messages)
+    return (*messages[:first], _silent("user"), *messages[first:])
+
+
+def _alternating(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """User and assistant in turn: neighbours of one role are merged, a missing turn is silent."""
+    result: list[Message] = []
+    for message in messages:
+        last = result[-1] if result else None
+        turn = message
+        if turn.role == "tool" and not _awaits_result(last):
+            turn = response_as_user(turn)  # it answers nothing that the template would see
+        if last is not None and _mergeable(last, turn, traits):
+            result[-1] = _merged((last, turn))
+            continue
+        if (missing := _missing(last, turn, traits)) is not None:
+            result.append(_silent(missing))
+        result.append(turn)
+    return tuple(result)
+
+
+def _mergeable(last: Message, turn: Message, traits: TemplateTraits) -> bool:
+    if last.role != turn.role or turn.role == "tool" or last.tool_calls:
+        return False
+    return traits.calls_with_text or not turn.tool_calls
+
+
+def _missing(last: Message | None, turn: Message, traits: TemplateTraits) -> Role | None:
+    """Whose turn must come between `last` and `turn`; None if they may stand side by side."""
+    if turn.role == "user":
+        return "assistant" if _awaits_result(last) else None
+    if turn.role != "assistant":
+        return None
+    if last is None or last.role == "system":
+        return None if traits.assistant_opens else "user"
+    return "user" if last.role == "assistant" and not last.tool_calls else None
+
+
+def _awaits_result(last: Message | None) -> bool:
+    """Whether a tool's result may follow `last`."""
+    return last is not None and (last.role == "tool" or bool(last.tool_calls))
+
+
+def _silent(role: Role) -> Message:
+    return Message(role=role, parts=(TextPart(_SILENCE),))
+
+
+# ----------------------------------------------------------------------------------------- merging
+
+
+def _merged(messages: Sequence[Message]) -> Message:
+    """One message that says all of them, a blank line between. Calls and name are the last's."""
+    parts: tuple[Part, ...] = ()
+    for message in messages:
+        parts = _appended(parts, message.parts)
+    thoughts = [message.reasoning for message in messages if message.reasoning]
+    return replace(messages[-1], parts=parts, reasoning="\n\n".join(thoughts) or None)
+
+
+def _appended(before: tuple[Part, ...], after: tuple[Part, ...]) -> tuple[Part, ...]:
+    if not before or not after:
+        return before + after
+    match before[-1], after[0]:
+        case TextPart(first), TextPart(second):
+            return (*before[:-1], TextPart(f"{first}\n\n{second}"), *after[1:])
+        case _:
+            return before + after

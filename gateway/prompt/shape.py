@@ -1,0 +1,96 @@
+"""Messages and tools as the dicts that a template reads: OpenAI's shapes, to the template's taste.
+
+The dicts live from here to the rendering and no further.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from gateway.errors import InvalidRequest
+from gateway.prompt.traits import TemplateTraits
+from gateway.request import ImagePart, Message, Part, TextPart, Tool, ToolCall
+
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_SHORT_ID_LENGTH = 9
+
+
+def message_shape(message: Message, traits: TemplateTraits) -> dict[str, Any]:
+    """Raises InvalidRequest for a picture where the template has no place for one."""
+    shape: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
+    if message.name is not None:
+        shape["name"] = message.name
+    if message.tool_call_id is not None:
+        shape["tool_call_id"] = _call_id(message.tool_call_id, traits)
+    if message.tool_calls:
+        shape["tool_calls"] = [_call_shape(call, traits) for call in message.tool_calls]
+    if message.reasoning and traits.reasoning_field is not None:
+        shape[traits.reasoning_field] = message.reasoning
+    return shape
+
+
+def tool_shape(tool: Tool) -> dict[str, Any]:
+    """OpenAI's shape. Every field is there: templates add and print them without looking."""
+    function = {
+        "name": tool.name,
+        "description": tool.description or "",
+        "parameters": tool.parameters if tool.parameters is not None else _NO_PARAMETERS,
+    }
+    return {"type": "function", "function": function}
+
+
+def tools_shape(tools: Sequence[Tool], traits: TemplateTraits) -> list[dict[str, Any]] | None:
+    """The variable `tools`. None if there are none, unless the template runs over it unasked."""
+    if not tools and traits.no_tools == "null":
+        return None
+    return [tool_shape(tool) for tool in tools]
+
+
+def arguments_object(arguments: str) -> Any:
+    """The object that `arguments` spells; the text itself if it spells none."""
+    if not arguments.strip():
+        return {}
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _content(message: Message, traits: TemplateTraits) -> Any:
+    if any(isinstance(part, ImagePart) for part in message.parts):
+        if not traits.images:
+            raise InvalidRequest(
+                "This model's chat template has no place for images.", param="messages"
+            )
+        return [_part_shape(part) for part in message.parts]
+    if not message.parts and message.tool_calls and traits.call_content == "null":
+        return None
+    if traits.content == "parts":
+        return [_part_shape(part) for part in message.parts]
+    return message.text
+
+
+def _part_shape(part: Part) -> dict[str, Any]:
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case ImagePart():
+            return {"type": "image"}
+
+
+def _call_shape(call: ToolCall, traits: TemplateTraits) -> dict[str, Any]:
+    arguments = call.arguments if call.arguments.strip() else "{}"
+    function = {
+        "name": call.name,
+        "arguments": arguments_object(arguments) if traits.arguments == "object" else arguments,
+    }
+    return {"id": _call_id(call.id, traits), "type": "function", "function": function}
+
+
+def _call_id(call_id: str, traits: TemplateTraits) -> str:
+    """The client's id, or a short stand-in that is the same for the call and for its result."""
+    if not traits.short_call_ids or (len(call_id) == _SHORT_ID_LENGTH and call_id.isalnum()):
+        return call_id
+    return blake2b(call_id.encode(), digest_size=8).hexdigest()[:_SHORT_ID_LENGTH]

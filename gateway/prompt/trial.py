@@ -1,0 +1,118 @@
+"""Trial conversations for a template: what they say, and what comes out of them.
+
+Every word is a sentinel that no template writes by itself, so that what comes out was taken from
+the conversation. Lower case, because some templates capitalise. Draws no conclusions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.shape import message_shape, tools_shape
+from gateway.prompt.traits import TemplateTraits
+from gateway.request import Message, Role, TextPart, Tool, ToolCall
+
+
+def _said(role: Role, text: str) -> Message:
+    return Message(role=role, parts=(TextPart(text),))
+
+
+ASK = "sentinelask"
+USER, USER_MORE, USER_LATER = (
+    _said("user", text) for text in (ASK, "sentinelmore", "sentinellater")
+)
+SYSTEM, SYSTEM_MORE = _said("system", "sentinelrule"), _said("system", "sentinelsecondrule")
+ASSISTANT, ASSISTANT_MORE = (
+    _said("assistant", text) for text in ("sentinelanswer", "sentinelcontinued")
+)
+SPOKEN, THOUGHT, FUNCTION, KEY = (
+    "sentinelspoken",
+    "sentinelthought",
+    "sentinelfunction",
+    "sentinelkey",
+)
+
+TOOL = Tool(
+    name=FUNCTION,
+    description="sentineldescription",
+    parameters={"type": "object", "properties": {KEY: {"type": "string"}}, "required": [KEY]},
+)
+
+
+class Exchange:
+    """A call and its result. The id is as long as OpenAI's are."""
+
+    def __init__(self, number: int) -> None:
+        self.value, self.result = f"sentinelvalue{number}", f"sentinelresult{number}"
+        call_id = f"call_{number}123456789abcdef01234567"
+        self.call = ToolCall(call_id, FUNCTION, json.dumps({KEY: self.value}))
+        self.answer = Message(
+            role="tool", parts=(TextPart(self.result),), tool_call_id=call_id, name=FUNCTION
+        )
+
+
+EXCHANGE, EXCHANGE_MORE = Exchange(1), Exchange(2)
+
+
+def calling(
+    *exchanges: Exchange, spoken: str = "", thought: str | None = None
+) -> tuple[Message, ...]:
+    """A user asks, the assistant calls (and speaks, and thinks), the tools answer."""
+    caller = Message(
+        role="assistant",
+        parts=(TextPart(spoken),) if spoken else (),
+        reasoning=thought,
+        tool_calls=tuple(exchange.call for exchange in exchanges),
+    )
+    return (USER, caller, *(exchange.answer for exchange in exchanges))
+
+
+class Trial:
+    """Renders trial conversations with one template."""
+
+    def __init__(self, template: CompiledTemplate, tokens: Mapping[str, str]) -> None:
+        self._template = template
+        self._tokens = tokens
+        self.reads = template.reads
+
+    def render(
+        self,
+        shapes: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        prompt: bool,
+    ) -> str:
+        """Raises Refused."""
+        return self._template.render(
+            {
+                **self._tokens,
+                "documents": None,
+                **variables,
+                "tools": tools,
+                "add_generation_prompt": prompt,
+                "messages": shapes,
+            }
+        )
+
+    def text(
+        self,
+        messages: Iterable[Message],
+        traits: TemplateTraits,
+        *,
+        tools: Sequence[Tool] = (),
+        prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The rendering of `messages`; "" if the template refuses them."""
+        shapes = [message_shape(message, traits) for message in messages]
+        try:
+            return self.render(shapes, variables or {}, tools_shape(tools, traits), prompt=prompt)
+        except Refused:
+            return ""
+
+    def shows(self, traits: TemplateTraits, *messages: Message) -> bool:
+        """Whether all that `messages` say comes out."""
+        text = self.text(messages, traits)
+        return all(message.text in text for message in messages)
