@@ -1,4 +1,4 @@
-"""What a pipeline hands to a dialect's reply, whichever API the client speaks. Knows no wire and no HTTP."""
+"""What a pipeline hands to a dialect's reply, whichever API the client speaks. Knows no wire."""
 
 import msgspec
 
@@ -7,10 +7,10 @@ from gateway.events import Event
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """Some more of one choice: what was said, and the log probabilities of the tokens it was said with.
+    """Some more of one choice: what was said, and the log probabilities of the tokens that said it.
 
-    `choice` counts the choices of the whole answer: with several prompts it is prompt * n + i. `events` may
-    be empty while text is held back; `logprobs` may then not be.
+    `choice` counts the choices of the whole answer: with several prompts it is prompt * n + i.
+    `events` may be empty while text is held back; `logprobs` may then not be.
     """
 
     choice: int
@@ -21,8 +21,8 @@ class Delta(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer cost, all choices together.
 
-    A prompt shared by several choices counts once. `reasoning_tokens` are part of `completion_tokens`,
-    `cached_tokens` of `prompt_tokens`.
+    A prompt shared by several choices counts once. `reasoning_tokens` are part of
+    `completion_tokens`, `cached_tokens` of `prompt_tokens`.
     """
 
     prompt_tokens: int

@@ -1,1 +1,1 @@
-"""One folder per API. Each turns bytes into a request, and events into bytes; none knows HTTP or a model."""
+"""One folder per API: bytes to a request, events to bytes. None knows HTTP or a model."""

@@ -1,6 +1,7 @@
 """The OpenAI dialect: chat completions, legacy completions, the model list and the error envelope.
 
-Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`ChatReply`, `TextReply`).
+Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`ChatReply`,
+`TextReply`).
 
     exchange = read_chat(body)                      # raises InvalidRequest, which names the field
     reply = ChatReply(exchange, id=..., created=..., model=...)
@@ -9,7 +10,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 """
 
 from gateway.dialects.openai.chat_reply import ChatReply
-from gateway.dialects.openai.errors import error_body
+from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import ModelCard, model_card, model_list
 from gateway.dialects.openai.request import ChatExchange, TextExchange, read_chat, read_text
 from gateway.dialects.openai.text_reply import TextReply
@@ -21,6 +22,7 @@ __all__ = [
     "TextExchange",
     "TextReply",
     "error_body",
+    "error_event",
     "model_card",
     "model_list",
     "read_chat",

@@ -14,8 +14,8 @@ from gateway.dialects.openai.logprobs import chat_logprobs
 from gateway.events import (
     ArgumentsGrown,
     Content,
-    FinishReason,
     Finished,
+    FinishReason,
     Reasoning,
     ToolOpened,
 )

@@ -1,11 +1,12 @@
-"""A chat answer on its way out: deltas to chunks of a stream, or to one body. Knows no splitter and no HTTP.
+"""A chat answer on its way out: deltas to chunks of a stream, or to one body. Knows no HTTP.
 
-Both ways see the same steps, so that a stream put together by a client equals the body it would have got.
-What goes into a chunk follows what clients were seen to break on:
+Both ways see the same steps, so that a stream put together by a client equals the body it would
+have got. What goes into a chunk follows what clients were seen to break on:
 
-- the role stands alone in a choice's first chunk and is never repeated (it would be concatenated);
-- a tool call's first delta has id, type and name, and no arguments; then come one or more with arguments only;
-- the finish reason comes beside an empty delta; usage once, in the last chunk, and only if asked for.
+- the role stands alone in a choice's first chunk and is never repeated: it would be concatenated;
+- a tool call's first delta has id, type and name and no arguments; the others have arguments only,
+  and there is at least one;
+- the finish reason comes beside an empty delta; usage once, in the last chunk, if asked for.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from gateway.dialects.openai.chat_wire import (
     ToolCallDelta,
 )
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, body, frame
+from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
 from gateway.dialects.openai.usage import timings, usage_wire
@@ -44,12 +45,20 @@ _NOTHING = ChatDelta()
 
 
 class ChatReply:
-    """The answer to one request, told as a stream (`opening`, `delta`…, `closing`) or whole (`add`…, `whole`).
+    """The answer to one request, as a stream or whole.
 
-    `created` is Unix time. The methods of a stream return frames, several joined or none (b"").
+    A stream is `opening`, `delta`…, `closing`, or `failed` at any time; each gives frames, several
+    joined or none (b""). The whole is `add`… (or `fold`), then `whole`. `created` is Unix time.
     """
 
-    def __init__(self, exchange: ChatExchange, *, id: str, created: int, model: str) -> None:
+    def __init__(
+        self,
+        exchange: ChatExchange,
+        *,
+        id: str,
+        created: int,
+        model: str,
+    ) -> None:
         self._id = id
         self._created = created
         self._model = model
@@ -58,6 +67,8 @@ class ChatReply:
         choices = range(exchange.request.answering.n)
         self._steps = [ChoiceSteps(hides_reasoning=hidden) for _ in choices]
         self._folds = [ChoiceFold(index) for index in choices]
+        self._moulds = [self._moulds_of(index, hides_reasoning=hidden) for index in choices]
+        self._has_logprobs = exchange.request.answering.logprobs is not None
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""
@@ -66,6 +77,11 @@ class ChatReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
+        match delta.events:
+            case (Content(text) | Reasoning(text) as event,) if text and not self._has_logprobs:
+                # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
+                mould = self._moulds[delta.choice].get(type(event))
+                return mould.cast(text) if mould else b""
         steps = self._steps[delta.choice].of(delta)
         return b"".join([frame(self._chunk(_choice(delta.choice, step))) for step in steps])
 
@@ -84,7 +100,7 @@ class ChatReply:
         return frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; without `[DONE]`, so that nobody takes it for whole."""
+        """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
         return frame(envelope(error))
 
     def add(self, delta: Delta) -> None:
@@ -108,6 +124,11 @@ class ChatReply:
             timings=timings(usage),
         )
         return body(completion)
+
+    def _moulds_of(self, index: int, *, hides_reasoning: bool) -> dict[type[Event], Mould]:
+        """The frames of plain text, by the event that fills them. Hidden reasoning has none."""
+        events = (Content(HOLE),) if hides_reasoning else (Content(HOLE), Reasoning(HOLE))
+        return {type(event): Mould(self._chunk(_choice(index, Step(event)))) for event in events}
 
     def _chunk(self, choice: ChunkChoice) -> ChatChunk:
         return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))

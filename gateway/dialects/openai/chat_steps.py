@@ -1,6 +1,7 @@
-"""From the events of one choice to the steps that a client sees. Knows what is told, not how it is written.
+"""From the events of one choice to the steps that a client sees. Knows what is told, not how.
 
-Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments gets its `{}`.
+Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments
+gets its `{}`.
 """
 
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ class Step(msgspec.Struct, frozen=True):
 class ChoiceSteps:
     """The steps of one choice, delta by delta.
 
-    Log probabilities of reasoning are left out, as OpenAI does. Those of tokens whose text is still held back
-    wait for the next step.
+    Log probabilities of reasoning are left out, as OpenAI does. Those of tokens whose text is still
+    held back wait for the next step.
     """
 
     def __init__(self, *, hides_reasoning: bool) -> None:

@@ -1,7 +1,7 @@
 """The structs of chat answers: chunks of a stream, and the whole body.
 
-Absent is UNSET, null is None: clients break on either in the place of the other. No struct here may get a key
-`type`, `event` or `timings` at its top that can be null, because Open WebUI drops such a chunk.
+Absent is UNSET, null is None: clients break on either in the place of the other. No chunk may get
+a key `type`, `event` or `timings` that can be null, because Open WebUI drops such a chunk.
 """
 
 from typing import Literal
@@ -22,7 +22,7 @@ class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """`index` is in every delta; `id` and `type` only in a call's first, because clients concatenate them."""
+    """Some of a call. `id` and `type` are in its first delta only: clients concatenate them."""
 
     index: int
     id: str | UnsetType = UNSET

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.dialects.openai.frames import body
+from gateway.dialects.openai.frames import body, frame
 from gateway.errors import GatewayError
 
 
@@ -30,3 +30,8 @@ def envelope(error: GatewayError) -> ErrorEnvelope:
 def error_body(error: GatewayError) -> bytes:
     """The JSON body that answers a request with `error`."""
     return body(envelope(error))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
+    return frame(envelope(error))

@@ -1,7 +1,7 @@
 """From a request body to fields with one name each. Knows names and JSON, not what a field means.
 
-Clients spell one wish in many ways, and SillyTavern sends several spellings of it in one body. `SPELLINGS` is
-the whole list. A null means "not given", for every field of the body.
+Clients spell one wish in many ways, and SillyTavern sends several spellings of it in one body.
+`SPELLINGS` is the whole list. A null means "not given", for every field of the body.
 """
 
 import re
@@ -57,7 +57,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "add_bos": ("add_bos_token",),
 }
 
-# What a transformers GenerationConfig may say: its name, and our field. Its other settings are the engine's.
+# What a transformers GenerationConfig may say: its name, and our field. The rest is the engine's.
 GENERATION_CONFIG: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -94,7 +94,7 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The body under our names. `spelled` remembers how the client wrote the ones that are named otherwise."""
+    """The body under our names. `spelled` has the names that the client wrote instead."""
 
     values: Mapping[str, Any]
     spelled: Mapping[str, str]
@@ -112,7 +112,7 @@ class Fields(msgspec.Struct, frozen=True):
         return InvalidRequest(f"{param}: {message}", param=param)
 
     def beyond(self, known: frozenset[str]) -> tuple[str, ...]:
-        """The names that nobody here reads, as written. Empty values wish for nothing and don't count."""
+        """The names, as written, of what nobody here reads. Empty values wish for nothing."""
         strange = self.values.keys() - known - INDIFFERENT
         return tuple(sorted(self._as_written(name) for name in strange if self.values[name]))
 
@@ -158,7 +158,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> None:
-    """Take from `generation_config` (JSON text, as `transformers chat` sends it) what the body doesn't say."""
+    """Take from `generation_config`, JSON text of `transformers chat`, what the body leaves out."""
     config = values["generation_config"]
     if isinstance(config, str):
         try:

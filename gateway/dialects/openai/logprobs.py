@@ -1,4 +1,4 @@
-"""Log probabilities in the two shapes of OpenAI: chat's list of tokens, and legacy completions' four columns."""
+"""Log probabilities in OpenAI's two shapes: chat's list of tokens, text completion's columns."""
 
 import codecs
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ class ChatToken(msgspec.Struct, frozen=True):
 
 
 class ChosenToken(msgspec.Struct, frozen=True):
-    """The token that was chosen. `top_logprobs` is never null: a frontend loses the reply over that."""
+    """The token that was chosen. `top_logprobs` is never null: SillyTavern loses the reply then."""
 
     token: str
     logprob: float
@@ -60,8 +60,8 @@ def _chosen(token: TokenLogprob) -> ChosenToken:
 class TextOffsets:
     """Where tokens begin in the text of one choice, the echoed prompt included.
 
-    Counted in UTF-16 units, because the one known reader of offsets, SillyTavern, cuts JavaScript strings
-    with them. Tokens inside one character share its offset.
+    Counted in UTF-16 units, because the one known reader of offsets, SillyTavern, cuts JavaScript
+    strings with them. Tokens inside one character share its offset.
     """
 
     def __init__(self, start: str = "") -> None:
@@ -97,7 +97,7 @@ def _text(candidate: Candidate) -> str:
 
 
 def _finite(candidate: Candidate) -> float:
-    return candidate.logprob if candidate.logprob > FLOOR else FLOOR  # NaN is not greater either
+    return max(FLOOR, candidate.logprob)  # NaN is not greater, so it becomes the floor too
 
 
 def _utf16_length(text: str) -> int:

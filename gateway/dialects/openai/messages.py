@@ -1,4 +1,4 @@
-"""The conversation and its tools on the wire, and what they mean. Knows no template and no model."""
+"""The conversation and its tools on the wire, and what they mean. Knows no template."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -9,7 +9,7 @@ from gateway.dialects.openai.frames import body
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="model"):
-    """One model. The first three fields are OpenAI's; null stands for what isn't known before a load."""
+    """One model. The first three fields are OpenAI's; null: not known before a load."""
 
     id: str
     created: int  # Unix time

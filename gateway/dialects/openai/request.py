@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.dialects.openai.fields import Fields, read_fields
-from gateway.dialects.openai.messages import Conversation, ConversationWire, read_conversation
+from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.sampling import SamplingWire, read_sampling
 from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
 from gateway.request import Answering, ChatRequest, Message, TextPart, TextRequest
@@ -21,8 +21,8 @@ Token: TypeAlias = Annotated[int, Meta(ge=0)]
 MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
 MAX_CHOICES = 128
 
-# Wishes for structured output in other servers' words, and the functions of before tools. Not met yet, so refused.
-_REFUSED = {
+# Other servers' words for structured output, and the functions of before tools.
+_UNMET = {
     "json_schema": "Structured output is not available yet.",
     "regex_pattern": "Structured output is not available yet.",
     "grammar_string": "Structured output is not available yet.",
@@ -36,7 +36,9 @@ _REFUSED = {
     "function_call": "This form is not supported; send tool_choice instead.",
 }
 
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+", re.ASCII)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -127,7 +129,7 @@ def read_chat(body: bytes) -> ChatExchange:
     shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
     _refuse_unmet(fields, shared)
     conversation = read_conversation(fields)
-    messages, continue_final = _continued(fields, wire, conversation)
+    messages, continue_final = _continued(fields, wire, conversation.messages)
     variables = wire.template_variables
     if wire.verbosity is not None:
         variables = {"verbosity": wire.verbosity, **variables}
@@ -145,7 +147,7 @@ def read_chat(body: bytes) -> ChatExchange:
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
-        ignored=fields.beyond(_CHAT_FIELDS),
+        ignored=_chat_ignored(fields, wire, continue_final=continue_final),
     )
 
 
@@ -172,13 +174,19 @@ def read_text(body: bytes) -> TextExchange:
     )
 
 
+def _chat_ignored(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tuple[str, ...]:
+    """No generation prompt and nothing to continue: templates have no such form."""
+    pointless = wire.add_generation_prompt is False and not continue_final
+    return (("add_generation_prompt",) if pointless else ()) + fields.beyond(_CHAT_FIELDS)
+
+
 def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
     """What would change the answer's form must not be passed over in silence."""
     if (kind := shared.response_format.type) != "text":
         raise fields.wrong(
             "response_format", f"Structured output ({kind!r}) is not available yet; only 'text' is."
         )
-    for name, message in _REFUSED.items():
+    for name, message in _UNMET.items():
         if fields.values.get(name):
             raise fields.wrong(name, message)
 
@@ -198,7 +206,7 @@ def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Ans
 
 
 def _stop(fields: Fields, wire: str | list[str]) -> tuple[str, ...]:
-    """Empty strings are dropped: frontends send them for unset fields, and nothing could come before them."""
+    """Empty strings are dropped: frontends send them for fields left blank."""
     texts = [wire] if isinstance(wire, str) else wire
     if len(texts) > MAX_STOPS:
         raise fields.wrong("stop", f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
@@ -210,15 +218,15 @@ def _keep_alive(fields: Fields, wire: float | str | None) -> float | None:
     match wire:
         case None:
             return None
+        case str(text) if _NUMBER.fullmatch(text):
+            seconds = float(text)
         case str(text) if _DURATION.fullmatch(text):
-            parts = re.findall(r"([\d.]+)(ms|h|m|s)", text)
-            return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+            seconds = sum(
+                float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(text)
+            )
         case str(text):
-            try:
-                seconds = float(text)
-            except ValueError:
-                message = f"Expected seconds, -1 or a duration like '5m', got {text!r}."
-                raise fields.wrong("keep_alive", message) from None
+            message = f"Expected seconds, -1 or a duration like '5m', got {text!r}."
+            raise fields.wrong("keep_alive", message)
         case number:
             seconds = number
     return seconds if seconds >= 0 else -1.0
@@ -226,7 +234,7 @@ def _keep_alive(fields: Fields, wire: float | str | None) -> float | None:
 
 def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:
     """OpenAI's switch and count; or TabbyAPI's count in place of the switch, where 0 is off."""
-    if wire.logprobs is False or (wire.logprobs == 0 and wire.logprobs is not True):
+    if not wire.logprobs:
         if wire.top_logprobs:
             raise fields.wrong("top_logprobs", "Only with logprobs set to true.")
         return None
@@ -236,40 +244,38 @@ def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:
 
 
 def _continued(
-    fields: Fields, wire: ChatWire, conversation: Conversation
+    fields: Fields, wire: ChatWire, messages: tuple[Message, ...]
 ) -> tuple[tuple[Message, ...], bool]:
-    """The messages, and whether the last one is a prefix of the answer.
-
-    A trailing assistant message is one, because frontends send it without a word; a client that says
-    otherwise, with `continue_final_message` false or `add_generation_prompt` true, is believed.
-    """
-    messages = conversation.messages
-    last = messages[-1]
-    if wire.continue_final_message and last.role != "assistant":
-        raise fields.wrong(
-            "continue_final_message", "The last message must be the assistant's to be continued."
-        )
-    continues = wire.continue_final_message
-    if continues is None:
-        continues = _is_prefix(last) and not wire.add_generation_prompt
+    """The messages, and whether the last one is a prefix of the answer."""
+    continues = _continues(fields, wire, messages[-1])
     if wire.response_prefix:
-        return _prefixed(messages, wire.response_prefix, continues), True
-    if continues and not last.parts and not last.reasoning and len(messages) > 1:
+        started = messages if continues else (*messages, Message(role="assistant"))
+        return _with_prefix(started, wire.response_prefix), True
+    last = messages[-1]
+    if continues and not last.text and not last.reasoning and len(messages) > 1:
         return messages[:-1], False  # an empty prefix: an answer like any other
     return messages, continues
 
 
-def _is_prefix(message: Message) -> bool:
-    return message.role == "assistant" and not message.tool_calls
+def _continues(fields: Fields, wire: ChatWire, last: Message) -> bool:
+    """A trailing assistant message is a prefix, because frontends send it without a word.
+
+    A client that says otherwise, with `continue_final_message` false or `add_generation_prompt`
+    true, is believed.
+    """
+    if wire.continue_final_message is None:
+        is_open = last.role == "assistant" and not last.tool_calls
+        return is_open and not wire.add_generation_prompt
+    if wire.continue_final_message and last.role != "assistant":
+        raise fields.wrong("continue_final_message", "The last message is not the assistant's.")
+    return wire.continue_final_message
 
 
-def _prefixed(messages: tuple[Message, ...], prefix: str, continues: bool) -> tuple[Message, ...]:
-    """TabbyAPI's `response_prefix`: the answer begins with it, after a prefix that is there already."""
-    if not continues:
-        return (*messages, Message(role="assistant", parts=(TextPart(prefix),)))
+def _with_prefix(messages: tuple[Message, ...], prefix: str) -> tuple[Message, ...]:
+    """TabbyAPI's `response_prefix`: goes on from what the last message says already."""
     last = messages[-1]
-    text = TextPart(last.text + prefix)
-    return (*messages[:-1], msgspec.structs.replace(last, parts=(text,)))
+    grown = msgspec.structs.replace(last, parts=(TextPart(last.text + prefix),))
+    return (*messages[:-1], grown)
 
 
 def _prompts(

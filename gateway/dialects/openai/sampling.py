@@ -1,6 +1,7 @@
 """The sampling parameters on the wire: OpenAI's, llama.cpp's, TabbyAPI's. Knows no engine.
 
-Bounds are OpenAI's where it has them, TabbyAPI's otherwise. What an engine can't apply is its own to say.
+Bounds are OpenAI's where it has them, TabbyAPI's otherwise. What can't be applied is the engine's
+to say.
 """
 
 import math
@@ -96,7 +97,7 @@ def _spread_temperature(given: dict[str, Any]) -> None:
 
 
 def _seed(seed: int) -> int | None:
-    """-1 is llama.cpp's "any seed": a wish for chance, also where the server has a seed configured."""
+    """-1 is llama.cpp's "any seed": a wish for chance, also where a seed is configured."""
     return None if seed == -1 else seed
 
 
@@ -111,7 +112,7 @@ def _zero_is_all(tokens: int) -> int:
 
 
 def _texts(value: str | list[str]) -> tuple[str, ...]:
-    """A list, a JSON array as text, or quoted strings with commas between; a plain text is one string."""
+    """A list, a JSON array as text, or quoted strings with commas; a plain text is one string."""
     if isinstance(value, list):
         return tuple(text for text in value if text)
     stripped = value.strip()
@@ -142,7 +143,7 @@ def _split_ids(text: str) -> list[int]:
 def _biases(
     value: dict[str, float] | list[tuple[int | str, float | bool]],
 ) -> tuple[tuple[int, float], ...]:
-    """OpenAI's {"id": bias}, or llama.cpp's [[id, bias], [id, false]] where false bans the token."""
+    """OpenAI's {"id": bias}, or llama.cpp's [[id, bias], [id, false]], where false bans."""
     pairs = list(value.items()) if isinstance(value, dict) else value
     return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
 
@@ -155,10 +156,10 @@ def _token_id(token: int | str) -> int:
     return number
 
 
-def _bias(bias: float | bool) -> float:
-    if bias is False:
+def _bias(bias: float) -> float:
+    if isinstance(bias, bool) and not bias:
         return -math.inf
-    if bias is True or not -MAX_BIAS <= bias <= MAX_BIAS:
+    if isinstance(bias, bool) or not -MAX_BIAS <= bias <= MAX_BIAS:
         raise ValueError(f"Expected a bias from -100 to 100, got {bias}.")
     return float(bias)
 

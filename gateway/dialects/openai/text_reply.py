@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from backends.protocol import TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, body, frame
+from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
 from gateway.dialects.openai.logprobs import TextLogprobs, TextOffsets
 from gateway.dialects.openai.request import TextExchange
 from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
@@ -113,10 +113,10 @@ class _Growing:
 
 
 class TextReply:
-    """The answer to one request, told as a stream (`opening`, `delta`…, `closing`) or whole (`add`…, `whole`).
+    """The answer to one request, as a stream or whole; used like a `ChatReply`.
 
-    `created` is Unix time. `echoes` are the texts of the prompts, for a request with `echo` whose prompts are
-    token ids; prompts that are texts need none. Frames come several joined or none (b"").
+    `created` is Unix time. `echoes` are the texts of the prompts: needed for a request with `echo`
+    whose prompts are token ids.
     """
 
     def __init__(
@@ -135,6 +135,9 @@ class TextReply:
         n = exchange.request.answering.n
         texts = _echoes(exchange, echoes)
         self._choices = [_Growing(k, texts[k // n]) for k in range(len(texts) * n)]
+        holes = (TextChoice(index=choice.index, text=HOLE) for choice in self._choices)
+        self._moulds = [Mould(self._chunk(hole)) for hole in holes]
+        self._has_logprobs = exchange.request.answering.logprobs is not None
 
     def opening(self) -> bytes:
         """The echoed prompts; otherwise nothing, because a text has no role."""
@@ -146,6 +149,9 @@ class TextReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
+        match delta.events:
+            case (Content(text),) if text and not self._has_logprobs:  # nearly every delta
+                return self._moulds[delta.choice].cast(text)
         steps = self._choices[delta.choice].steps(delta)
         return b"".join([frame(self._chunk(step)) for step in steps])
 
@@ -156,7 +162,7 @@ class TextReply:
         return frame(self._completion((), usage)) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; without `[DONE]`, so that nobody takes it for whole."""
+        """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
         return frame(envelope(error))
 
     def add(self, delta: Delta) -> None:

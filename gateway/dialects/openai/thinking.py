@@ -1,4 +1,4 @@
-"""How clients ask for reasoning: five servers' spellings of four wishes. Knows no template and no budget's price."""
+"""How clients ask for reasoning: five servers' spellings of four wishes. Knows no template."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -44,7 +44,7 @@ class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_thinking(fields: Fields) -> Thinking:
-    """The wishes in `fields`. The flat fields go before the `reasoning` object. Raises InvalidRequest."""
+    """The wishes in `fields`; flat fields go before `reasoning`. Raises InvalidRequest."""
     wire = fields.read(ThinkingWire)
     if (shown := _SHOWN.get(wire.reasoning_format)) is None:
         names = ", ".join(repr(name) for name in _SHOWN)

@@ -28,7 +28,7 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's `timings`, and `queued_ms` of ours. `prompt_n` leaves out the `cache_n` cached tokens."""
+    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` leaves out the cached `cache_n`."""
 
     cache_n: int
     prompt_n: int
