@@ -1,0 +1,74 @@
+"""The arithmetic of memory: what a model needs on which device, corrected by what was measured, and told in a sentence.
+
+Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from backends.catalog import MemoryNeed
+from config.engines import (
+    EngineOptions,
+    ExLlamaV2Options,
+    LlamaCppOptions,
+    ScriptedOptions,
+    TransformersOptions,
+)
+from gateway.registry.orders import Bytes, Evicted
+
+GIB = 2**30
+CPU = "cpu"
+TRUSTED = 0.75  # less than this part of the estimate was measured wrong: the process reused memory
+
+
+def gibibytes(size: int) -> str:
+    """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 or size <= 0 else f"{size / 2**20:.1f} MiB"
+
+
+def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
+    """The estimate with its total replaced by the measured one: what isn't weights or cache is the engine's."""
+    if measured is None:
+        return estimate
+    total = max(measured, int(estimate.total * TRUSTED))
+    weights = min(estimate.weights, total)
+    cache = min(estimate.cache, total - weights)
+    return MemoryNeed(weights=weights, cache=cache, engine=total - weights - cache)
+
+
+def arithmetic(
+    need: MemoryNeed, free: int, evicting: Sequence[Evicted] = (), *, measured: bool = False
+) -> str:
+    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting qwen3-8b, idle for 212 s`."""
+    unit, name = (GIB, "GiB") if max(need.total, free) >= GIB // 10 else (2**20, "MiB")
+    parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
+    told = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
+    source = " (measured)" if measured else ""
+    leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
+    tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
+    return f"needs {need.total / unit:.1f} {name}{source}: {told}; free {free / unit:.1f}{tail}"
+
+
+def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
+    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1)."""
+    return {device: round(need.total * part) for device, part in parts.items()}
+
+
+def placement(options: EngineOptions, devices: Collection[str]) -> Mapping[str, float]:
+    """Where a model with these options will lie: the part of it on each device.
+
+    Cards that this machine doesn't have don't count: then everything is in main memory.
+    """
+    cards = sorted(device for device in devices if device != CPU)
+    match options:
+        case TransformersOptions(device=device) if device not in ("auto", "cuda"):
+            return {device: 1.0}
+        case LlamaCppOptions(gpu_layers=0) | ScriptedOptions():
+            return {CPU: 1.0}
+        case _ if not cards:
+            return {CPU: 1.0}
+        case LlamaCppOptions(tensor_split=split) | ExLlamaV2Options(gpu_split=split) if split:
+            return {card: part / sum(split) for card, part in zip(cards, split, strict=False)}
+        case LlamaCppOptions(main_gpu=card) if f"cuda:{card}" in devices:
+            return {f"cuda:{card}": 1.0}
+        case _:
+            return {cards[0]: 1.0}

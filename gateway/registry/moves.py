@@ -1,0 +1,214 @@
+"""Carries out loads and unloads: what is in memory, what is on its way in or out. It decides nothing.
+
+Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from backends.errors import LoadFailed, OutOfMemory
+from backends.protocol import ModelContainer, Progress
+from gateway.registry.clock import Clock
+from gateway.registry.gauges import Gauge
+from gateway.registry.history import History, Measurement
+from gateway.registry.loader import Loader
+from gateway.registry.manifest import Cargo
+from gateway.registry.memory import arithmetic
+from gateway.registry.orders import Load, Unload, WhyUnload
+
+log = structlog.get_logger(__name__)
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """The model is in memory. `measured`: bytes it took; None if other moves blurred the measurement."""
+
+    name: str
+    seconds: float
+    measured: int | None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """The load failed; `memory`: because memory ran out."""
+
+    name: str
+    seconds: float
+    reason: str
+    memory: bool
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """Its memory is free. `why` is None for a load that was cancelled."""
+
+    name: str
+    seconds: float
+    why: WhyUnload | None
+
+
+class Progressed(msgspec.Struct, frozen=True):
+    """A load got further."""
+
+    name: str
+
+
+Outcome: TypeAlias = Arrived | Failed | Gone | Progressed
+
+
+class Loading(msgspec.Struct, kw_only=True):
+    """A load in progress."""
+
+    cargo: Cargo
+    started: float
+    scope: anyio.CancelScope
+    progress: Progress | None = None
+
+
+class Resident(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in memory, and when its load began and ended."""
+
+    cargo: Cargo
+    container: ModelContainer
+    started: float
+    arrived: float
+
+
+class Moves:
+    """The moves of one registry. `tell` is called on the event loop, once per outcome and with each progress."""
+
+    def __init__(
+        self,
+        *,
+        tasks: TaskGroup,
+        loader: Loader,
+        gauge: Gauge,
+        history: History,
+        clock: Clock,
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        self._tasks = tasks
+        self._loader = loader
+        self._gauge = gauge
+        self._history = history
+        self._clock = clock
+        self._tell = tell
+        self.loading: dict[str, Loading] = {}
+        self.residents: dict[str, Resident] = {}
+        self._running = 0
+        self._begun = 0
+
+    def load(self, order: Load, cargo: Cargo) -> None:
+        """Begin a load."""
+        assert order.model not in self.loading, f"{order.model} is loading already"
+        assert order.model not in self.residents, f"{order.model} is in memory already"
+        loading = Loading(cargo=cargo, started=self._clock.now(), scope=anyio.CancelScope())
+        self.loading[order.model] = loading
+        self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
+
+    def cancel(self, name: str) -> None:
+        """Stop a load. It ends in Gone."""
+        self.loading[name].scope.cancel()
+
+    def unload(self, order: Unload) -> None:
+        """Begin to close a container that nobody uses."""
+        resident = self.residents.pop(order.model)
+        self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
+
+    @property
+    def busy(self) -> bool:
+        """Something is in memory, or on its way in or out."""
+        return bool(self.residents or self.loading or self._running)
+
+    async def _load(self, order: Load, loading: Loading) -> None:
+        outcome: Outcome = Gone(name=order.model, seconds=0.0, why=None)
+        try:
+            with loading.scope, self._alone() as is_alone:
+                outcome = await self._bring(order, loading, is_alone)
+        finally:
+            del self.loading[order.model]
+            if loading.scope.cancel_called and isinstance(outcome, Arrived):
+                outcome = await self._turn_back(order.model)
+            self._tell(outcome)
+        if isinstance(outcome, Arrived):
+            await to_thread.run_sync(self._history.save)
+
+    async def _bring(self, order: Load, loading: Loading, is_alone: Callable[[], bool]) -> Outcome:
+        """Run the loader and measure it."""
+        cargo, name = loading.cargo, order.model
+
+        def report(progress: Progress) -> None:
+            loading.progress = progress
+            self._tell(Progressed(name))
+
+        before = await to_thread.run_sync(self._gauge.used)
+        try:
+            container = await self._loader(cargo.entry.files, cargo.options, report)
+        except LoadFailed as error:
+            return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
+        except Exception as error:  # an engine may raise anything; the gateway must outlive it
+            log.exception("load failed unexpectedly", model=name)
+            return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
+        arrived = self._clock.now()
+        self.residents[name] = Resident(
+            cargo=cargo, container=container, started=loading.started, arrived=arrived
+        )
+        after = self._gauge.used()
+        measured = (
+            sum(after.get(device, 0) - before.get(device, 0) for device in cargo.devices)
+            if is_alone()
+            else None
+        )
+        return self._arrived(order, cargo, arrived - loading.started, measured)
+
+    def _arrived(self, order: Load, cargo: Cargo, seconds: float, measured: int | None) -> Arrived:
+        self._history.put(
+            cargo.entry.files, cargo.options, Measurement(size=measured, load_seconds=seconds)
+        )
+        told = arithmetic(
+            cargo.need, sum(order.free.values()), order.evicted, measured=cargo.measured
+        )
+        log.info("model loaded", model=order.model, seconds=round(seconds, 3), memory=told)
+        return Arrived(name=order.model, seconds=seconds, measured=measured)
+
+    def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> Failed:
+        seconds = self._clock.now() - loading.started
+        log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
+        return Failed(name=name, seconds=seconds, reason=reason, memory=memory)
+
+    async def _turn_back(self, name: str) -> Gone:
+        """The load ended well just as it was cancelled."""
+        resident = self.residents.pop(name)
+        await self._close(name, resident.container)
+        return Gone(name=name, seconds=self._clock.now() - resident.started, why=None)
+
+    async def _unload(self, order: Unload, resident: Resident) -> None:
+        started = self._clock.now()
+        with self._alone():
+            await self._close(order.model, resident.container)
+        seconds = self._clock.now() - started
+        log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
+        self._tell(Gone(name=order.model, seconds=seconds, why=order.why))
+
+    async def _close(self, name: str, container: ModelContainer) -> None:
+        """Close it whatever happens: a container half closed would hold its memory for good."""
+        with anyio.CancelScope(shield=True):
+            try:
+                await container.aclose()
+            except Exception:  # its memory counts as free; a later load finds out if it isn't
+                log.exception("unload failed", model=name)
+
+    @contextmanager
+    def _alone(self) -> Iterator[Callable[[], bool]]:
+        """Counts moves; what it yields tells whether no other move has run since."""
+        self._running += 1
+        self._begun += 1
+        number, alone = self._begun, self._running == 1
+        try:
+            yield lambda: alone and number == self._begun
+        finally:
+            self._running -= 1

@@ -1,0 +1,414 @@
+"""The async shell around the scheduler: leases, loads and unloads for those who ask.
+
+    async with Registry(library, config) as registry:
+        async with registry.lease("qwen3-8b") as lease:
+            async with lease.container.generate(job) as outputs: ...
+
+It decides nothing: every decision is the scheduler's, made synchronously, and its orders are carried
+out by `Moves` in this registry's own task group. A lease is given back without an await, so no
+cancellation can lose it.
+"""
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio import to_thread
+
+from config.settings import Config
+from gateway.errors import (
+    Forbidden,
+    GatewayError,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+)
+from gateway.registry.clock import Clock, LoopClock
+from gateway.registry.gauges import Gauge, SystemGauge
+from gateway.registry.history import History, default_path
+from gateway.registry.library import Library, ModelEntry
+from gateway.registry.line import Place, Waiting
+from gateway.registry.loader import Estimate, Loader, estimate, load
+from gateway.registry.manifest import Manifest
+from gateway.registry.moves import Arrived, Failed, Gone, Moves, Outcome, Progressed
+from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Ticket, Unload
+from gateway.registry.refusals import refusal
+from gateway.registry.scheduler import Scheduler
+from gateway.registry.status import (
+    Happening,
+    Lease,
+    ModelLoaded,
+    ModelLoadFailed,
+    ModelStatus,
+    ModelUnloaded,
+    UnloadReport,
+    status_of,
+    unusable_status,
+)
+
+
+class Registry:
+    """All models of one server. Closing it refuses who waits, aborts who is served, unloads all."""
+
+    def __init__(
+        self,
+        library: Library,
+        config: Config,
+        *,
+        loader: Loader = load,
+        estimate: Estimate = estimate,
+        gauge: Gauge | None = None,
+        history: History | None = None,
+        clock: Clock | None = None,
+        watch: Callable[[Happening], None] = lambda _: None,
+    ) -> None:
+        self._library = library
+        self._config = config
+        self._loader = loader
+        self._estimate = estimate
+        self._gauge = gauge or SystemGauge()
+        self._history = history or History(default_path())
+        self._clock = clock or LoopClock()
+        self._watch = watch
+        self._numbers = itertools.count(1)
+        self._places: dict[int, Place] = {}
+        self._departures: dict[str, anyio.Event] = {}
+        self._changed = anyio.Event()
+        self._wake: float | None = None
+        self._empty = anyio.Event()
+        self._closing = False
+        self._exits = AsyncExitStack()
+
+    # ---------------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Self:
+        await to_thread.run_sync(self._library.refresh)
+        free = await to_thread.run_sync(self._gauge.free)
+        self._budgets = {**free, **self._config.swap.memory}
+        self._scheduler = Scheduler(self._budgets, self._config.swap)
+        self._manifest = Manifest(self._estimate, self._history, self._budgets)
+        self._tasks = await self._exits.enter_async_context(anyio.create_task_group())
+        self._moves = Moves(
+            tasks=self._tasks,
+            loader=self._loader,
+            gauge=self._gauge,
+            history=self._history,
+            clock=self._clock,
+            tell=self._heard,
+        )
+        self._tasks.start_soon(self._keep_time, name="registry clock")
+        for entry in self._library.entries():
+            if entry.preload:
+                self._do(self._scheduler.preload(self._now, self._manifest.model(entry)))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        self._closing = True
+        self._do(self._scheduler.closing(self._now))
+        self._abort(place.model for place in self._places.values())
+        with anyio.CancelScope(shield=True):
+            while self._places or self._moves.busy:
+                self._empty = anyio.Event()
+                await self._empty.wait()
+        self._tasks.cancel_scope.cancel()
+        return await self._exits.__aexit__(kind, error, traceback)
+
+    # ---------------------------------------------------------------------------- leases
+
+    @asynccontextmanager
+    async def lease(
+        self,
+        name: str,
+        *,
+        keep_alive: float | None = None,
+        on_wait: Callable[[Waiting], None] | None = None,
+        may_load: bool = True,
+    ) -> AsyncIterator[Lease]:
+        """The model, for as long as the context lasts; it is loaded first where it must be.
+
+        `on_wait` is called in this task with each change of place or progress. `keep_alive`: idle
+        seconds the model stays after this lease, -1 for good. Raises ModelNotFound, QueueFull,
+        ModelUnavailable, ShuttingDown, and Forbidden where a load would be needed that `may_load`
+        denies. The body is cancelled and ModelUnavailable (or ShuttingDown) raised, if the model is
+        unloaded by force.
+        """
+        entry = await self._find(name)
+        if not may_load and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
+            text = f"{entry.name} is not loaded, and this key may not load it"
+            raise Forbidden(text, param="model")
+        with self._in_line(entry, self._ticket(keep_alive=keep_alive)) as place:
+            async for waiting in place:
+                if on_wait is not None:
+                    on_wait(waiting)
+            with place.scope:
+                yield self._granted(place)
+            if place.scope.cancelled_caught:
+                raise self._aborted(entry.name)
+
+    @asynccontextmanager
+    async def loading(
+        self, name: str, *, options: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[Place]:
+        """Load a model; the context yields the news of it, which end when it is loaded.
+
+        Callers of one load share it. Who leaves early doesn't stop it. `options` go over the
+        model's own until it is unloaded on request; a model loaded with others is loaded again.
+        Raises as `lease`, and InvalidRequest for options its backend doesn't know; a failed load
+        raises ModelUnavailable from the iteration.
+        """
+        entry = await self._find(name)
+        if options is not None:
+            self._change_options(entry, options)
+        with self._in_line(entry, self._ticket(holds=False)) as place:
+            yield place
+
+    async def load(self, name: str, *, options: Mapping[str, Any] | None = None) -> ModelStatus:
+        """As `loading`, without news."""
+        async with self.loading(name, options=options) as news:
+            async for _ in news:
+                pass
+            return self.status(news.model)
+
+    async def unload(self, name: str, *, force: bool = False) -> UnloadReport:
+        """Unload a model and wait until its memory is free.
+
+        Those in line for it are refused. Running answers end first; `force` aborts them. A caller
+        that leaves meanwhile doesn't call it back. Raises ModelNotFound.
+        """
+        entry = await self._find(name)
+        started, was_loaded = self._now, entry.name in self._moves.residents
+        self._manifest.forget_options(entry.name)
+        gone = self._departures.setdefault(entry.name, anyio.Event())
+        self._do(self._scheduler.unload_asked(self._now, entry.name), entry.name)
+        aborted = self._abort([entry.name]) if force else 0
+        if self._scheduler.phase(entry.name) == "absent":
+            self._departures.pop(entry.name, None)
+        else:
+            await gone.wait()
+        return UnloadReport(
+            name=entry.name,
+            was_loaded=was_loaded,
+            aborted=aborted,
+            seconds=self._now - started,
+            memory_in_use={
+                device: size - self._scheduler.room.free(device)
+                for device, size in self._budgets.items()
+            },
+        )
+
+    # ---------------------------------------------------------------------------- asked
+
+    def resolve(self, name: str) -> ModelEntry:
+        """The model called `name`; "" and "default" are the configured default.
+
+        Raises ModelNotFound with the nearest names, ModelUnavailable where its files are unusable.
+        """
+        return self._library.resolve(name)
+
+    async def refresh(self) -> None:
+        """Look at the model folders again, off the event loop."""
+        await to_thread.run_sync(self._library.refresh)
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        """All models as they are now. Never waits: changed folders are seen by the next call."""
+        if not self._closing and self._library.is_stale():
+            self._tasks.start_soon(self.refresh, name="scan model folders")
+        known = {entry.name: entry for entry in self._library.entries()}
+        known |= {name: one.cargo.entry for name, one in self._moves.residents.items()}
+        broken = tuple(unusable_status(one) for one in self._library.unusable())
+        return (*(self._status(entry) for entry in known.values()), *broken)
+
+    def status(self, name: str) -> ModelStatus:
+        """One model as it is now. Raises ModelNotFound."""
+        return self._status(self.resolve(name))
+
+    def _status(self, entry: ModelEntry) -> ModelStatus:
+        cargo = self._manifest.known(entry)
+        free = sum(self._scheduler.room.free(device) for device in cargo.devices) if cargo else 0
+        return status_of(
+            entry,
+            cargo,
+            free=free,
+            record=self._scheduler.residency(entry.name),
+            loading=self._moves.loading.get(entry.name),
+            resident=self._moves.residents.get(entry.name),
+            now=self._now,
+        )
+
+    # ---------------------------------------------------------------------------- line
+
+    @property
+    def _now(self) -> float:
+        return self._clock.now()
+
+    async def _find(self, name: str) -> ModelEntry:
+        """As `resolve`, but a name not known yet is looked for in the folders first."""
+        if self._closing:
+            raise ShuttingDown("the server is stopping")
+        try:
+            return self.resolve(name)
+        except ModelNotFound:
+            await self.refresh()
+            return self.resolve(name)
+
+    def _ticket(self, *, holds: bool = True, keep_alive: float | None = None) -> Ticket:
+        return Ticket(
+            number=next(self._numbers), arrived=self._now, holds=holds, keep_alive=keep_alive
+        )
+
+    @contextmanager
+    def _in_line(self, entry: ModelEntry, ticket: Ticket) -> Iterator[Place]:
+        """A place in line that is given up, or the lease it became given back, without an await."""
+        gone = next((part for part in entry.files.parts if not part.exists()), None)
+        if gone is not None and entry.name not in self._moves.residents:
+            raise ModelUnavailable(f"{entry.name} can't be loaded: {gone} is gone", param="model")
+        place = self._places[ticket.number] = Place(ticket, entry.name)
+        self._do(
+            self._scheduler.requested(self._now, ticket, self._manifest.model(entry)), entry.name
+        )
+        try:
+            yield place
+        finally:
+            self._leave(place)
+
+    def _leave(self, place: Place) -> None:
+        number = place.ticket.number
+        del self._places[number]
+        if not place.answered:
+            self._do(self._scheduler.cancelled(self._now, number), place.model)
+        elif place.granted and place.ticket.holds:
+            self._do(self._scheduler.released(self._now, number), place.model)
+        self._signal_if_empty()
+
+    def _granted(self, place: Place) -> Lease:
+        resident = self._moves.residents[place.model]
+        arrived, now = place.ticket.arrived, self._now
+        load_seconds = max(0.0, resident.arrived - max(arrived, resident.started))
+        return Lease(
+            name=place.model,
+            container=resident.container,
+            entry=resident.cargo.entry,
+            queued_seconds=max(0.0, now - arrived - load_seconds),
+            load_seconds=load_seconds,
+        )
+
+    def _abort(self, names: Iterable[str]) -> int:
+        """Cut off the answers of these models; how many."""
+        doomed = set(names)
+        leases = [
+            place
+            for place in self._places.values()
+            if place.model in doomed and place.granted and place.ticket.holds
+        ]
+        for place in leases:
+            place.scope.cancel()
+        return len(leases)
+
+    def _aborted(self, name: str) -> GatewayError:
+        if self._closing:
+            return ShuttingDown("the server is stopping")
+        return ModelUnavailable(f"{name} was unloaded by an administrator", param="model")
+
+    def _change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
+        """A model that is there with other options leaves and comes back."""
+        self._manifest.change_options(entry, options)
+        there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
+        if there is not None and there.cargo.options != self._manifest.options(entry):
+            orders = self._scheduler.unload_asked(self._now, entry.name, again=True)
+            self._do(orders, entry.name)
+
+    # ---------------------------------------------------------------------------- orders
+
+    def _do(self, orders: Iterable[Order], *models: str) -> None:
+        """Carry orders out; `models`: whose lines may have moved besides."""
+        moved = set(models)
+        for order in orders:
+            moved.add(self._carry_out(order))
+        for name in moved:
+            self._tell_line(name)
+        wake = self._scheduler.wakes_at(self._now)
+        if wake != self._wake:
+            self._wake = wake
+            self._changed.set()
+
+    def _carry_out(self, order: Order) -> str:
+        """Carry one order out; the model it is about."""
+        match order:
+            case Load(model=name):
+                self._moves.load(order, self._manifest.planned(name))
+                return name
+            case CancelLoad(model=name):
+                self._moves.cancel(name)
+                return name
+            case Unload(model=name):
+                self._moves.unload(order)
+                return name
+            case Grant(ticket=number):
+                return self._answer(number, None)
+            case Refuse(ticket=number):
+                return self._answer(number, order)
+
+    def _answer(self, number: int, refused: Refuse | None) -> str:
+        place = self._places[number]
+        place.answer(refusal(place.model, refused) if refused else None)
+        return place.model
+
+    def _heard(self, outcome: Outcome) -> None:
+        """A move told how it goes, or how it ended."""
+        now, name, scheduler = self._now, outcome.name, self._scheduler
+        match outcome:
+            case Progressed():
+                self._tell_line(name)
+                return
+            case Arrived(seconds=seconds, measured=measured):
+                held = self._manifest.held(self._moves.residents[name].cargo, measured)
+                self._do(scheduler.loaded(now, name, held, seconds), name)
+                self._watch(ModelLoaded(name, seconds))
+            case Failed(seconds=seconds, reason=reason, memory=memory):
+                self._do(scheduler.load_failed(now, name, reason, memory=memory), name)
+                self._watch(ModelLoadFailed(name, seconds, reason))
+            case Gone(seconds=seconds, why=why):
+                self._do(scheduler.unloaded(now, name), name)
+                if (departure := self._departures.pop(name, None)) is not None:
+                    departure.set()
+                self._watch(
+                    ModelUnloaded(name, seconds, why)
+                    if why
+                    else ModelLoadFailed(name, seconds, None)
+                )
+        self._signal_if_empty()
+
+    def _tell_line(self, name: str) -> None:
+        """Tell everyone in this model's line where they stand."""
+        record = self._scheduler.residency(name)
+        if record is None:
+            return
+        loading = self._moves.loading.get(name)
+        for position, number in enumerate(record.line, start=1):
+            self._places[number].tell(
+                Waiting(
+                    model=name,
+                    position=position,
+                    stage="loading" if record.phase == "loading" else "queued",
+                    progress=loading.progress if loading else None,
+                )
+            )
+
+    def _signal_if_empty(self) -> None:
+        self._empty.set()
+
+    async def _keep_time(self) -> None:
+        """Tick when the scheduler wants to be woken."""
+        while True:
+            self._changed = anyio.Event()
+            await self._clock.wait(self._changed, self._wake)
+            if self._wake is not None and self._now >= self._wake:
+                self._do(self._scheduler.tick(self._now))

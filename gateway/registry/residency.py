@@ -1,0 +1,86 @@
+"""One model as the scheduler sees it: where it is between absent and loaded, who uses it, who waits for it.
+
+    absent ──Load──▶ loading ──loaded──▶ loaded ──▶ draining ──Unload──▶ leaving ──unloaded──▶ absent
+                        │ └─load_failed──▶ absent (with a failure)  ▲ │
+                        └──CancelLoad──▶ leaving                    └─┘ its room is not needed after all
+
+It decides nothing; it knows no other model and no budget.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from gateway.registry.orders import Bytes, Evicted, Model, Ticket, WhyUnload
+
+Phase: TypeAlias = Literal["absent", "loading", "loaded", "draining", "leaving"]
+
+NEVER = float("inf")
+BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so often when asked for
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the last load failed, how many failed in a row, and from when on it may be tried again."""
+
+    reason: str
+    count: int
+    retry_at: float
+
+
+class Residency(msgspec.Struct, kw_only=True):
+    """Mutable: the scheduler's record of one model."""
+
+    model: Model
+    phase: Phase = "absent"
+    held: Bytes = {}  # promised to it; nothing while absent
+    line: dict[int, Ticket] = {}  # in order of arrival
+    users: dict[int, Ticket] = {}
+    wanted: bool = False  # asked for by an administrator: loaded even if nobody waits
+    leaving: WhyUnload = "room"  # why it drains
+    loaded_at: float = 0.0
+    idle_since: float = 0.0  # means something while nobody uses it
+    ttl: float = -1.0
+    failure: Failure | None = None
+    retrying: Bytes | None = None  # memory ran out: the room to make before the second and last try
+    evicted: tuple[Evicted, ...] = ()  # who made room for the load in progress
+
+    @property
+    def need(self) -> Bytes:
+        """The room a load takes now."""
+        return self.model.need if self.retrying is None else self.retrying
+
+    @property
+    def is_claim(self) -> bool:
+        """Someone wants it and it isn't there."""
+        return self.phase == "absent" and (self.wanted or bool(self.line))
+
+    @property
+    def oldest(self) -> float:
+        """When the first in line came; never, if nobody waits."""
+        return next((ticket.arrived for ticket in self.line.values()), NEVER)
+
+    def expires_at(self) -> float:
+        """When an idle model is unloaded."""
+        spared = self.model.pinned or self.users or self.line or self.ttl < 0
+        return NEVER if self.phase != "loaded" or spared else self.idle_since + self.ttl
+
+    def arrive(self, now: float) -> None:
+        """The load succeeded."""
+        self.phase, self.loaded_at, self.idle_since = "loaded", now, now
+        self.ttl, self.wanted, self.failure, self.retrying = self.model.ttl, False, None, None
+
+    def leave(self) -> None:
+        """Its memory is free again."""
+        self.phase, self.held, self.evicted = "absent", {}, ()
+
+    def fail(self, now: float, reason: str, backoff: float) -> Failure:
+        """The load failed for good: `backoff` seconds of rest, doubled with each failure in a row."""
+        count = self.failure.count + 1 if self.failure else 1
+        rest = min(backoff * 2 ** min(count - 1, 32), max(backoff, BACKOFF_LIMIT))
+        self.failure = Failure(reason=reason, count=count, retry_at=now + rest)
+        self.wanted, self.retrying = False, None
+        return self.failure
+
+    def resting(self, now: float) -> float:
+        """Seconds until a failed model may be tried again; 0 if it may."""
+        return max(0.0, self.failure.retry_at - now) if self.failure else 0.0

@@ -1,0 +1,84 @@
+"""The books of memory: budgets per device less what is promised to models. Pure; it reads residencies, changes none."""
+
+from collections.abc import Iterable, Mapping
+
+from gateway.registry.memory import gibibytes
+from gateway.registry.orders import Bytes
+from gateway.registry.residency import Residency
+
+
+class Room:
+    """Reads the scheduler's `residents`. `budgets` are bytes per device; a device not named has none."""
+
+    def __init__(self, budgets: Bytes, residents: Mapping[str, Residency]) -> None:
+        self._budgets = dict(budgets)
+        self._residents = residents
+
+    def free(self, device: str) -> int:
+        """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
+        return self._budgets.get(device, 0) - held(self._residents.values(), device)
+
+    def coming(self, device: str, *, surely: bool = False) -> int:
+        """Bytes that become free soon; `surely`: of models that can't be called back."""
+        leavers = (
+            resident
+            for resident in self._residents.values()
+            if resident.phase == "leaving"
+            or (resident.phase == "draining" and not (surely and resident.leaving == "room"))
+        )
+        return held(leavers, device)
+
+    def fits(self, claim: Residency, turn: Residency | None) -> bool:
+        """Whether `claim` may be loaded now, leaving alone what drains for the claim whose `turn` it is."""
+        reserved = turn is not None and turn is not claim
+        for device, size in claim.need.items():
+            room = free = self.free(device)
+            if reserved and turn is not None:
+                room = min(free, free + self.coming(device) - turn.need.get(device, 0))
+            if size > room:
+                return False
+        return True
+
+    def missing(self, claim: Residency) -> Bytes:
+        """What must be evicted for `claim`, besides what leaves anyway."""
+        return {
+            device: size - self.free(device) - self.coming(device, surely=True)
+            for device, size in claim.need.items()
+        }
+
+    def obstacle(self, claim: Residency) -> str | None:
+        """Why `claim` could not be loaded even with everything evicted that may be; None: it could."""
+        for device, size in claim.need.items():
+            budget, pinned = self._budgets.get(device, 0), self._pinned(device)
+            if size > budget - pinned:
+                taken = f", of which pinned models hold {gibibytes(pinned)}" if pinned else ""
+                return (
+                    f"{claim.model.name} needs {gibibytes(size)} on {device}, "
+                    f"which has {gibibytes(budget)} for models{taken}"
+                )
+        return None
+
+    def more(self, claim: Residency) -> Bytes | None:
+        """The room to make after memory ran out: more than is free now, a quarter more than thought if there is.
+
+        None: there is nothing left to evict.
+        """
+        wanted = dict(claim.need)
+        for device, size in claim.need.items():
+            most = self._budgets.get(device, 0) - self._pinned(device)
+            wanted[device] = max(size, min(most, max(size * 5 // 4, self.free(device) + 1)))
+        more = any(size > self.free(device) for device, size in wanted.items())
+        return wanted if more else None
+
+    def _pinned(self, device: str) -> int:
+        stayers = (
+            resident
+            for resident in self._residents.values()
+            if resident.model.pinned and resident.phase in ("loading", "loaded")
+        )
+        return held(stayers, device)
+
+
+def held(residents: Iterable[Residency], device: str) -> int:
+    """What `residents` hold on `device`, in bytes."""
+    return sum(resident.held.get(device, 0) for resident in residents)

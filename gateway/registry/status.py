@@ -1,0 +1,143 @@
+"""What the registry hands out: leases, states and reports. Frozen structs; they know nothing of how they come about."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from backends.catalog import MemoryNeed, ModelFiles
+from backends.protocol import ModelContainer, ModelInfo, Progress
+from gateway.registry.library import ModelEntry, Unusable
+from gateway.registry.manifest import Cargo
+from gateway.registry.memory import arithmetic
+from gateway.registry.moves import Loading, Resident
+from gateway.registry.orders import WhyUnload
+from gateway.registry.residency import NEVER, Residency
+
+State: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to use a loaded model until the context it came from ends."""
+
+    name: str
+    container: ModelContainer
+    entry: ModelEntry
+    queued_seconds: float  # waited for a turn
+    load_seconds: float  # waited for the load
+
+
+class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A model at this moment."""
+
+    id: str
+    state: State
+    aliases: tuple[str, ...] = ()
+    progress: Progress | None = None  # while it loads
+    why_failed: str | None = None
+    files: ModelFiles | None = None  # None: the config names it, but its files can't be used
+    entry: ModelEntry | None = None  # None, as `files`
+    in_use: int = 0  # leases
+    waiting: int = 0  # callers in its line
+    idle_seconds: float | None = None  # since its last lease ended; None unless loaded and unused
+    remaining_seconds: float | None = (
+        None  # until it is unloaded for idleness; None: never, or not idle
+    )
+    need: MemoryNeed | None = None
+    arithmetic: str = ""
+    info: ModelInfo | None = None  # while it is loaded
+
+
+class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an unload did. `was_loaded` is false where there was nothing to do."""
+
+    name: str
+    was_loaded: bool
+    aborted: int  # answers that were cut off
+    seconds: float
+    memory_in_use: dict[str, int]  # bytes promised to the remaining models, per device
+
+
+class ModelLoaded(msgspec.Struct, frozen=True):
+    """For metrics: a load ended well."""
+
+    model: str
+    seconds: float
+
+
+class ModelLoadFailed(msgspec.Struct, frozen=True):
+    """For metrics: a load failed, or was cancelled (`reason` None)."""
+
+    model: str
+    seconds: float
+    reason: str | None
+
+
+class ModelUnloaded(msgspec.Struct, frozen=True):
+    """For metrics: a model is gone, and why it had to go."""
+
+    model: str
+    seconds: float
+    why: WhyUnload
+
+
+Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded
+
+
+def unusable_status(model: Unusable) -> ModelStatus:
+    """A model the config names, but whose files can't be used."""
+    return ModelStatus(
+        id=model.name, state="failed", aliases=model.aliases, why_failed=model.reason
+    )
+
+
+def status_of(
+    entry: ModelEntry,
+    cargo: Cargo | None,
+    *,
+    free: int,
+    record: Residency | None,
+    loading: Loading | None,
+    resident: Resident | None,
+    now: float,
+) -> ModelStatus:
+    """What is known of one model, put together; `free`: bytes on its devices."""
+    status = ModelStatus(
+        id=entry.name,
+        state="unloaded",
+        aliases=entry.aliases,
+        progress=loading.progress if loading else None,
+        files=entry.files,
+        entry=entry,
+        info=resident.container.info if resident else None,
+    )
+    if cargo is not None:
+        evicted = record.evicted if record else ()
+        told = arithmetic(cargo.need, free, evicted, measured=cargo.measured)
+        status = replace(status, need=cargo.need, arithmetic=told)
+    return status if record is None else _recorded(status, record, now)
+
+
+def _recorded(status: ModelStatus, record: Residency, now: float) -> ModelStatus:
+    """`status` with what the scheduler knows."""
+    idle = record.phase == "loaded" and not record.users
+    expires = record.expires_at() if idle else NEVER
+    return replace(
+        status,
+        state=_state(record),
+        why_failed=record.failure.reason if record.failure else None,
+        in_use=len(record.users),
+        waiting=len(record.line),
+        idle_seconds=now - record.idle_since if idle else None,
+        remaining_seconds=max(0.0, expires - now) if expires < NEVER else None,
+    )
+
+
+def _state(record: Residency) -> State:
+    match record.phase:
+        case "absent":
+            return "failed" if record.failure else "unloaded"
+        case "leaving":
+            return "draining"
+        case phase:
+            return phase
