@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from gateway.prompt.environment import CompiledTemplate, Refused
-from gateway.prompt.reasoning import opener_at_end
+from gateway.prompt.reasoning import ends_open
 from gateway.prompt.traits import ReasoningField, TemplateTraits, ThinkingSwitch
 from gateway.prompt.trial import (
     ASK,
@@ -117,7 +117,14 @@ def _with_roles(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     opens = trial.shows(traits, ASSISTANT, USER) and (
         system == "none" or trial.shows(traits, SYSTEM, ASSISTANT, USER)
     )
-    return replace(traits, system=system, alternates=not repeats, assistant_opens=opens)
+    fades = system != "none" and not trial.says(traits, SYSTEM, USER, ASSISTANT)
+    return replace(
+        traits,
+        system=system,
+        system_fades=fades,
+        alternates=not repeats,
+        assistant_opens=opens,
+    )
 
 
 # ------------------------------------------------------------------------------------------- tools
@@ -138,10 +145,17 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         if _comes_out(trial, way, EXCHANGE):
             return replace(
                 way,
+                assistant_opens=way.assistant_opens and _call_may_open(trial, way),
                 calls_with_text=_comes_out(trial, way, EXCHANGE, spoken=SPOKEN),
                 parallel_calls=_comes_out(trial, way, EXCHANGE, EXCHANGE_MORE),
             )
     return replace(traits, calls="described")
+
+
+def _call_may_open(trial: Trial, traits: TemplateTraits) -> bool:
+    """Some show the tools in the first message, as the user's, whoever speaks there."""
+    text = trial.text(calling(EXCHANGE)[1:], traits, tools=(TOOL,))
+    return EXCHANGE.value in text
 
 
 def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
@@ -158,7 +172,8 @@ def _comes_out(
     trial: Trial, traits: TemplateTraits, *exchanges: Exchange, spoken: str = ""
 ) -> bool:
     """Whether one message with these calls, and their results, are rendered whole and clean."""
-    messages = calling(*exchanges, spoken=spoken)
+    # Some forget what was said beside a call as soon as the answer is there, so it is there.
+    messages = (*calling(*exchanges, spoken=spoken), ASSISTANT, USER_MORE)
     text = trial.text(messages, traits, tools=(TOOL,))
     bare = trial.text(messages[:1], traits, tools=(TOOL,))
     words = [ASK, FUNCTION, spoken]
@@ -188,7 +203,7 @@ def _with_reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
         reasoning_field=next(fields, None),
         thinking_switches=switches,
         efforts=efforts,
-        opens_reasoning=bool(opener_at_end(trial.text((USER,), traits))),
+        opens_reasoning=ends_open(trial.text((USER,), traits)),
     )
 
 

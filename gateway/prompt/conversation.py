@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gateway.prompt.describing import response_as_user, with_calls_described
-from gateway.prompt.results import with_results_in_order
+from gateway.prompt.describing import with_calls_described
+from gateway.prompt.results import with_results_matched
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Part, Role, TextPart
 
@@ -21,7 +21,7 @@ def arranged(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Messa
 
     No text is dropped and none changes its place, but for tool results: they follow their calls.
     """
-    result = with_results_in_order(messages)
+    result = with_results_matched(messages)
     if traits.calls == "described":
         result = with_calls_described(result)
     result = _with_systems_placed(result, traits)
@@ -36,9 +36,10 @@ def _with_systems_placed(
     messages: Sequence[Message], traits: TemplateTraits
 ) -> tuple[Message, ...]:
     """System messages where the template takes them; the others become the user's, in place."""
-    if traits.system == "anywhere":
+    if traits.system == "anywhere" or not messages:
         return tuple(messages)
-    leading = 0 if traits.system == "none" else _leading_systems(messages)
+    lost = traits.system_fades and messages[-1].role != "user"
+    leading = 0 if lost or traits.system == "none" else _leading_systems(messages)
     head, rest = messages[:leading], messages[leading:]
     merged = (_merged(head),) if head else ()
     return (*merged, *(_system_as_user(message) for message in rest))
@@ -112,29 +113,26 @@ def _alternating(messages: Sequence[Message], traits: TemplateTraits) -> tuple[M
     result: list[Message] = []
     for message in messages:
         last = result[-1] if result else None
-        turn = message
-        if turn.role == "tool" and not _awaits_result(last):
-            turn = response_as_user(turn)  # it answers nothing that the template would see
-        if last is not None and _mergeable(last, turn, traits):
-            result[-1] = _merged((last, turn))
+        if last is not None and _mergeable(last, message, traits):
+            result[-1] = _merged((last, message))
             continue
-        if (missing := _missing(last, turn, traits)) is not None:
+        if (missing := _missing(last, message, traits)) is not None:
             result.append(_silent(missing))
-        result.append(turn)
+        result.append(message)
     return tuple(result)
 
 
-def _mergeable(last: Message, turn: Message, traits: TemplateTraits) -> bool:
-    if last.role != turn.role or turn.role == "tool" or last.tool_calls:
+def _mergeable(last: Message, message: Message, traits: TemplateTraits) -> bool:
+    if last.role != message.role or message.role == "tool" or last.tool_calls:
         return False
-    return traits.calls_with_text or not turn.tool_calls
+    return traits.calls_with_text or not message.tool_calls
 
 
-def _missing(last: Message | None, turn: Message, traits: TemplateTraits) -> Role | None:
-    """Whose turn must come between `last` and `turn`; None if they may stand side by side."""
-    if turn.role == "user":
+def _missing(last: Message | None, message: Message, traits: TemplateTraits) -> Role | None:
+    """Whose turn must come between `last` and `message`; None if they may stand side by side."""
+    if message.role == "user":
         return "assistant" if _awaits_result(last) else None
-    if turn.role != "assistant":
+    if message.role != "assistant":
         return None
     if last is None or last.role == "system":
         return None if traits.assistant_opens else "user"

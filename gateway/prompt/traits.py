@@ -25,6 +25,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
     content: Literal["text", "parts"] = "text"  # what it wants where there is only text
     images: bool = False  # has a place for pictures among a message's parts
     system: Literal["anywhere", "leading", "none"] = "anywhere"  # where system messages may stand
+    system_fades: bool = False  # shows system messages only where the user speaks last
     alternates: bool = False  # refuses (or loses) two messages of one role in a row
     assistant_opens: bool = True  # a conversation may begin with the assistant
 

@@ -112,7 +112,12 @@ class Trial:
         except Refused:
             return ""
 
+    def says(self, traits: TemplateTraits, *messages: Message) -> bool:
+        """Whether all that `messages` say comes out, no answer being asked for."""
+        text = self.text(messages, traits, prompt=False)
+        return all(message.text in text for message in messages)
+
     def shows(self, traits: TemplateTraits, *messages: Message) -> bool:
-        """Whether all that `messages` say comes out."""
+        """Whether all that `messages` say comes out, and an answer may follow."""
         text = self.text(messages, traits)
         return all(message.text in text for message in messages)

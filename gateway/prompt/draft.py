@@ -1,0 +1,132 @@
+"""One request, rendered as a template with certain traits wants it.
+
+which tools -> messages arranged -> dicts -> Jinja -> text, ended or left open
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.prompt.continuation import Continuation
+from gateway.prompt.conversation import arranged
+from gateway.prompt.describing import with_tools_described
+from gateway.prompt.environment import CompiledTemplate
+from gateway.prompt.reasoning import closed, ends_open, without_opener
+from gateway.prompt.shape import message_shape, tools_shape
+from gateway.prompt.thinking import thinking_variables
+from gateway.prompt.traits import TemplateTraits
+from gateway.request import ChatRequest, ImagePart, Message, NamedTool, Part, TextPart, Tool
+
+# Stands for the words of a message to be continued, so that their place is found again.
+_HERE = "roundhouse9continues5here"
+
+
+class Draft:
+    """Renders one request; all methods raise Refused if the template does."""
+
+    def __init__(
+        self,
+        template: CompiledTemplate,
+        tokens: Mapping[str, str],
+        traits: TemplateTraits,
+        request: ChatRequest,
+    ) -> None:
+        self._template = template
+        self._tokens = tokens
+        self._traits = traits
+        self._request = request
+        self._tools = shown_tools(request)
+
+    def text(self, begun: Continuation | None) -> str:
+        """Up to where the model's turn begins, or to the end of what it has `begun`."""
+        if begun is None:
+            return self._opened(self._request.messages)
+        if not begun.text and not begun.reasoning:
+            return self._opened(self._before)
+        if not begun.text:
+            return self._thinking_on(begun)
+        return self._speaking_on(begun)
+
+    @property
+    def _before(self) -> tuple[Message, ...]:
+        return self._request.messages[:-1]
+
+    def _speaking_on(self, begun: Continuation) -> str:
+        """The template writes an answer; it is cut off behind the words that there are."""
+        pictures = (part for part in begun.message.parts if isinstance(part, ImagePart))
+        head = self._up_to_here(begun.reasoning, (*pictures, TextPart(_HERE)))
+        if begun.raw and (head is None or begun.reasoning not in head):
+            return self._continued_raw(begun)
+        if head is None:
+            return closed(self._opened(self._before)) + begun.text
+        return closed(head) + begun.text
+
+    def _thinking_on(self, begun: Continuation) -> str:
+        """As when speaking on, with the cut behind the reasoning."""
+        head = self._up_to_here(_HERE, ())
+        if head is not None:
+            return head + begun.reasoning
+        if begun.raw:
+            return self._continued_raw(begun)
+        opened = self._opened(self._before, reasoning=True)
+        return opened + begun.reasoning if ends_open(opened) else opened
+
+    def _continued_raw(self, begun: Continuation) -> str:
+        """The client's tags, for a template that doesn't write reasoning by itself."""
+        opened = self._opened(self._before, reasoning=True)
+        return opened + (without_opener(begun.raw) if ends_open(opened) else begun.raw)
+
+    def _up_to_here(self, reasoning: str, parts: tuple[Part, ...]) -> str | None:
+        """The text before the mark in the last message; None if the mark doesn't come out."""
+        last = replace(self._request.messages[-1], reasoning=reasoning or None, parts=parts)
+        text = self._rendered((*self._before, last), prompt=False, reasoning=bool(reasoning))
+        head, here, _ = text.rpartition(_HERE)
+        return head if here else None
+
+    def _opened(self, messages: Sequence[Message], *, reasoning: bool = False) -> str:
+        """Up to the model's turn. Unwanted reasoning is closed where the template opens it."""
+        text = self._rendered(messages, prompt=True, reasoning=reasoning)
+        unwanted = self._request.thinking.enabled is False and not reasoning
+        return closed(text) if unwanted else text
+
+    def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
+        native = self._traits.tools == "native"
+        if not native:
+            messages = with_tools_described(messages, self._tools)
+        shapes = [
+            message_shape(message, self._traits) for message in arranged(messages, self._traits)
+        ]
+        return self._template.render(
+            {
+                **self._tokens,
+                "documents": None,
+                **self._thinking_variables(reasoning=reasoning),
+                **self._request.template_variables,
+                "tools": tools_shape(self._tools if native else (), self._traits),
+                "add_generation_prompt": prompt,
+                "messages": shapes,
+            }
+        )
+
+    def _thinking_variables(self, *, reasoning: bool) -> dict[str, Any]:
+        """With `reasoning`, as if the client wanted it: it wrote some already."""
+        thinking = self._request.thinking
+        return thinking_variables(
+            replace(thinking, enabled=True) if reasoning else thinking, self._traits
+        )
+
+
+def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:
+    """The tools that the model is told of.
+
+    None of them for `none`: a model that sees tools calls them, and a call that may not be one
+    would reach the client as markup. The demanded one alone for a demanded one.
+    """
+    match request.tool_choice:
+        case "none":
+            return ()
+        case NamedTool(name):
+            return tuple(tool for tool in request.tools if tool.name == name)
+        case _:
+            return request.tools
