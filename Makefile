@@ -39,7 +39,7 @@ lint: $(DEV)
 	@$(BIN)/ruff check $(SOURCES)
 
 types: $(DEV) $(TEST)
-	@$(BIN)/mypy
+	@$(BIN)/mypy $(SOURCES)
 
 floors: $(DEV)
 	@$(BIN)/lint-imports --no-logo
