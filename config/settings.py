@@ -42,6 +42,7 @@ class ServerConfig(Section, frozen=True):
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
     max_body: AtLeastOne = 64 * 1024 * 1024
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
+    strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
 
 
