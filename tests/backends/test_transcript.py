@@ -1,0 +1,97 @@
+"""Text from tokens: the same text for any cut into tokens, stops exact, nothing lost."""
+
+from collections.abc import Sequence
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from backends.protocol import Generation, Piece, ThinkingBudget
+from backends.transcript import StopFound, StopScanner, Transcript, Written
+
+ROOM = 10_000
+
+
+def cuts(text: str | bytes, borders: Sequence[int]) -> list[str] | list[bytes]:
+    edges = [0, *sorted(border % (len(text) + 1) for border in borders), len(text)]
+    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]  # type: ignore[return-value]
+
+
+def transcribe(pieces: Sequence[bytes], **job: object) -> tuple[str, Written, int]:
+    """The text, the last word, and how many tokens it took."""
+    transcript = Transcript(Generation(prompt=(1,), **job), ROOM)  # type: ignore[arg-type]
+    text = ""
+    for token, piece in enumerate([*pieces, b""]):
+        written = transcript.add(token, piece, None, ends=token == len(pieces))
+        text += written.piece.text if written.piece else ""
+        if written.cause:
+            break
+    return text, written, transcript.completion_tokens
+
+
+borders = st.lists(st.integers(0, 1000), max_size=30)
+
+
+@given(st.text(), borders)
+def test_any_cut_of_the_bytes_gives_the_text(text: str, where: list[int]) -> None:
+    pieces = cuts(text.encode(), where)
+    assert transcribe(pieces)[0] == text
+
+
+@given(st.binary(max_size=40), borders)
+def test_broken_bytes_are_replaced_as_in_the_whole(data: bytes, where: list[int]) -> None:
+    assert transcribe(cuts(data, where))[0] == data.decode(errors="replace")
+
+
+@given(st.text("abc", max_size=60), st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3), borders)
+@example("aab", ["ab"], [1, 2])
+def test_stops_end_the_text_at_the_first_hit(text: str, stops: list[str], where: list[int]) -> None:
+    scanner, given_out, found = StopScanner(stops), "", None
+    for piece in cuts(text, where):
+        match scanner.feed(piece):
+            case StopFound(before, stop):
+                given_out, found = given_out + before, stop
+                break
+            case str(free):
+                given_out += free
+    hits = [text.find(stop) for stop in stops if stop in text]
+    if found is None:
+        assert not hits
+        assert given_out + scanner.flush() == text
+    else:
+        # A longer stop that begins earlier may still be incomplete when a shorter one inside it is whole.
+        assert given_out + found == text[: len(given_out) + len(found)]
+        assert found in stops
+
+
+def test_only_possible_beginnings_are_held_back() -> None:
+    scanner = StopScanner(["</answer>"])
+    assert scanner.feed("a < b, </ans") == "a < b, "
+    assert scanner.feed("wers>") == "</answers>"
+
+
+def test_limits_and_what_they_are_called() -> None:
+    pieces = [b"a"] * 20
+    assert transcribe(pieces, max_tokens=3)[1:] == (Written(Piece("a", (2,)), "max_tokens"), 3)
+    context_full = Transcript(Generation(prompt=(1,) * 8), 10)
+    context_full.add(0, b"a", None, ends=False)
+    assert context_full.add(1, b"a", None, ends=False).cause == "context_full"
+
+
+def test_a_character_cut_by_the_limit_is_replaced() -> None:
+    text, written, _ = transcribe(["é".encode()[:1], "é".encode()[1:]], max_tokens=1)
+    assert (text, written.cause) == ("\ufffd", "max_tokens")
+
+
+def test_the_budget_counts_only_reasoning_and_forces_once() -> None:
+    budget = ThinkingBudget(tokens=2, closing=(7, 8), open="<t>", close="</t>", is_open=False)
+    transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
+    said = [b"before", b"<", b"t>", b"one", b"two", b"three"]
+    forced = [transcript.add(n, text, None, ends=False).force for n, text in enumerate(said)]
+    assert forced == [(), (), (), (7, 8), (), ()]
+
+
+def test_the_budget_rests_when_reasoning_closes_by_itself() -> None:
+    budget = ThinkingBudget(tokens=3, closing=(7,), open="<t>", close="</t>", is_open=True)
+    transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
+    said = [b"short", b"</", b"t>", b"a", b"b", b"c", b"d"]
+    assert not any(transcript.add(n, text, None, ends=False).force for n, text in enumerate(said))
