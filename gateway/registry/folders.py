@@ -1,54 +1,95 @@
-"""A folder of models: scanned for what the backends recognise, and again when it changed. Loads nothing."""
+"""A folder of models: what the backends recognise in it, and again what changed. Loads nothing.
+
+A model is a file (the first part stands for a split one) or a folder. Its name is its path below the
+root, so it can't lead out of it; links that do are passed over.
+"""
 
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
+import structlog
 
 from backends.catalog import ModelFiles
-from backends.errors import BackendError
+from backends.errors import BackendError, UnsupportedModel
 
-SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
+State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
+
+PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
+
+log = structlog.get_logger(__name__)
 
 
 class ModelFolder:
-    """The models under `root`, named by their path below it."""
+    """The models under `root`. A folder that isn't there has none, and may come later."""
 
-    def __init__(self, root: Path, recognise: Callable[[Path, str | None], ModelFiles]) -> None:
+    def __init__(self, root: Path, recognise: Recognise) -> None:
         self._root = root.expanduser().resolve()
         self._recognise = recognise
-        self._seen: frozenset[tuple[str, int]] = frozenset()
-        self._models: dict[str, ModelFiles] = {}
+        self._seen: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
 
     def models(self) -> dict[str, ModelFiles]:
-        """Name to files; scanned again if a folder below the root changed."""
-        state = frozenset(
-            (folder, Path(folder).stat().st_mtime_ns) for folder, _, _ in self._walk()
-        )
-        if state != self._seen:
-            self._models, self._seen = dict(self._scan()), state
-        return self._models
+        """Name to files. Only folders in which something changed are looked at again.
 
-    def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        return os.walk(self._root, followlinks=False)
+        Reads headers, so it may take a moment after a change. Unchanged models are the same objects.
+        """
+        found: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
+        for folder, state in self._walk(self._root):
+            known = self._seen.get(folder)
+            found[folder] = known if known and known[0] == state else (state, self._look(folder))
+        self._seen = found
+        return {name: files for _, models in found.values() for name, files in models.items()}
 
-    def _scan(self) -> Iterator[tuple[str, ModelFiles]]:
-        for folder, _, names in self._walk():
-            for path in (Path(folder), *(Path(folder) / name for name in sorted(names))):
-                if (files := self._look(path)) is not None:
-                    yield self._name(path), files
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
+        """Every folder below, without following links, in the order of names."""
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        yield folder, frozenset(_state(entry) for entry in entries)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(folder / entry.name)
 
-    def _look(self, path: Path) -> ModelFiles | None:
-        split = SPLIT.search(path.name)
-        if (split and int(split[1]) != 1) or not path.resolve().is_relative_to(self._root):
+    def _look(self, folder: Path) -> dict[str, ModelFiles]:
+        """The folder as one model, or else the models that are files in it."""
+        whole = self._recognised(folder)
+        if whole is not None and whole.path == folder:
+            return {self._name(folder): whole}
+        files = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_first(path)]
+        found = {self._name(path): self._recognised(path) for path in files}
+        return {name: model for name, model in found.items() if model is not None}
+
+    def _recognised(self, path: Path) -> ModelFiles | None:
+        if not path.resolve().is_relative_to(self._root):
             return None
         try:
             return self._recognise(path, None)
-        except (BackendError, OSError, ImportError, msgspec.MsgspecError):
+        except UnsupportedModel:
+            return None
+        except (BackendError, OSError, msgspec.MsgspecError) as error:
+            log.warning("not a usable model", path=str(path), reason=str(error))
             return None
 
     def _name(self, path: Path) -> str:
+        if path == self._root:
+            return path.name
         relative = path.relative_to(self._root).as_posix()
-        return SPLIT.sub("", relative).removesuffix(".gguf")
+        return PART.sub("", relative).removesuffix(".gguf")
+
+
+def _is_first(path: Path) -> bool:
+    part = PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # a link to nowhere, or gone meanwhile
+        return entry.name, 0, 0
+    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size

@@ -1,9 +1,15 @@
-"""Which models exist: the config's entries and what lies in its model folders. It knows no engine and loads nothing."""
+"""Which models exist: the config's entries and what lies in its model folders.
+
+It loads nothing and knows no engine. Looking at the disk happens in `refresh` alone; everything else
+answers from what the last look found.
+"""
 
 import difflib
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,14 +18,15 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendError
 from backends.protocol import Sampling
 from config.engines import EngineOptions
+from config.errors import Source
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry.folders import ModelFolder
+from gateway.registry.folders import ModelFolder, Recognise
 from gateway.request import SamplingWishes
 
 DEFAULT_NAMES = ("", "default")
-LOOK_EVERY = 1.0  # seconds between looks at the folders, at least
+LOOK_EVERY = 1.0  # seconds between looks at the disk, at least
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,89 +46,114 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unusable(msgspec.Struct, frozen=True, kw_only=True):
-    """A model the config names that can't be recognised, and why."""
+    """A model the config names that can't be recognised, and why. It may become usable later."""
 
     name: str
     aliases: tuple[str, ...]
     reason: str
 
 
-Recognise = Callable[[Path, str | None], ModelFiles]
+Known: TypeAlias = ModelEntry | Unusable
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """What one look at the disk found; replaced as a whole, so that readers never see half of it."""
+
+    models: Mapping[str, Known]
+    names: Mapping[str, str]  # id or alias to id
 
 
 class Library:
-    """All models by name. Raises ConfigError for options or sampling defaults that don't exist."""
+    """All models by name; it looks at the disk at once.
+
+    Raises ConfigError for options or sampling defaults that don't exist, or a template that can't
+    be read.
+    """
 
     def __init__(self, config: Config, *, recognise: Recognise = catalog.recognise) -> None:
         self._config = config
         self._recognise = recognise
         self._folders = tuple(ModelFolder(Path(root), recognise) for root in config.model_dirs)
-        self._found: Mapping[str, ModelEntry] = {}
-        self._looked = float("-inf")
-        self._configured = {model.name: self._entry(model) for model in config.models}
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._one_looks = threading.Lock()
+        self._shelf = Shelf({}, {})
+        self.refresh()
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
-        known = {**self._configured, **self._found, **self._configured}
-        return tuple(one for one in known.values() if isinstance(one, ModelEntry))
+        return tuple(one for one in self._shelf.models.values() if isinstance(one, ModelEntry))
 
     def unusable(self) -> tuple[Unusable, ...]:
         """Configured models that can't be asked for, and why."""
-        return tuple(one for one in self._configured.values() if isinstance(one, Unusable))
+        return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
 
     def resolve(self, name: str) -> ModelEntry:
-        """The model called `name` (id or alias, by its exact letters).
+        """The model called `name`: an id or an alias, letter by letter; "" and "default" are the default.
 
-        Raises ModelNotFound with the nearest names, ModelUnavailable for a configured model without usable files.
+        Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
+        whose files can't be used.
         """
-        known = self._all()
-        wanted = self._default(known) if name in DEFAULT_NAMES and name not in known else name
-        names = {alias: key for key, one in known.items() for alias in one.aliases} | {
-            key: key for key in known
-        }
-        if wanted not in names:
-            raise ModelNotFound(_not_found(wanted, tuple(names)), param="model")
-        found = known[names[wanted]]
+        shelf = self._shelf
+        if name in DEFAULT_NAMES and name not in shelf.names:
+            name = self._default(shelf)
+        if name not in shelf.names:
+            raise ModelNotFound(_not_found(name, shelf.names), param="model")
+        found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
         return found
 
     def is_stale(self) -> bool:
-        """Whether it is time to look at the folders again."""
-        return bool(self._folders) and time.monotonic() - self._looked >= LOOK_EVERY
+        """Whether it is time to look at the disk again."""
+        return time.monotonic() - self._looked >= LOOK_EVERY
 
     def refresh(self) -> None:
-        """Look at the folders again. Blocks for as long as new files take to recognise; may run in a thread."""
-        self._looked = time.monotonic()
-        found: dict[str, ModelEntry] = {}
+        """Look at the disk again. What didn't change stays the same object.
+
+        Blocks until the headers of new files are read; safe in any thread.
+        """
+        with self._one_looks:
+            self._looked = time.monotonic()
+            models = {model.name: self._configured(model) for model in self._config.models}
+            paths = {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
+            for name, files in self._scanned():
+                if name not in models and files.path not in paths:
+                    models[name] = self._found(name, files)
+            aliases = {alias: name for name, one in models.items() for alias in one.aliases}
+            self._shelf = Shelf(models, {**aliases, **{name: name for name in models}})
+
+    def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
         for folder in self._folders:
-            for name, files in folder.models().items():
-                old = self._found.get(name)
-                found[name] = old if old and old.files is files else self._plain(name, files)
-        self._found = found
+            yield from folder.models().items()
 
-    def _all(self) -> dict[str, ModelEntry | Unusable]:
-        return {**self._found, **self._configured}
-
-    def _default(self, known: Mapping[str, ModelEntry | Unusable]) -> str:
+    def _default(self, shelf: Shelf) -> str:
+        """The configured default; else the first model of the config, else the first by name."""
         if self._config.default_model is not None:
             return self._config.default_model
-        if not known:
-            raise ModelNotFound("there is no model here yet", param="model")
-        return next(iter(self._configured or sorted(known)))
+        names = [model.name for model in self._config.models] or sorted(shelf.models)
+        if not names:
+            raise ModelNotFound("There is no model here yet.", param="model")
+        return names[0]
 
-    def _plain(self, name: str, files: ModelFiles) -> ModelEntry:
-        model = ModelConfig(name=name, path=str(files.path))
-        return self._made(model, files)
-
-    def _entry(self, model: ModelConfig) -> ModelEntry | Unusable:
+    def _configured(self, model: ModelConfig) -> Known:
+        path = Path(model.path).expanduser()
+        stamp, old = _stamp(path), self._shelf.models.get(model.name)
+        if old is not None and self._stamps.get(model.name) == stamp:
+            return old
+        self._stamps[model.name] = stamp
         try:
-            files = self._recognise(Path(model.path).expanduser(), model.backend)
+            files = self._recognise(path, model.backend)
         except (BackendError, OSError, msgspec.MsgspecError) as error:
             return Unusable(name=model.name, aliases=model.aliases, reason=str(error))
-        return self._made(model, files)
+        return self._entry(model, files)
 
-    def _made(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
+    def _found(self, name: str, files: ModelFiles) -> ModelEntry:
+        old = self._shelf.models.get(name)
+        if isinstance(old, ModelEntry) and old.files is files:
+            return old
+        return self._entry(ModelConfig(name=name, path=str(files.path)), files)
+
+    def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         return ModelEntry(
             name=model.name,
             files=files,
@@ -132,11 +164,30 @@ class Library:
             ttl=self._config.swap.ttl if model.ttl is None else model.ttl,
             sampling=SamplingWishes(sampling_for(model, Sampling), frozenset(model.sampling)),
             format=model.format,
-            template=None if model.template is None else Path(model.template).read_text("utf-8"),
-            created=int(files.path.stat().st_mtime) if files.path.exists() else 0,
+            template=_template(model),
+            created=_stamp(files.path)[0] // 1_000_000_000,
         )
 
 
-def _not_found(name: str, known: tuple[str, ...]) -> str:
+def _template(model: ModelConfig) -> str | None:
+    if model.template is None:
+        return None
+    try:
+        return Path(model.template).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        source = Source(f"model {model.name!r}")
+        raise source.error("$.template", f"can't be read: {error}") from None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Tells whether a file or folder is still the same: time of change in ns, and bytes."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _not_found(name: str, known: Mapping[str, str]) -> str:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"There is no model {name!r}." + (f" Nearest: {', '.join(near)}." if near else "")

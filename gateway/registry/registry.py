@@ -48,10 +48,11 @@ from gateway.registry.status import (
     status_of,
     unusable_status,
 )
+from gateway.tasks import companions
 
 
 class Registry:
-    """All models of one server. Closing it refuses who waits, aborts who is served, unloads all."""
+    """All models of one server. Leaving its context cuts everyone off and frees all memory."""
 
     def __init__(
         self,
@@ -78,19 +79,18 @@ class Registry:
         self._departures: dict[str, anyio.Event] = {}
         self._changed = anyio.Event()
         self._wake: float | None = None
-        self._empty = anyio.Event()
+        self._moved = anyio.Event()
         self._closing = False
         self._exits = AsyncExitStack()
 
     # ---------------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self._library.refresh)
         free = await to_thread.run_sync(self._gauge.free)
         self._budgets = {**free, **self._config.swap.memory}
         self._scheduler = Scheduler(self._budgets, self._config.swap)
         self._manifest = Manifest(self._estimate, self._history, self._budgets)
-        self._tasks = await self._exits.enter_async_context(anyio.create_task_group())
+        self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,
             loader=self._loader,
@@ -110,16 +110,19 @@ class Registry:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool | None:
+    ) -> None:
+        self.cut_off()
+        with anyio.CancelScope(shield=True):
+            while self._places or self._moves.busy:
+                self._moved = anyio.Event()
+                await self._moved.wait()
+        await self._exits.aclose()
+
+    def cut_off(self) -> None:
+        """Refuse who waits and who comes, abort who is served, unload all. Returns at once."""
         self._closing = True
         self._do(self._scheduler.closing(self._now))
         self._abort(place.model for place in self._places.values())
-        with anyio.CancelScope(shield=True):
-            while self._places or self._moves.busy:
-                self._empty = anyio.Event()
-                await self._empty.wait()
-        self._tasks.cancel_scope.cancel()
-        return await self._exits.__aexit__(kind, error, traceback)
 
     # ---------------------------------------------------------------------------- leases
 
@@ -286,7 +289,7 @@ class Registry:
             self._do(self._scheduler.cancelled(self._now, number), place.model)
         elif place.granted and place.ticket.holds:
             self._do(self._scheduler.released(self._now, number), place.model)
-        self._signal_if_empty()
+        self._moved.set()
 
     def _granted(self, place: Place) -> Lease:
         resident = self._moves.residents[place.model]
@@ -384,7 +387,7 @@ class Registry:
                     if why
                     else ModelLoadFailed(name, seconds, None)
                 )
-        self._signal_if_empty()
+        self._moved.set()
 
     def _tell_line(self, name: str) -> None:
         """Tell everyone in this model's line where they stand."""
@@ -401,9 +404,6 @@ class Registry:
                     progress=loading.progress if loading else None,
                 )
             )
-
-    def _signal_if_empty(self) -> None:
-        self._empty.set()
 
     async def _keep_time(self) -> None:
         """Tick when the scheduler wants to be woken."""
