@@ -22,7 +22,7 @@ _SCALARS = (
     ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
     (
         "float",
-        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)",
+        r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.inf)",
         list("-+.0123456789"),
     ),
     ("merge", r"<<", ["<"]),
@@ -50,8 +50,8 @@ def parse(text: str, name: str) -> tuple[object, Source]:
 
     Raises ConfigError for broken YAML and for a key given twice.
     """
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return {}, Source(name)
@@ -60,10 +60,10 @@ def parse(text: str, name: str) -> tuple[object, Source]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise Source(name, {"$": line}).error("$", f"not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise Source(name).error("$", f"not YAML: {error}") from None
-    finally:
-        loader.dispose()
+    except yaml.reader.ReaderError as error:
+        raise Source(name).error("$", f"not YAML: {error.reason}") from None
+    except RecursionError:
+        raise Source(name).error("$", "a part of it contains itself") from None
 
 
 def _lines(node: yaml.Node, path: str, source: Source) -> Iterator[tuple[str, int]]:

@@ -78,6 +78,13 @@ MISTAKES = [
     ),
     ("log: {}\nlog: {}", "2: $.log: given twice; first in line 1"),
     ("server: [", "1: $: not YAML: "),
+    ("a: \0", " $: not YAML: special characters are not allowed"),
+    ("a: *b", "1: $: not YAML: found undefined alias"),
+    ("a: &a [*a]", " $: a part of it contains itself"),
+    ("a: !!python/name:os.system", "1: $: not YAML: could not determine a constructor"),
+    ("server: true", "1: $.server: expected options by name, got true or false"),
+    ("model_dirs: {}", "1: $.model_dirs: expected a list, got options by name"),
+    ("server: {port: 010}", "1: $.server.port: expected int, got str"),
     ("- a", "1: $: expected options by name, got a list"),
     ("1: a", "1: $: expected a name, got 1"),
     ("keys: [{key: env:NOT_SET}]", "1: $.keys[0].key: the environment variable NOT_SET is not set"),
@@ -119,7 +126,9 @@ def test_words_stay_words(tmp_path: Path, written: str, read: str) -> None:
     assert config.engines.llamacpp.flash_attention == read
 
 
-@pytest.mark.parametrize(("written", "read"), [("1e3", 1000.0), ("15", 15.0), (".5", 0.5)])
+@pytest.mark.parametrize(
+    ("written", "read"), [("1e3", 1000.0), ("15", 15.0), (".5", 0.5), ("2.", 2.0)]
+)
 def test_numbers_are_read_as_people_write_them(tmp_path: Path, written: str, read: float) -> None:
     assert loaded(tmp_path, f"swap: {{max_wait: {written}}}").swap.max_wait == read
 
