@@ -14,6 +14,7 @@ from backends.protocol import Ended, Generation, Output, Piece, TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.errors import GatewayError
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
+from gateway.registry import Lease
 from gateway.trouble import translated
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
@@ -127,20 +128,17 @@ class Answer:
 
     def __init__(
         self,
-        *,
-        model: str,
-        backend: str,
-        queued_seconds: float,
-        load_seconds: float,
+        lease: Lease,
         ignored: tuple[str, ...],
         choices: Sequence[Choice],
         source: AsyncIterator[Delta],
     ) -> None:
-        self.model = model
-        self.backend = backend
-        self.queued_seconds = queued_seconds
-        self.load_seconds = load_seconds
+        self.model = lease.name
+        self.backend = lease.container.info.backend
+        self.queued_seconds = lease.queued_seconds
+        self.load_seconds = lease.load_seconds
         self.ignored = ignored  # sampling parameters that this engine lacks
+        self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source
 

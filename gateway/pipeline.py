@@ -18,13 +18,11 @@ import msgspec
 
 from backends.protocol import Generation, ModelContainer, Sampling
 from gateway.access import Access
-from gateway.answer import Delta
 from gateway.answering import Answer, Choice, Streams, Unsplit
 from gateway.errors import InvalidRequest
-from gateway.events import Content
 from gateway.interpreter import Interpreters
 from gateway.registry import Lease, Registry, Waiting
-from gateway.request import Answering, ChatRequest, ImagePart, TextRequest
+from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.tasks import companions
 from gateway.trouble import translated
 
@@ -36,8 +34,9 @@ OnWait: TypeAlias = Callable[[Waiting], None]
 class Pipeline:
     """One per server."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, strict: bool) -> None:
         self._registry = registry
+        self._strict = strict
         self._interpreters = Interpreters()
 
     @asynccontextmanager
@@ -55,14 +54,14 @@ class Pipeline:
             budget = interpreter.budget(request, rendered.text, lease.container)
             choices = [
                 Choice(
-                    job_index,
+                    index,
                     msgspec.structs.replace(job, thinking=budget),
                     interpreter.splitter(request, rendered.text),
                     one_call=not request.parallel_tool_calls,
                 )
-                for job_index, job in enumerate(_jobs([tokens], request.answering, lease))
+                for index, job in enumerate(_jobs([tokens], request.answering, lease))
             ]
-            yield await _answer(held, lease, choices, request.answering)
+            yield await self._answer(held, lease, choices, request.answering)
 
     @asynccontextmanager
     async def text(
@@ -75,8 +74,10 @@ class Pipeline:
                 prompts = [await _prompt(request, lease.container, prompt) for prompt in request.prompts]
             jobs = _jobs(prompts, request.answering, lease)
             choices = [Choice(index, job, Unsplit()) for index, job in enumerate(jobs)]
-            echoes = _echoes(request, choices, lease.container) if request.echo else ()
-            yield await _answer(held, lease, choices, request.answering, echoes)
+            answer = await self._answer(held, lease, choices, request.answering)
+            if request.echo:
+                answer.echoes = _echoes(request, lease.container)
+            yield answer
 
     async def _lease(
         self,
@@ -92,6 +93,34 @@ class Pipeline:
                 model, keep_alive=answering.keep_alive, on_wait=on_wait, may_load=access.autoload
             )
         )
+
+    async def _answer(
+        self, held: AsyncExitStack, lease: Lease, choices: Sequence[Choice], answering: Answering
+    ) -> Answer:
+        """Start all jobs; `held` holds them."""
+        ignored = self._ignored(answering, lease)
+        with translated():
+            outputs = [
+                await held.enter_async_context(lease.container.generate(choice.job))
+                for choice in choices
+            ]
+        source = choices[0].deltas(outputs[0])
+        if len(choices) > 1:
+            streams = Streams(await held.enter_async_context(companions()))
+            for choice, stream in zip(choices, outputs, strict=True):
+                streams.add(choice, stream)
+            source = streams.deltas()
+        return Answer(lease, ignored, choices, source)
+
+    def _ignored(self, answering: Answering, lease: Lease) -> tuple[str, ...]:
+        """The sampling parameters the client named and this engine lacks; in strict mode they are refused."""
+        able = lease.container.info.samplers
+        ignored = tuple(sorted(answering.sampling.values.wished() - able))
+        if ignored and self._strict:
+            raise InvalidRequest(
+                f"{lease.container.info.backend} can't apply {', '.join(ignored)}", param=ignored[0]
+            )
+        return ignored
 
 
 def _refuse_what_is_missing(request: ChatRequest) -> None:
@@ -153,53 +182,8 @@ def _varied(sampling: Sampling, variant: int) -> Sampling:
     return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
 
 
-def _echoes(
-    request: TextRequest, choices: Sequence[Choice], container: ModelContainer
-) -> tuple[Delta, ...]:
-    texts = [
+def _echoes(request: TextRequest, container: ModelContainer) -> tuple[str, ...]:
+    return tuple(
         prompt if isinstance(prompt, str) else container.detokenize(prompt)
         for prompt in request.prompts
-    ]
-    per_prompt = request.answering.n
-    return tuple(
-        Delta(choice.index, (Content(texts[choice.index // per_prompt]),)) for choice in choices
     )
-
-
-async def _answer(
-    held: AsyncExitStack,
-    lease: Lease,
-    choices: Sequence[Choice],
-    answering: Answering,
-    echoes: Sequence[Delta] = (),
-) -> Answer:
-    """Start all jobs; the caller's stack holds them."""
-    with translated():
-        outputs = [
-            await held.enter_async_context(lease.container.generate(choice.job))
-            for choice in choices
-        ]
-    if len(choices) == 1:
-        source = choices[0].deltas(outputs[0])
-    else:
-        streams = Streams(await held.enter_async_context(companions()))
-        for choice, stream in zip(choices, outputs, strict=True):
-            streams.add(choice, stream)
-        source = streams.deltas()
-    info = lease.container.info
-    return Answer(
-        model=lease.name,
-        backend=info.backend,
-        queued_seconds=lease.queued_seconds,
-        load_seconds=lease.load_seconds,
-        ignored=tuple(sorted(answering.sampling.values.wished() - info.samplers)),
-        choices=choices,
-        source=_after(echoes, source) if echoes else source,
-    )
-
-
-async def _after(first: Sequence[Delta], rest: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
-    for delta in first:
-        yield delta
-    async for delta in rest:
-        yield delta

@@ -1,5 +1,6 @@
 """The registry's time: seconds that never go back, and waiting for a moment that an event may forestall."""
 
+import time
 from typing import Protocol
 
 import anyio
@@ -16,10 +17,10 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The event loop's own clock."""
+    """The machine's monotonic clock; an engine's report asks for the time outside of any task."""
 
     def now(self) -> float:
-        return anyio.current_time()
+        return time.monotonic()
 
     async def wait(self, event: anyio.Event, until: float | None) -> None:
         seconds = None if until is None else max(0.0, until - self.now())

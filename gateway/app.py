@@ -1,0 +1,91 @@
+"""The wiring: configuration to a running server. Builds everything; everything else receives."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+
+from litestar import Litestar
+from litestar.config.cors import CORSConfig
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+
+from config.errors import ConfigError
+from config.settings import Config
+from gateway.errors import GatewayError
+from gateway.http.doorman import Doorman
+from gateway.http.openai_routes import ROUTES
+from gateway.http.problems import answer_gateway_error, answer_http_error, answer_mistake
+from gateway.http.services import Services
+from gateway.pipeline import Pipeline
+from gateway.registry import Registry
+
+OPEN_TO_ALL = (
+    "without API keys anybody who reaches the port could use this machine: "
+    "add `keys`, listen on 127.0.0.1, or set server.allow_open"
+)
+
+
+def build(config: Config, registry: Registry) -> Litestar:
+    """The ASGI application. The registry is entered and left by its lifespan. Raises ConfigError."""
+    refuse_open_door(config)
+    services = Services(
+        config=config,
+        registry=registry,
+        pipeline=Pipeline(registry, strict=config.server.strict_sampling),
+        doorman=Doorman(config.keys),
+    )
+    return Litestar(
+        route_handlers=list(ROUTES),
+        dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
+        exception_handlers={
+            GatewayError: answer_gateway_error,
+            HTTPException: answer_http_error,
+            Exception: answer_mistake,
+        },
+        lifespan=[_running(registry)],
+        cors_config=_cors(config),
+        request_max_body_size=config.server.max_body,
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def refuse_open_door(config: Config) -> None:
+    """Raises ConfigError when strangers could come in."""
+    server = config.server
+    if not config.keys and not server.allow_open and not is_loopback(server.host):
+        raise ConfigError("the configuration", "$.server.host", f"{server.host}: {OPEN_TO_ALL}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _giver(services: Services) -> Callable[[], Services]:
+    def give() -> Services:
+        return services
+
+    return give
+
+
+def _running(registry: Registry) -> Callable[[Litestar], object]:
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        async with registry:
+            yield
+
+    return lifespan
+
+
+def _cors(config: Config) -> CORSConfig | None:
+    """Key headers are named, because a page that may call must be able to send its key."""
+    if not config.server.cors_origins:
+        return None
+    return CORSConfig(
+        allow_origins=list(config.server.cors_origins),
+        allow_headers=["authorization", "content-type", "x-admin-key", "x-api-key", "x-csrf-token"],
+    )

@@ -1,0 +1,81 @@
+"""The command: argv -> config -> serve."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+import bundled
+from backends.protocol import Sampling
+from config.errors import ConfigError
+from config.loader import load_config
+from config.settings import Config, ModelConfig
+from gateway.app import build
+from gateway.journal import configure
+from gateway.registry import Library, Registry
+from gateway.server import Server, greeting, run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `roundhouse`. Returns the exit status: 2 for a mistake in arguments or configuration."""
+    arguments = parser().parse_args(argv)
+    try:
+        return serve(arguments)
+    except ConfigError as error:
+        print(f"roundhouse: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments."""
+    root = argparse.ArgumentParser(prog="roundhouse", description=__doc__)
+    root.add_argument("--version", action="version", version=f"roundhouse {version('roundhouse')}")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("serve", help="serve models on an OpenAI-style endpoint")
+    command.add_argument("models", nargs="*", metavar="MODEL", type=Path, help="a .gguf file or a model folder")
+    command.add_argument("--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml")
+    command.add_argument("--host", help="address to listen on")
+    command.add_argument("--port", help="port to listen on; 0 takes a free one")
+    return root
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Build everything and serve. Raises ConfigError."""
+    overrides = {
+        f"server.{name}": value
+        for name in ("host", "port")
+        if (value := getattr(arguments, name)) is not None
+    }
+    config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
+    config = with_models(config, arguments.models)
+    configure(config.log)
+    registry = Registry(Library(config), config)
+    app = build(config, registry)
+    return run(Server(app, config.server, registry, greeting(first_model(config, registry))))
+
+
+def with_models(config: Config, paths: Sequence[Path]) -> Config:
+    """The models named on the command line come first; with none at all the bundled one is served."""
+    if not paths and not config.models and not config.model_dirs:
+        paths = [bundled.GGUF]
+    named = tuple(ModelConfig(name=name_of(path), path=str(path.resolve())) for path in paths)
+    taken = {model.name for model in config.models}
+    if clash := [model.name for model in named if model.name in taken]:
+        raise ConfigError("the command line", "MODEL", f"{clash[0]} is in the configuration too")
+    return msgspec.structs.replace(config, models=named + config.models)
+
+
+def name_of(path: Path) -> str:
+    """A model's name when only its path is given. Raises ConfigError when there is nothing at the path."""
+    if not path.exists():
+        raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
+    return path.name.removesuffix(".gguf").removesuffix(".script.json")
+
+
+def first_model(config: Config, registry: Registry) -> str:
+    """The model the greeting names."""
+    return config.default_model or next(iter(m.name for m in config.models), "") or registry.resolve("").name

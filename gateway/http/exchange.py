@@ -1,0 +1,126 @@
+"""One answer on its way to one client, as an ASGI response.
+
+It owns the pipeline's context, in the request's own task: when the client leaves, its scope is cancelled, the
+jobs leave the device and the lease is given back, in that order, before the call returns.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import anyio
+import structlog
+from litestar.types import Receive, Scope, Send
+
+from gateway.answer import Delta, Usage
+from gateway.answering import Answer
+from gateway.errors import GatewayError, InternalError
+from gateway.http.plain import Plain
+from gateway.http.stream import EventStream
+from gateway.pipeline import OnWait
+from gateway.tasks import companions
+
+log = structlog.get_logger()
+
+
+class Reply(Protocol):
+    """A dialect's reply to one request: frames of a stream, or one whole body."""
+
+    def opening(self) -> bytes: ...
+
+    def delta(self, delta: Delta) -> bytes: ...
+
+    def closing(self, usage: Usage) -> bytes: ...
+
+    def failed(self, error: GatewayError) -> bytes: ...
+
+    def add(self, delta: Delta) -> None: ...
+
+    def whole(self, usage: Usage) -> bytes: ...
+
+
+class Exchange:
+    """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who answers."""
+
+    def __init__(
+        self,
+        open_answer: Callable[[OnWait], AbstractAsyncContextManager[Answer]],
+        reply_to: Callable[[Answer], Reply],
+        failed: Callable[[GatewayError], bytes],
+        *,
+        stream: bool,
+        headers: Mapping[str, str],
+        quiet: float,
+    ) -> None:
+        self._open_answer = open_answer
+        self._reply_to = reply_to
+        self._failed = failed
+        self._stream = stream
+        self._headers = headers
+        self._quiet = quiet
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises GatewayError as long as nothing has been sent."""
+        async with companions() as tasks:
+            tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
+            if self._stream:
+                events = EventStream(send, self._headers, self._quiet)
+                tasks.start_soon(events.keep_alive)
+                await self._tell(events)
+            else:
+                body = await self._whole()
+                await body(scope, receive, send)
+
+    async def _tell(self, events: EventStream) -> None:
+        try:
+            async with self._open_answer(events.wait) as answer:
+                reply = self._reply_to(answer)
+                await events.begin(_about(answer))
+                await events.write(reply.opening())
+                async for delta in answer.deltas():
+                    if frames := reply.delta(delta):
+                        await events.write(frames)
+                closing = reply.closing(answer.usage())
+            await events.end(closing)
+        except Exception as error:
+            if not events.began:
+                raise
+            await events.end(self._failed(_told(error)))
+
+    async def _whole(self) -> Plain:
+        async with self._open_answer(_say_nothing) as answer:
+            reply = self._reply_to(answer)
+            async for delta in answer.deltas():
+                reply.add(delta)
+            body = reply.whole(answer.usage())
+            return Plain(body, headers={**self._headers, **_about(answer)})
+
+
+def _say_nothing(_news: object) -> None:
+    """A client that gets one whole body hears nothing while it waits."""
+
+
+def _told(error: Exception) -> GatewayError:
+    if isinstance(error, GatewayError):
+        return error
+    log.error("stream failed", exc_info=error)
+    return InternalError("The server made a mistake; its log tells more.")
+
+
+def _about(answer: Answer) -> Mapping[str, str]:
+    """Who answers and what it took: the `x-roundhouse-*` headers; times in seconds."""
+    about = {
+        "x-roundhouse-model": answer.model,
+        "x-roundhouse-backend": answer.backend,
+        "x-roundhouse-queue-time": f"{answer.queued_seconds:.3f}",
+        "x-roundhouse-load-time": f"{answer.load_seconds:.3f}",
+    }
+    if answer.ignored:
+        about["x-roundhouse-ignored"] = ", ".join(answer.ignored)
+    return about
+
+
+async def _cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

@@ -1,0 +1,97 @@
+"""OpenAI's routes: chat, completions, models. The same without `/v1`, because some clients leave it out."""
+
+import time
+import uuid
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.dialects import openai
+from gateway.errors import ModelNotFound
+from gateway.http.cards import card
+from gateway.http.exchange import Exchange
+from gateway.http.plain import Plain
+from gateway.http.services import Services
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@post(["/v1/chat/completions", "/chat/completions"])
+async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
+    """A conversation goes on."""
+    access = services.doorman.admit(request.headers)
+    exchange = openai.read_chat(await request.body())
+    request_id, created = new_id(request), int(time.time())
+    return Exchange(
+        lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
+        lambda answer: openai.ChatReply(
+            exchange, id=f"chatcmpl-{request_id}", created=created, model=answer.model
+        ),
+        openai.error_event,
+        stream=exchange.stream,
+        headers={"x-request-id": request_id},
+        quiet=services.config.server.keep_alive_comment,
+    )
+
+
+@post(["/v1/completions", "/completions"])
+async def completions(request: AnyRequest, services: Services) -> ASGIApp:
+    """A text goes on."""
+    access = services.doorman.admit(request.headers)
+    exchange = openai.read_text(await request.body())
+    request_id, created = new_id(request), int(time.time())
+    return Exchange(
+        lambda on_wait: services.pipeline.text(exchange.request, access, on_wait),
+        lambda answer: openai.TextReply(
+            exchange,
+            id=f"cmpl-{request_id}",
+            created=created,
+            model=answer.model,
+            echoes=answer.echoes or None,
+        ),
+        openai.error_event,
+        stream=exchange.stream,
+        headers={"x-request-id": request_id},
+        quiet=services.config.server.keep_alive_comment,
+    )
+
+
+@get(["/v1/models", "/models"])
+async def models(request: AnyRequest, services: Services) -> ASGIApp:
+    """All models the caller may use."""
+    access = services.doorman.admit(request.headers)
+    return Plain(openai.model_list([card(status) for status in visible(services, access)]))
+
+
+@get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
+async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
+    """One model; its id may hold slashes, encoded or not."""
+    access = services.doorman.admit(request.headers)
+    name = services.registry.resolve(str(model_id).removeprefix("/")).name
+    access.require_model(name)
+    for status in visible(services, access):
+        if status.id == name:
+            return Plain(openai.model_card(card(status)))
+    raise ModelNotFound(f"The model '{name}' does not exist.", param="model")
+
+
+@get("/health")
+async def health() -> ASGIApp:
+    """The process lives and its event loop turns."""
+    return Plain(b'{"status":"ok"}')
+
+
+def visible(services: Services, access: Access) -> list[Any]:
+    """The states of the models the caller may use."""
+    return [status for status in services.registry.statuses() if access.allows(status.id)]
+
+
+def new_id(request: AnyRequest) -> str:
+    """The client's own request id, or a new one."""
+    given = request.headers.get("x-request-id", "")
+    return given if 0 < len(given) <= 64 and given.isascii() and given.isprintable() else uuid.uuid4().hex  # noqa: PLR2004 - longer is no id
+
+
+ROUTES = (chat_completions, completions, models, model, health)

@@ -1,0 +1,68 @@
+"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of ours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException
+
+from gateway.dialects.openai import error_body
+from gateway.errors import (
+    GatewayError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+)
+
+log = structlog.get_logger()
+
+
+def answer_gateway_error(_request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+    """The error says itself what it is."""
+    return problem(error)
+
+
+def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """What Litestar refuses before a handler sees it."""
+    return problem(translate(request, error))
+
+
+def answer_mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """A mistake of ours: told in full in the log, in general to the client."""
+    log.error("request failed", path=request.url.path, exc_info=error)
+    return problem(InternalError("The server made a mistake; its log tells more."))
+
+
+def problem(error: GatewayError) -> Response[bytes]:
+    """The response for `error`."""
+    return Response(
+        error_body(error),
+        status_code=error.status_hint,
+        media_type=MediaType.JSON,
+        headers=dict(headers(error)),
+    )
+
+
+def headers(error: GatewayError) -> Mapping[str, str]:
+    """When to come again, and whether an OpenAI client should try by itself."""
+    if error.retry_after is not None:
+        return {"retry-after": str(max(1, round(error.retry_after)))}
+    # A client that retries a request that can't succeed only makes its user wait.
+    return {"x-should-retry": "false"} if error.status_hint >= 500 else {}  # noqa: PLR2004 - server errors
+
+
+def translate(request: Request[Any, Any, Any], error: HTTPException) -> GatewayError:
+    """Litestar's refusal in our words."""
+    match error.status_code:
+        case 404:
+            return NotFound(f"Unknown request URL: {request.method} {request.url.path}.")
+        case 405:
+            return MethodNotAllowed(f"{request.method} is not allowed for {request.url.path}.")
+        case 413:
+            return TooLarge("The request body is larger than this server takes (server.max_body).")
+        case status if status < 500:  # noqa: PLR2004 - client errors
+            return InvalidRequest(error.detail)
+    return InternalError(error.detail)
