@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.splitter.formats import HERMES_JSON, PLAIN, THINK_TEXT
+from gateway.splitter.formats import FORMATS
 from gateway.splitter.syntax import Format
 
 
@@ -25,10 +25,10 @@ def recognise(
     """The format of a model, from its chat template, its special tokens and its type."""
     text = template or " ".join(control_tokens)
     if "<tool_call>" in text:
-        return Recognised(HERMES_JSON, "the chat template contains '<tool_call>'")
+        return Recognised(FORMATS["hermes_json"], "the chat template contains '<tool_call>'")
     if "<think" in text:
-        return Recognised(THINK_TEXT, "the chat template contains '<think'")
-    return Recognised(PLAIN, "nothing in the chat template is known")
+        return Recognised(FORMATS["think_text"], "the chat template contains '<think'")
+    return Recognised(FORMATS["plain"], "nothing in the chat template is known")
 
 
 def starts_in_reasoning(format: Format, prompt_tail: str) -> bool:

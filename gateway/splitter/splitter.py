@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
-from gateway.splitter import payloads
+from gateway.splitter.payloads import choice
 from gateway.splitter.calls import Calls
 from gateway.splitter.phases import Action, Phase, Step, phase_tables
 from gateway.splitter.reading import Malformed, Parsing, Reader
@@ -172,7 +172,7 @@ class Splitter:
         before = self._calls.count
         self._reader.keep(opener)
         try:
-            yield from payloads.parse(self._reader, self._calls, syntax, opener)
+            yield from choice.parse(self._reader, self._calls, syntax, opener)
         except Malformed as fault:
             self._give_up(fault, opener)
         if self._calls.count > before:

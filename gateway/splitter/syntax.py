@@ -1,7 +1,7 @@
 """The vocabulary of the format table: how a family marks its phases and writes its calls. Data only."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -49,7 +49,126 @@ class JsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     at_start: bool = False
 
 
-Syntax: TypeAlias = JsonCalls
+class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as a name, then the arguments as a JSON object.
+
+    `openers` begin a section, or at once a call where they are in `call_opens` too. `name_ends` and the closers
+    may be missing. `id_end`: an id stands before the name and ends so. `id_opens`: an id follows the name.
+    `numbered`: the name is written `functions.N:3`, which is the call's id. `or_array`: how an array is read.
+    """
+
+    openers: tuple[str, ...]
+    closers: tuple[str, ...] = ()
+    call_opens: tuple[str, ...]
+    call_closes: tuple[str, ...] = ()
+    name_prefixes: tuple[str, ...] = ()
+    name_ends: tuple[str, ...] = ()
+    id_end: str = ""
+    id_opens: tuple[str, ...] = ()
+    fences: tuple[str, ...] = ()
+    numbered: bool = False
+    or_array: JsonCalls | None = None
+    at_start: bool = False
+
+
+Typing: TypeAlias = Literal["schema", "string", "type"]
+
+
+class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as elements with one element a parameter: `<invoke name="N"><parameter name="K">V</parameter></invoke>`.
+
+    A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what tells a value's type:
+    the tool's schema, or the attribute of that name (`string="true"`, `type="number"`). `trims_newline`: one newline
+    at each side of a value is markup.
+    """
+
+    openers: tuple[str, ...]
+    closers: tuple[str, ...] = ()
+    before_call: tuple[str, ...] = ()
+    call_opens: tuple[str, ...]
+    head_ends: tuple[str, ...] = (">",)
+    call_closes: tuple[str, ...]
+    after_call: tuple[str, ...] = ()
+    parameter_opens: tuple[str, ...]
+    parameter_closes: tuple[str, ...]
+    name_attributes: tuple[str, ...] = ("name",)
+    typing: Typing = "schema"
+    trims_newline: bool = False
+    at_start: bool = False
+
+
+class KeyValueCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as a name and pairs of a key element and a value element, typed by the tool's schema."""
+
+    openers: tuple[str, ...]
+    closers: tuple[str, ...] = ()
+    call_opens: tuple[str, ...]
+    call_closes: tuple[str, ...]
+    name_ends: tuple[str, ...] = ()
+    key_opens: tuple[str, ...]
+    key_closes: tuple[str, ...]
+    value_opens: tuple[str, ...]
+    value_closes: tuple[str, ...]
+    at_start: bool = False
+
+
+class NestedElementCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as nested elements named after their keys, lists as `<item>`; every tag begins with `prefix`."""
+
+    openers: tuple[str, ...]
+    prefix: str
+    section: str
+    call: str
+    at_start: bool = False
+
+
+class BareDictCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as `call:N{key:value,..}` with bare keys and strings between `quote` marks, which know no escapes."""
+
+    openers: tuple[str, ...]
+    closers: tuple[str, ...]
+    quote: str
+    at_start: bool = False
+
+
+class PythonicCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls as Python writes them: `[f(a='x', b=1), g()]`, the brackets optional unless `needs_list`."""
+
+    openers: tuple[str, ...] = ()
+    closers: tuple[str, ...] = ()
+    needs_list: bool = False
+    method: str = ""  # what follows the name of a builtin tool: `brave_search.call(..)`
+    at_start: bool = False
+
+
+Syntax: TypeAlias = (
+    JsonCalls
+    | NamedJsonCalls
+    | ElementCalls
+    | KeyValueCalls
+    | NestedElementCalls
+    | BareDictCalls
+    | PythonicCalls
+)
+
+
+class Headers(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages with a header that says what their body is.
+
+    A header runs from one of `openers` (or from `starts` where the output begins) to `end`. `recipient` finds the
+    function called, `channel` the kind of text, both as regular expressions with one group; `reasoning` and `content`
+    are channels, anything else is dropped.
+    """
+
+    openers: tuple[str, ...]
+    starts: tuple[str, ...]
+    end: str
+    recipient: str
+    foreign: str
+    channel: str
+    reasoning: frozenset[str]
+    content: frozenset[str]
+    body_ends: tuple[str, ...]
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +184,13 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[str, ...]
     reasoning: ReasoningMarkers | None = None
     syntaxes: tuple[Syntax, ...] = ()
+    headers: Headers | None = None
     shell_opens: tuple[str, ...] = ()
     shell_closes: tuple[str, ...] = ()
     special_tokens: bool = False
     calls_end_reasoning: bool = False
     ids: IdStyle = "openai"
+    implied_opener: str = ""  # what the prompt ends with and belongs to the output
 
 
 FormatTable: TypeAlias = Mapping[str, Format]

@@ -156,17 +156,22 @@ def _four_digits(reader: Reader) -> Parsing[str]:
 
 def decoded(inside: str) -> str:
     """The text of a JSON string given without its quotes."""
-    text: str = json.loads(f'"{inside}"')
-    return text
+    return without_lone_surrogates(json.loads(f'"{inside}"'))
+
+
+def without_lone_surrogates(text: str) -> str:
+    """`text` with pairs of surrogates joined and half ones replaced, so that it can be encoded."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def is_object(text: str) -> bool:
     """`text` is a JSON object and nothing else."""
     try:
-        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+        return isinstance(json.loads(text, parse_constant=refuse), dict)
     except (ValueError, RecursionError):
         return False
 
 
-def _refuse(constant: str) -> None:
+def refuse(constant: str) -> None:
+    """For `json.loads(parse_constant=)`: NaN and Infinity are no JSON."""
     raise ValueError(f"{constant} is no JSON")

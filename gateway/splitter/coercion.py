@@ -1,0 +1,133 @@
+"""Text to JSON by a tool's schema, for syntaxes that write every value as bare text.
+
+The rules: among the declared types the first that fits of null, integer, number, boolean, object, array, string.
+A declared string is the text untouched; what fits no declared type, or has none, is a string. Nothing is dropped.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from gateway.splitter.payloads import json_text
+
+Schema: TypeAlias = Mapping[str, Any]
+
+STRING = frozenset({"string"})
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_INTEGER = re.compile(r"[+-]?\d+(?:\.0+)?", re.ASCII)
+_ORDER = ("null", "integer", "number", "boolean", "object", "array")
+_TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+
+
+def property_of(schema: Schema, key: str) -> Schema:
+    """The schema of a property; empty where none is declared."""
+    properties = schema.get("properties")
+    found = properties.get(key) if isinstance(properties, Mapping) else None
+    return _resolved(found, schema)
+
+
+def items_of(schema: Schema) -> Schema:
+    """The schema of an array's items; empty where none is declared."""
+    return _resolved(schema.get("items"), schema)
+
+
+def _resolved(schema: Any, root: Schema) -> Schema:
+    """A subschema with the definitions of its root, and a `$ref` into them followed."""
+    if not isinstance(schema, Mapping):
+        return {}
+    definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    for _ in range(10):  # a reference may lead to another; a circle ends here
+        target: Any = {**definitions, **schema}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return {**definitions, **schema}
+        for step in reference.removeprefix("#/").split("/"):
+            target = target.get(step) if isinstance(target, Mapping) else None
+        if not isinstance(target, Mapping):
+            return {}
+        schema = target
+    return {}
+
+
+def types_of(schema: Schema) -> frozenset[str]:
+    """The types a schema declares, directly or by its alternatives, values or keywords; {"string"} if none."""
+    return frozenset(_declared(schema, 5)) or STRING
+
+
+def _declared(schema: Any, depth: int) -> set[str]:
+    if not isinstance(schema, Mapping) or not depth:
+        return set()
+    types: set[str] = set()
+    match schema.get("type"):
+        case str(single):
+            types.add(single)
+        case list(several):
+            types.update(kind for kind in several if isinstance(kind, str))
+    if schema.get("nullable") is True:
+        types.add("null")
+    if types - {"null"}:
+        return types
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        alternatives = schema.get(keyword)
+        for alternative in alternatives if isinstance(alternatives, list) else ():
+            types |= _declared(_resolved(alternative, schema), depth - 1)
+    values = [*schema["enum"]] if isinstance(schema.get("enum"), list) else []
+    values += [schema["const"]] if "const" in schema else []
+    types.update(_TYPE_OF.get(type(value), "null") for value in values)
+    types.update({"object"} if "properties" in schema else ())
+    types.update({"array"} if "items" in schema else ())
+    return types
+
+
+def coerce(text: str, types: frozenset[str]) -> str:
+    """`text` as JSON text of one of `types`; as a JSON string where none fits."""
+    stripped = text.strip()
+    for kind in _ORDER:
+        if kind in types and (value := _as(kind, stripped)) is not None:
+            return value
+    return f'"{json_text.escaped(text)}"'
+
+
+def guess(text: str) -> str:
+    """`text` as the JSON it is; as a JSON string if it is none."""
+    try:
+        json.loads(text, parse_constant=json_text.refuse)
+    except (ValueError, RecursionError):
+        return f'"{json_text.escaped(text)}"'
+    return text.strip()
+
+
+def _as(kind: str, text: str) -> str | None:
+    match kind:
+        case "null":
+            return "null" if text.lower() in ("null", "none") else None
+        case "integer":
+            return json_text.number(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
+        case "number":
+            return json_text.number(text)
+        case "boolean":
+            return _BOOLEANS.get(text.lower())
+        case "object":
+            return _literal(text, dict)
+        case _:
+            return _literal(text, list)
+
+
+def _literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | None:
+    """An object or array as JSON, or as Python writes it."""
+    try:
+        value = json.loads(text, parse_constant=json_text.refuse)
+    except (ValueError, RecursionError):
+        return _python_literal(text, kind)
+    return text if isinstance(value, kind) else None
+
+
+def _python_literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | None:
+    try:
+        value = ast.literal_eval(text)
+        written = json.dumps(value, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+    return written if isinstance(value, kind) else None

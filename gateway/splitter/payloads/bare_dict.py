@@ -1,0 +1,114 @@
+"""Calls as `call:N{key:value,..}` with bare keys and quote marks without escapes: Gemma 4 and FunctionGemma."""
+
+import re
+
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.calls import Calls
+from gateway.splitter.markers import Markers
+from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads.element_values import closing
+from gateway.splitter.payloads.named_json import NAME
+from gateway.splitter.reading import CutShort, Parsing, Reader
+from gateway.splitter.syntax import BareDictCalls
+
+_KEY = re.compile(r"[^:{}\[\],<]*")
+_BARE = re.compile(r"[^{}\[\],<]*")
+
+
+def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
+    """Reads the call that follows the opener, with its closer, which may be missing."""
+    yield from reader.space()
+    yield from reader.expect("call:")
+    name = (yield from reader.run(NAME)).removesuffix(":")
+    yield from reader.space()
+    yield from reader.expect("{")
+    writer = calls.open(name)
+    writer.open("{")
+    yield from _Dict(reader, writer, syntax.quote).members()
+    calls.close()
+    yield from reader.space()
+    yield from reader.accept(syntax.closers)
+
+
+class _Dict:
+    """Copies values to a writer."""
+
+    def __init__(self, reader: Reader, writer: ArgumentsWriter, quote: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._quote = quote
+        self._quotes: Markers = closing((quote,), "")
+
+    def members(self) -> Parsing[None]:
+        """Copies the rest of an object after its "{"."""
+        reader = self._reader
+        while True:
+            yield from reader.space()
+            if (yield from reader.accept(("}",))):
+                break
+            self._writer.key((yield from self._key()))
+            yield from reader.space()
+            yield from reader.expect(":")
+            yield from reader.space()
+            yield from self._value()
+            yield from reader.space()
+            if (yield from reader.expect(",", "}")) == "}":
+                break
+        self._writer.close()
+
+    def _items(self) -> Parsing[None]:
+        while True:
+            yield from self._reader.space()
+            if (yield from self._reader.accept(("]",))):
+                break
+            yield from self._value()
+            yield from self._reader.space()
+            if (yield from self._reader.expect(",", "]")) == "]":
+                break
+        self._writer.close()
+
+    def _key(self) -> Parsing[str]:
+        """A key, bare or in quote marks, as the inside of a JSON string."""
+        if not (yield from self._reader.accept((self._quote,))):
+            return json_text.escaped((yield from self._reader.run(_KEY)).strip().strip("\"'"))
+        parts: list[str] = []
+        yield from self._quoted(parts)
+        return json_text.escaped("".join(parts))
+
+    def _quoted(self, parts: list[str]) -> Parsing[None]:
+        if not (yield from self._reader.until(self._quotes, parts.append)):
+            raise CutShort("a string is not closed")
+
+    def _value(self) -> Parsing[None]:
+        reader, writer = self._reader, self._writer
+        match (yield from reader.accept((self._quote, "{", "[", '"'))):
+            case "{":
+                writer.open("{")
+                yield from self.members()
+            case "[":
+                writer.open("[")
+                yield from self._items()
+            case '"':
+                writer.begin_string()
+                yield from json_text.copy_string(reader, writer.string)
+                writer.end_string()
+            case "":
+                yield from self._bare()
+            case _:
+                yield from self._string()
+
+    def _string(self) -> Parsing[None]:
+        self._writer.begin_string()
+        closed = yield from self._reader.until(
+            self._quotes, lambda text: self._writer.string(json_text.escaped(text))
+        )
+        if not closed:
+            raise CutShort("a string is not closed")
+        self._writer.end_string()
+
+    def _bare(self) -> Parsing[None]:
+        """A number or word; any other bare text is a string."""
+        text = (yield from self._reader.run(_BARE)).strip()
+        if not text or (self._reader.ended and self._reader.drained):
+            raise self._reader.fault("no value")
+        self._writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')

@@ -1,0 +1,75 @@
+"""The value of an element: everything up to its own close tag, as a JSON value of the right type.
+
+A close tag counts only where structure follows it or the output ends; elsewhere it is part of the value. A value
+of type string streams as it arrives; of any other type it has to be whole before it can be JSON.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import msgspec
+
+from gateway.splitter import coercion
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.markers import Markers
+from gateway.splitter.payloads import json_text
+from gateway.splitter.reading import CutShort, Parsing, Reader
+
+_CDATA_OPEN, _CDATA_CLOSE = "<![CDATA[", "]]>"
+
+
+class Border(msgspec.Struct, frozen=True):
+    """How values of a syntax end: by one of `closes`, before one of `followers`."""
+
+    closes: tuple[str, ...]
+    followers: tuple[str, ...]
+    trims_newline: bool = False
+
+
+def copy_value(
+    reader: Reader, writer: ArgumentsWriter, border: Border, convert: Callable[[str], str] | None
+) -> Parsing[None]:
+    """Copies a value to `writer`; `convert` makes JSON of its whole text, None streams it as a string.
+
+    Raises CutShort if the output ends inside the value.
+    """
+    markers = yield from _markers(reader, border)
+    if convert is None:
+        writer.begin_string()
+        yield from _text(reader, markers, border, lambda text: writer.string(json_text.escaped(text)))
+        writer.end_string()
+    else:
+        parts: list[str] = []
+        yield from _text(reader, markers, border, parts.append)
+        writer.scalar(convert("".join(parts)))
+
+
+def converter(types: frozenset[str]) -> Callable[[str], str] | None:
+    """The conversion to one of the declared types; None for text that is a string whatever it holds."""
+    return None if types == coercion.STRING else lambda text: coercion.coerce(text, types)
+
+
+def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
+    if (yield from reader.accept((_CDATA_OPEN,))):
+        return closing(border.closes, _CDATA_CLOSE)
+    if border.trims_newline and (yield from reader.accept(("\n",))):
+        return closing(border.closes, "\n")
+    return closing(border.closes, "")
+
+
+@lru_cache(maxsize=256)
+def closing(closes: tuple[str, ...], before: str) -> Markers:
+    """The close tags, each also with what may stand `before` it as markup."""
+    return Markers((*closes, *(before + close for close in closes)))
+
+
+def _text(
+    reader: Reader, markers: Markers, border: Border, sink: Callable[[str], None]
+) -> Parsing[None]:
+    """Hands the value's text to `sink`."""
+    while close := (yield from reader.until(markers, sink)):
+        space = yield from reader.space()
+        if (yield from reader.looking_at(border.followers)) or not (yield from reader.peek()):
+            return
+        sink(close + space)
+    raise CutShort("the output ended inside a value")

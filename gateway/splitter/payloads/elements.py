@@ -1,0 +1,105 @@
+"""Calls as elements with one element a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3 and others."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from gateway.splitter import coercion
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.calls import Calls
+from gateway.splitter.payloads import element_values, json_text, sections
+from gateway.splitter.payloads.element_values import Border
+from gateway.splitter.reading import Malformed, Parsing, Reader
+from gateway.splitter.syntax import ElementCalls
+
+_HEAD = re.compile(r"[^<>\n]*")
+_ATTRIBUTE = re.compile(r"""([\w-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+))""")
+
+
+def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
+    """Reads a section of calls, or the one that `opener` begins."""
+    yield from sections.parse(
+        reader,
+        opener,
+        syntax.call_opens,
+        syntax.closers,
+        lambda: _Call(reader, calls, syntax).parse(),
+        syntax.before_call,
+    )
+
+
+def border_of(syntax: ElementCalls) -> Border:
+    """A parameter ends before another, or before anything that ends the call."""
+    followers = (*syntax.parameter_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
+    return Border(syntax.parameter_closes, followers, syntax.trims_newline)
+
+
+class _Call:
+    """One call, read after the text that opens it."""
+
+    def __init__(self, reader: Reader, calls: Calls, syntax: ElementCalls) -> None:
+        self._reader = reader
+        self._calls = calls
+        self._syntax = syntax
+        self._border = border_of(syntax)
+        self._writer: ArgumentsWriter | None = None
+
+    def parse(self) -> Parsing[None]:
+        reader, syntax = self._reader, self._syntax
+        head = yield from self._head()
+        self._name = self._named(head)
+        while True:
+            yield from reader.space()
+            if (yield from reader.accept(syntax.parameter_opens)):
+                yield from self._parameter()
+            elif (yield from reader.accept(syntax.call_closes)):
+                break
+            elif (yield from self._ends_unclosed()):
+                break
+            else:
+                raise reader.fault("neither a parameter nor the end of the call")
+        if self._writer is None:
+            self._calls.open(self._name)
+        self._calls.close()
+        yield from reader.space()
+        yield from reader.accept(syntax.after_call)
+
+    def _ends_unclosed(self) -> Parsing[bool]:
+        """The call's own end is missing, but everything in it is whole."""
+        if self._writer is None and not self._calls.knows(self._name):
+            return False
+        outer = (*self._syntax.closers, *self._syntax.call_opens, *self._syntax.after_call)
+        return bool((yield from self._reader.looking_at(outer))) or not (yield from self._reader.peek())
+
+    def _parameter(self) -> Parsing[None]:
+        head = yield from self._head()
+        if self._writer is None:
+            self._writer = self._calls.open(self._name)
+            self._writer.open("{")
+        key = self._named(head)
+        self._writer.key(json_text.escaped(key))
+        convert = self._converter(key, head)
+        yield from element_values.copy_value(self._reader, self._writer, self._border, convert)
+
+    def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
+        match self._syntax.typing:
+            case "schema":
+                schema = self._calls.schema(self._name)
+                types = coercion.types_of(coercion.property_of(schema, key))
+                return element_values.converter(types)
+            case "string":
+                return None if head.get("string") == "true" else coercion.guess
+            case "type":
+                return element_values.converter(frozenset({head.get("type", "string")}))
+
+    def _head(self) -> Parsing[dict[str, str]]:
+        """The rest of an opening tag: its attributes, or the bare name under ""."""
+        text = yield from self._reader.run(_HEAD)
+        yield from self._reader.expect(*self._syntax.head_ends)
+        found = {match[1]: match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(text)}
+        return found or {"": text.strip().strip("\"'")}
+
+    def _named(self, head: Mapping[str, str]) -> str:
+        for attribute in ("", *self._syntax.name_attributes):
+            if attribute in head:
+                return head[attribute].strip()
+        raise Malformed("an element without a name")

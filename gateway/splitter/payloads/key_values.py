@@ -1,0 +1,57 @@
+"""Calls as a name and pairs of key and value elements: GLM and Hunyuan 3."""
+
+import re
+
+from gateway.splitter import coercion
+from gateway.splitter.calls import Calls
+from gateway.splitter.payloads import element_values, json_text, sections
+from gateway.splitter.payloads.element_values import Border
+from gateway.splitter.payloads.named_json import NAME
+from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.syntax import KeyValueCalls
+
+_KEY = re.compile(r"[^<]*")
+
+
+def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> Parsing[None]:
+    """Reads a section of calls, or the one that `opener` begins."""
+    yield from sections.parse(
+        reader, opener, syntax.call_opens, syntax.closers, lambda: _call(reader, calls, syntax)
+    )
+
+
+def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
+    yield from reader.space()
+    name = yield from reader.run(NAME)
+    yield from reader.space()
+    yield from reader.accept(syntax.name_ends)
+    yield from reader.space()
+    if (yield from reader.accept(syntax.key_opens)):
+        yield from _pairs(reader, calls, syntax, name)
+    elif not calls.knows(name) or not (yield from reader.looking_at(syntax.call_closes)):
+        raise reader.fault(f"{name[:60]!r} is followed by no argument and no end")
+    else:
+        calls.open(name)
+    calls.close()
+    yield from reader.accept(syntax.call_closes)
+
+
+def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:
+    """The arguments, read after the first key's opening tag, up to what is no pair."""
+    followers = (*syntax.key_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
+    border = Border(syntax.value_closes, followers)
+    writer = calls.open(name)
+    writer.open("{")
+    while True:
+        key = (yield from reader.run(_KEY)).strip()
+        yield from reader.expect(*syntax.key_closes)
+        yield from reader.space()
+        yield from reader.expect(*syntax.value_opens)
+        types = coercion.types_of(coercion.property_of(calls.schema(name), key))
+        writer.key(json_text.escaped(key))
+        yield from element_values.copy_value(
+            reader, writer, border, element_values.converter(types)
+        )
+        yield from reader.space()
+        if not (yield from reader.accept(syntax.key_opens)):
+            return

@@ -1,0 +1,114 @@
+"""Calls as nested elements named after their keys: MiniMax-M3. Types come from the schema, nesting from the tags."""
+
+import re
+
+from gateway.splitter import coercion
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.calls import Calls
+from gateway.splitter.coercion import Schema
+from gateway.splitter.markers import Markers
+from gateway.splitter.payloads import json_text, sections
+from gateway.splitter.payloads.element_values import closing
+from gateway.splitter.reading import CutShort, Malformed, Parsing, Reader
+from gateway.splitter.syntax import NestedElementCalls
+
+_TAG = re.compile(r"[^<>]*")
+_CALL = re.compile(r"""\s*name\s*=\s*["']?([^"'<>]+)["']?\s*""")
+_ITEM = "item"
+
+
+def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str) -> Parsing[None]:
+    """Reads a section of calls."""
+    yield from sections.parse(
+        reader,
+        opener,
+        (f"{syntax.prefix}<{syntax.call}",),
+        (f"{syntax.prefix}</{syntax.section}>",),
+        lambda: _call(reader, calls, syntax),
+    )
+
+
+def _call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[None]:
+    head = yield from reader.run(_TAG)
+    yield from reader.expect(">")
+    if not (found := _CALL.fullmatch(head)):
+        raise Malformed("a call without a name")
+    yield from reader.space()
+    yield from reader.expect(syntax.prefix)
+    writer = calls.open(found[1])
+    writer.open("{")
+    yield from _Elements(reader, writer, syntax.prefix).children(
+        calls.schema(found[1]), syntax.call, in_array=False
+    )
+    calls.close()
+
+
+class _Elements:
+    """Copies nested elements to a writer."""
+
+    def __init__(self, reader: Reader, writer: ArgumentsWriter, prefix: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._prefix = prefix
+        self._prefixes: Markers = closing((prefix,), "")
+
+    def children(
+        self, schema: Schema, parent: str, *, in_array: bool, first: str = ""
+    ) -> Parsing[None]:
+        """Copies elements up to the close tag of `parent`. The prefix of the next tag, or `first`, is read."""
+        tag = first or (yield from self._tag())
+        while tag != f"/{parent}":
+            if tag.startswith("/"):
+                raise Malformed(f"</{tag[1:60]}> closes nothing")
+            if not in_array:
+                self._writer.key(json_text.escaped(tag))
+            inner = coercion.items_of(schema) if in_array else coercion.property_of(schema, tag)
+            yield from self._element(tag, inner)
+            yield from self._reader.space()
+            yield from self._reader.expect(self._prefix)
+            tag = yield from self._tag()
+        self._writer.close()
+
+    def _element(self, tag: str, schema: Schema) -> Parsing[None]:
+        """Copies the value of an element, read after its open tag, with its close tag."""
+        types = coercion.types_of(schema)
+        if types == coercion.STRING and "type" in schema:
+            yield from self._string(tag)
+            return
+        text: list[str] = []
+        if not (yield from self._reader.until(self._prefixes, text.append)):
+            raise CutShort("the output ended inside a value")
+        inner = yield from self._tag()
+        if inner == f"/{tag}":
+            self._writer.scalar(_whole("".join(text), types))
+            return
+        in_array = "array" in types or (inner == _ITEM and "object" not in types)
+        self._writer.open("[" if in_array else "{")
+        yield from self.children(schema, tag, in_array=in_array, first=inner)
+
+    def _string(self, tag: str) -> Parsing[None]:
+        self._writer.begin_string()
+        close = closing((f"{self._prefix}</{tag}>",), "")
+        found = yield from self._reader.until(
+            close, lambda text: self._writer.string(json_text.escaped(text))
+        )
+        if not found:
+            raise CutShort("the output ended inside a value")
+        self._writer.end_string()
+
+    def _tag(self) -> Parsing[str]:
+        """The next tag without its brackets; its prefix is read."""
+        yield from self._reader.expect("<")
+        tag = yield from self._reader.run(_TAG)
+        yield from self._reader.expect(">")
+        return tag
+
+
+def _whole(text: str, types: frozenset[str]) -> str:
+    """A value without elements inside: an empty object or array is one, else a scalar."""
+    if not text.strip():
+        if "object" in types:
+            return "{}"
+        if "array" in types:
+            return "[]"
+    return coercion.coerce(text, types)

@@ -1,0 +1,128 @@
+"""Python literals as models write them, copied to an ArgumentsWriter as JSON. Knows nothing of calls.
+
+Also JSON's true, false and null, which models mix in. The escapes are those of Python's string literals
+(Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does.
+"""
+
+import re
+from collections.abc import Callable
+
+from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.payloads import json_text
+from gateway.splitter.reading import Parsing, Reader
+
+_SIMPLE = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": "",
+    "\\": "\\", "'": "'", '"': '"',
+}  # fmt: skip
+_HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
+_OCTAL = re.compile(r"[0-7]")
+_HEX = re.compile(r"[0-9a-fA-F]")
+_PLAIN = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
+_QUOTES = ("'''", '"""', "'", '"')
+
+
+def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
+    """Copies one literal. Raises Malformed at what is none."""
+    match (yield from reader.peek()):
+        case "{":
+            reader.at += 1
+            writer.open("{")
+            yield from _members(reader, writer)
+        case "[" | "(" as bracket:
+            reader.at += 1
+            writer.open("[")
+            yield from _items(reader, writer, "]" if bracket == "[" else ")")
+        case "'" | '"':
+            writer.begin_string()
+            yield from _copy_string(reader, lambda text: writer.string(json_text.escaped(text)))
+            writer.end_string()
+        case _:
+            word = yield from reader.run(json_text.SCALAR)
+            value = json_text.scalar(word)
+            if value is None or (reader.ended and reader.drained):
+                raise reader.fault(f"{word[:60]!r} is no value")
+            writer.scalar(value)
+
+
+def _members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
+    """Copies the rest of a dict after its "{"."""
+    while True:
+        yield from reader.space()
+        if (yield from reader.accept(("}",))):
+            break
+        parts: list[str] = []
+        yield from _copy_string(reader, parts.append)
+        writer.key(json_text.escaped("".join(parts)))
+        yield from reader.space()
+        yield from reader.expect(":")
+        yield from reader.space()
+        yield from copy_value(reader, writer)
+        yield from reader.space()
+        if (yield from reader.expect(",", "}")) == "}":
+            break
+    writer.close()
+
+
+def _items(reader: Reader, writer: ArgumentsWriter, close: str) -> Parsing[None]:
+    """Copies the rest of a list or tuple after its bracket."""
+    while True:
+        yield from reader.space()
+        if (yield from reader.accept((close,))):
+            break
+        yield from copy_value(reader, writer)
+        yield from reader.space()
+        if (yield from reader.expect(",", close)) == close:
+            break
+    writer.close()
+
+
+def _copy_string(reader: Reader, sink: Callable[[str], None]) -> Parsing[None]:
+    """Hands over the text of a string literal, escapes decoded, never in the middle of one."""
+    quote = yield from reader.expect(*_QUOTES)
+    plain = _PLAIN[quote[0]]
+    while character := (yield from reader.peek()):
+        if character == "\\":
+            sink((yield from _escape(reader)))
+        elif found := plain.match(reader.text, reader.at):
+            reader.at = found.end()
+            sink(found.group())
+        elif (yield from reader.accept((quote,))):
+            return
+        else:
+            reader.at += 1  # one or two quotes inside a triple-quoted string
+            sink(character)
+    raise reader.fault("a string is not closed")
+
+
+def _escape(reader: Reader) -> Parsing[str]:
+    """The text of one escape sequence."""
+    reader.at += 1
+    if not (kind := (yield from reader.peek())):
+        raise reader.fault("an escape is not finished")
+    if _OCTAL.fullmatch(kind):
+        return chr(int((yield from _digits(reader, _OCTAL, 3)), 8))
+    reader.at += 1
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if kind not in _HEX_LENGTH:
+        return "\\" + kind
+    digits = yield from _digits(reader, _HEX, _HEX_LENGTH[kind])
+    if len(digits) < _HEX_LENGTH[kind] or int(digits, 16) > 0x10FFFF:
+        return f"\\{kind}{digits}"
+    return (yield from _paired(reader, chr(int(digits, 16))))
+
+
+def _paired(reader: Reader, unit: str) -> Parsing[str]:
+    """A character; of a surrogate and its other half, as JSON writes them, the one they make."""
+    if "\ud800" <= unit <= "\udbff" and (yield from reader.looking_at(("\\u",))):
+        unit += yield from _escape(reader)
+    return json_text.without_lone_surrogates(unit)
+
+
+def _digits(reader: Reader, digit: re.Pattern[str], most: int) -> Parsing[str]:
+    digits = ""
+    while len(digits) < most and digit.match((yield from reader.peek())):
+        digits += reader.text[reader.at]
+        reader.at += 1
+    return digits
