@@ -1,7 +1,9 @@
-"""Which backends there are, and how a model's files find theirs. A new backend is a folder and one line here.
+"""Which backends there are, and how a model's files find theirs. A new backend is a folder and one
+line here.
 
-A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on disk and
-estimates its memory. `container` is imported only when a model is loaded, because it imports the engine.
+A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on
+disk and estimates its memory. `container` is imported only when a model is loaded, because it
+imports the engine.
 """
 
 from collections.abc import Mapping
@@ -53,7 +55,9 @@ class FilesModule(Protocol):
     """What `backends/<name>/files.py` offers."""
 
     def recognise(self, path: Path) -> ModelFiles | None:
-        """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers only."""
+        """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers
+        only.
+        """
         ...
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed: ...

@@ -1,13 +1,13 @@
 """What can go wrong below the gateway. Foreign exceptions are translated into these at this border.
 
-    BackendError
-    ├── LoadFailed                the model can't be loaded; the message says why
-    │   ├── OutOfMemory           … because memory ran out (also raised while generating)
-    │   ├── BackendMissing        … because its library isn't installed or can't run here
-    │   └── UnsupportedModel      … because no backend reads this format
-    ├── InvalidJob                the job can't be run as asked
-    │   └── PromptTooLong         … because prompt and completion don't fit the context
-    └── GenerationFailed          the engine failed while the job ran
+BackendError
+├── LoadFailed                the model can't be loaded; the message says why
+│   ├── OutOfMemory           … because memory ran out (also raised while generating)
+│   ├── BackendMissing        … because its library isn't installed or can't run here
+│   └── UnsupportedModel      … because no backend reads this format
+├── InvalidJob                the job can't be run as asked
+│   └── PromptTooLong         … because prompt and completion don't fit the context
+└── GenerationFailed          the engine failed while the job ran
 """
 
 

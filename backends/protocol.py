@@ -1,7 +1,7 @@
 """The contract between the gateway and a loaded model.
 
-Everything that crosses it is a frozen msgspec struct, so the same contract can later cross a process
-boundary without a caller noticing. This module knows no engine and no gateway.
+Everything that crosses it is a frozen msgspec struct, so the same contract can later cross a
+process boundary without a caller noticing. This module knows no engine and no gateway.
 
     async with container.generate(job) as outputs:
         async for output in outputs:
@@ -25,8 +25,8 @@ Modality: TypeAlias = Literal["text", "image"]
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen. Every default is neutral: it changes nothing.
 
-    An engine applies what it can and names those fields in `ModelInfo.samplers`; `unsupported` tells which
-    of a request's wishes it can't meet, so that nothing is ignored in silence.
+    An engine applies what it can and names those fields in `ModelInfo.samplers`; `unsupported`
+    tells which of a request's wishes it can't meet, so that nothing is ignored in silence.
     """
 
     seed: int | None = None
@@ -78,8 +78,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Stop reasoning after `tokens` tokens and go on with the answer.
 
-    The driver counts while the text is inside `open`…`close`; at the limit the engine is made to continue
-    with `closing` (a closing message and the close marker, tokenized) as if the model had written it.
+    The driver counts while the text is inside `open`…`close`; at the limit the engine is made to
+    continue with `closing` (a closing message and the close marker, tokenized) as if the model had
+    written it.
     """
 
     tokens: int
@@ -98,7 +99,9 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `prompt` is the tokenized prompt; where the model sees, image k stands at its k-th placeholder."""
+    """One job. `prompt` is the tokenized prompt; where the model sees, image k stands at its k-th
+    placeholder.
+    """
 
     prompt: tuple[int, ...]
     sampling: Sampling = Sampling()
@@ -119,14 +122,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """What was chosen, and the best alternatives, from the model's own distribution before sampling."""
+    """What was chosen, and the best alternatives, from the model's own distribution before
+    sampling.
+    """
 
     chosen: Candidate
     top: tuple[Candidate, ...] = ()
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a character)."""
+    """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
+    character).
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
@@ -153,14 +160,17 @@ Output: TypeAlias = Piece | Ended
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of the special tokens, as chat templates want them, and all control tokens of the vocabulary."""
+    """The texts of the special tokens, as chat templates want them, and all control tokens of the
+    vocabulary.
+    """
 
     bos: str = ""
     eos: str = ""
     pad: str = ""
     unk: str = ""
     control: tuple[str, ...] = ()
-    fill_prefix: str = ""  # fill-in-the-middle: before the text so far, before the suffix, before the answer
+    # fill-in-the-middle: before the text so far, before the suffix, before the answer
+    fill_prefix: str = ""
     fill_suffix: str = ""
     fill_middle: str = ""
 
@@ -199,9 +209,11 @@ class ModelContainer(Protocol):
         ...
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
-        """Run `job`. When the context has exited the device no longer works for it and its cells are free.
+        """Run `job`. When the context has exited the device no longer works for it and its cells
+        are free.
 
-        Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed, OutOfMemory.
+        Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed,
+        OutOfMemory.
         """
         ...
 

@@ -15,7 +15,8 @@
     ├── ShuttingDown              503
     └── InternalError             500 server_error: our mistake, or the engine's
 
-Each class carries OpenAI's `type` and `code` and a status hint; an instance may name the `param` at fault.
+Each class carries OpenAI's `type` and `code` and a status hint; an instance may name the `param` at
+fault.
 """
 
 from typing import ClassVar

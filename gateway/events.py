@@ -1,7 +1,8 @@
 """The vocabulary between the splitter and the replies: what a model said, phase by phase.
 
-A generation is a sequence of these, ending in exactly one `Finished`. Per tool call: one `ToolOpened`, any
-number of `ArgumentsGrown` whose fragments concatenate to one valid JSON object, one `ToolClosed`.
+A generation is a sequence of these, ending in exactly one `Finished`. Per tool call: one
+`ToolOpened`, any number of `ArgumentsGrown` whose fragments concatenate to one valid JSON object,
+one `ToolClosed`.
 """
 
 from typing import Literal, TypeAlias

@@ -1,6 +1,8 @@
-"""What a client meant, whichever API it spoke. Dialects make these; aliases and defaults of the wire end there.
+"""What a client meant, whichever API it spoke. Dialects make these; aliases and defaults of the
+wire end there.
 
-The structs know no engine and no HTTP. Text is str, pictures are still references (`ImagePart.url`).
+The structs know no engine and no HTTP. Text is str, pictures are still references
+(`ImagePart.url`).
 """
 
 from collections.abc import Mapping
@@ -29,7 +31,9 @@ Part: TypeAlias = TextPart | ImagePart
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call the model made earlier in the conversation. `arguments` is JSON text as the client sent it."""
+    """A call the model made earlier in the conversation. `arguments` is JSON text as the client
+    sent it.
+    """
 
     id: str
     name: str
@@ -37,7 +41,9 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the client."""
+    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
+    client.
+    """
 
     role: Role
     parts: tuple[Part, ...] = ()
@@ -101,7 +107,8 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     n: int = 1
     logprobs: int | None = None  # alternatives per token; None: no logprobs
-    keep_alive: float | None = None  # seconds the model stays when idle; -1: for good; None: its own ttl
+    # seconds the model stays when idle; -1: for good; None: its own ttl
+    keep_alive: float | None = None
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
