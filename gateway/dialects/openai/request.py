@@ -22,23 +22,24 @@ MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name i
 MAX_CHOICES = 128
 
 # Other servers' words for structured output, and the functions of before tools.
+_NOT_YET = "Structured output is not available yet."
 _UNMET = {
-    "json_schema": "Structured output is not available yet.",
-    "regex_pattern": "Structured output is not available yet.",
-    "grammar_string": "Structured output is not available yet.",
-    "grammar": "Structured output is not available yet.",
-    "guided_json": "Structured output is not available yet.",
-    "guided_regex": "Structured output is not available yet.",
-    "guided_choice": "Structured output is not available yet.",
-    "guided_grammar": "Structured output is not available yet.",
-    "structured_outputs": "Structured output is not available yet.",
+    "json_schema": _NOT_YET,
+    "regex_pattern": _NOT_YET,
+    "grammar_string": _NOT_YET,
+    "grammar": _NOT_YET,
+    "guided_json": _NOT_YET,
+    "guided_regex": _NOT_YET,
+    "guided_choice": _NOT_YET,
+    "guided_grammar": _NOT_YET,
+    "structured_outputs": _NOT_YET,
     "functions": "This form is not supported; send tools instead.",
     "function_call": "This form is not supported; send tool_choice instead.",
 }
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)", re.ASCII)
-_DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_DURATION = re.compile(rf"-?(?:{_PART.pattern})+", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -183,9 +184,7 @@ def _chat_ignored(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tu
 def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
     """What would change the answer's form must not be passed over in silence."""
     if (kind := shared.response_format.type) != "text":
-        raise fields.wrong(
-            "response_format", f"Structured output ({kind!r}) is not available yet; only 'text' is."
-        )
+        raise fields.wrong("response_format", f"{_NOT_YET} Expected 'text', got {kind!r}.")
     for name, message in _UNMET.items():
         if fields.values.get(name):
             raise fields.wrong(name, message)
@@ -221,15 +220,18 @@ def _keep_alive(fields: Fields, wire: float | str | None) -> float | None:
         case str(text) if _NUMBER.fullmatch(text):
             seconds = float(text)
         case str(text) if _DURATION.fullmatch(text):
-            seconds = sum(
-                float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(text)
-            )
+            seconds = _seconds(text)
         case str(text):
             message = f"Expected seconds, -1 or a duration like '5m', got {text!r}."
             raise fields.wrong("keep_alive", message)
         case number:
             seconds = number
     return seconds if seconds >= 0 else -1.0
+
+
+def _seconds(duration: str) -> float:
+    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(duration))
+    return -seconds if duration.startswith("-") else seconds
 
 
 def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:

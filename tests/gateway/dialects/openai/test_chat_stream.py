@@ -103,6 +103,15 @@ def test_a_call_without_arguments_still_gets_a_delta_of_them(events: tuple[Event
     assert calls[1:] == [{"index": 0, "function": {"arguments": "{}"}}]
 
 
+def test_a_call_is_complete_when_it_closes() -> None:
+    reply = chat_reply()
+    reply.delta(Delta(0, (ToolOpened(0, "c", "now"),)))
+    assert deltas_of(reply.delta(Delta(0, (ToolClosed(0),)))) == [
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
+    ]
+    assert deltas_of(reply.delta(Delta(0, (STOP,)))) == [{}]
+
+
 def test_reasoning_is_called_reasoning_content() -> None:
     deltas = deltas_of(stream(chat_reply(), said(Reasoning("hm"), Content("ja"), STOP)))
     assert deltas[1:3] == [{"reasoning_content": "hm"}, {"content": "ja"}]

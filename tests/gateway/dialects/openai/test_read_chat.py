@@ -320,6 +320,7 @@ def test_stop_means(stop: object, meant: tuple[str, ...]) -> None:
         ("1h30m", 5400.0),
         ("1.5h", 5400.0),
         ("250ms", 0.25),
+        ("-1m", -1.0),
     ],
 )
 def test_keep_alive_means(keep_alive: object, seconds: float | None) -> None:

@@ -121,6 +121,13 @@ def test_logprobs_of_held_back_text_wait_for_it() -> None:
     assert (choice["text"], choice["logprobs"]["tokens"]) == ("", ["\n"])
 
 
+def test_logprobs_of_text_that_comes_with_the_end_are_told_once() -> None:
+    delta = Delta(0, (Content("b"), STOP), (token("b"),))
+    text, end = choices(text_reply(logprobs=0).delta(delta))
+    assert (text["text"], text["logprobs"]["tokens"]) == ("b", ["b"])
+    assert (end["text"], end["finish_reason"], "logprobs" in end) == ("", "stop", False)
+
+
 def test_a_broken_stream_ends_with_an_error_and_without_done() -> None:
     data = text_reply().failed(InternalError("broken"))
     assert objects(data)[0]["error"]["message"] == "broken"
