@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from gateway.splitter.markers import Markers
-from gateway.splitter.syntax import Format, Syntax
+from gateway.splitter.syntax import Format, Headers, Syntax
 
 
 class Phase(Enum):
@@ -28,7 +28,7 @@ class Step(Enum):
     CLOSE_SHELL = auto()  # and ends
 
 
-Action: TypeAlias = Step | Syntax
+Action: TypeAlias = Step | Syntax | Headers
 
 
 class PhaseTable(msgspec.Struct, frozen=True):
@@ -47,20 +47,34 @@ def _table(actions: Mapping[str, Action]) -> PhaseTable:
 
 @lru_cache(maxsize=256)
 def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTable]:
-    """The machine for a format."""
-    shells: dict[str, Action] = {
-        **dict.fromkeys(format.shell_opens, Step.OPEN_SHELL),
-        **dict.fromkeys(format.shell_closes, Step.CLOSE_SHELL),
-    }
+    """The machine for a format. Of two entries for a text the later one counts."""
+    opens, closes = _reasoning(format)
+    ends = format.headers.body_ends if format.headers is not None else ()
+    shells = _steps(format.shell_opens, Step.OPEN_SHELL)
+    shells |= _steps((*format.shell_closes, *ends), Step.CLOSE_SHELL)
     syntaxes = format.syntaxes if parse_tools else ()
     calls: dict[str, Action] = {opener: syntax for syntax in syntaxes for opener in syntax.openers}
-    opens: dict[str, Action] = {}
-    closes: dict[str, Action] = {}
-    if format.reasoning is not None:
-        opens = dict.fromkeys(format.reasoning.opens, Step.OPEN_REASONING)
-        closes = dict.fromkeys(format.reasoning.closes, Step.CLOSE_REASONING)
-    inside = {**(shells if format.special_tokens else {}), **(calls if format.calls_end_reasoning else {})}
+    inside = shells if format.special_tokens else {}
+    if format.calls_end_reasoning:
+        inside = inside | calls
     return {
-        Phase.CONTENT: _table({**shells, **calls, **closes, **opens}),
+        Phase.CONTENT: _table({**closes, **opens, **shells, **calls}),
         Phase.REASONING: _table({**inside, **opens, **closes}),
     }
+
+
+def _reasoning(format: Format) -> tuple[dict[str, Action], dict[str, Action]]:
+    """What opens reasoning and what closes it. With headers it is they that open."""
+    if (headers := format.headers) is not None:
+        opens: dict[str, Action] = dict.fromkeys(headers.openers, headers)
+        return opens, _steps(headers.body_ends, Step.CLOSE_REASONING)
+    if format.reasoning is None:
+        return {}, {}
+    return (
+        _steps(format.reasoning.opens, Step.OPEN_REASONING),
+        _steps(format.reasoning.closes, Step.CLOSE_REASONING),
+    )
+
+
+def _steps(texts: tuple[str, ...], step: Step) -> dict[str, Action]:
+    return dict.fromkeys(texts, step)

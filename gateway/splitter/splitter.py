@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
-from gateway.splitter.payloads import choice
+from gateway.splitter import headers as messages
 from gateway.splitter.calls import Calls
-from gateway.splitter.phases import Action, Phase, Step, phase_tables
+from gateway.splitter.payloads import choice, element_values, named_json
+from gateway.splitter.phases import Phase, Step, phase_tables
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.stretch import Stretch
-from gateway.splitter.syntax import Format, Syntax
+from gateway.splitter.syntax import Format, Headers, Syntax
 
 
 class Splitter:
@@ -44,6 +45,8 @@ class Splitter:
             Phase.CONTENT: Content,
             Phase.REASONING: Reasoning if split_reasoning else Content,
         }
+        implied = format.implied_opener
+        self._implied_opener = implied if prompt_tail.endswith(implied) or not prompt_tail else ""
         self._inline = not split_reasoning
         self._events: list[Event] = []
         self._reader = Reader()
@@ -100,16 +103,31 @@ class Splitter:
 
     def _run(self) -> Parsing[None]:
         """Reads the whole output: text, marker, text, marker, ..."""
+        yield from self._opening()
         while True:
             yield from self._unmarked_call()
             marker = yield from self._text()
             if not marker:
                 return
-            action = self._tables[self._phase].actions[marker]
-            if isinstance(action, Step):
-                self._take_step(action, marker)
-            else:
-                yield from self._call(action, marker)
+            match self._tables[self._phase].actions[marker]:
+                case Step() as step:
+                    self._take_step(step, marker)
+                case Headers() as headers:
+                    yield from self._message(headers, marker)
+                case syntax:
+                    yield from self._call(syntax, marker, spelled=marker)
+
+    def _opening(self) -> Parsing[None]:
+        """What only the beginning of the output can be: the rest of something that the prompt began."""
+        if (headers := self._format.headers) is not None:
+            yield from self._reader.space()
+            if (yield from self._reader.looking_at(headers.starts)):
+                yield from self._message(headers, "")
+        if implied := self._implied_opener:
+            shells = tuple(shell.removeprefix(implied) for shell in self._format.shell_opens)
+            if not (yield from self._reader.accept(shells)) and self._parse_tools:
+                for syntax in self._format.syntaxes:
+                    yield from self._call(syntax, implied, spelled="")
 
     def _text(self) -> Parsing[str]:
         """Delivers text up to the next marker of the phase, which is returned; "" at the end."""
@@ -165,29 +183,67 @@ class Splitter:
             return
         for syntax in self._format.syntaxes:
             if syntax.at_start and not self._stretch.begun:
-                yield from self._call(syntax, "")
+                yield from self._call(syntax, "", spelled="")
 
-    def _call(self, syntax: Syntax, opener: str) -> Parsing[None]:
-        """Reads calls. What turns out to be none is given back as text of the phase."""
-        before = self._calls.count
+    def _message(self, headers: Headers, opener: str) -> Parsing[None]:
+        """Reads a header, and does with the body what it says."""
         self._reader.keep(opener)
         try:
-            yield from choice.parse(self._reader, self._calls, syntax, opener)
+            head = yield from messages.read(self._reader, headers, opener)
         except Malformed as fault:
             self._give_up(fault, opener)
+            return
+        finally:
+            self._reader.forget()
+        if not head:
+            return
+        match messages.destination(headers, head, self._calls):
+            case Phase() as phase:
+                self._turn(phase, head if phase is Phase.REASONING else "")
+            case messages.Called(name) if self._parse_tools:
+                self._reader.keep(head)
+                ends = headers.body_ends
+                arguments = named_json.arguments(self._reader, self._calls, name, "", ends)
+                yield from self._calls_of(arguments, opener)
+            case messages.Called():
+                self._turn(Phase.CONTENT)
+                self._stretch.write(head)
+            case messages.Dropped():
+                self._warning = f"a message that goes nowhere: {head[:200]!r}"
+                ends = element_values.closing(headers.body_ends, "")
+                yield from self._reader.until(ends, lambda _text: None)
+
+    def _call(self, syntax: Syntax, opener: str, *, spelled: str) -> Parsing[None]:
+        """Reads calls after an opener; `spelled` is what of it stands in the output."""
+        self._reader.keep(spelled)
+        parsing = choice.parse(self._reader, self._calls, syntax, opener)
+        yield from self._calls_of(parsing, opener)
+
+    def _calls_of(self, parsing: Parsing[None], opener: str) -> Parsing[None]:
+        """Reads calls. What turns out to be none is given back as text of the phase."""
+        before = self._calls.count
+        refused: Malformed | None = None
+        try:
+            yield from parsing
+        except Malformed as fault:
+            refused = fault
+        if self._calls.is_open and refused is not None:
+            self._break_off(refused)
+            refused = None
         if self._calls.count > before:
             self._turn(Phase.CONTENT)
+        if refused is not None:
+            self._give_up(refused, opener)
         self._reader.forget()
 
+    def _break_off(self, fault: Malformed) -> None:
+        """Part of a call is delivered: what came of its arguments is made whole."""
+        self._warning = f"a tool call broke off: {fault}"
+        self._damaged = True
+        self._calls.close()
+
     def _give_up(self, fault: Malformed, opener: str) -> None:
-        if self._calls.is_open:
-            self._warning = f"a tool call broke off: {fault}"
-            self._damaged = True
-            self._calls.close()
-            return
+        """What was read is no call: it is text."""
         if opener:
             self._warning = f"no tool call after {opener!r}: {fault}"
-        text = self._reader.kept()
-        if self._calls.count:
-            self._turn(Phase.CONTENT)
-        self._stretch.write(text)
+        self._stretch.write(self._reader.kept())

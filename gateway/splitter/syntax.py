@@ -155,13 +155,14 @@ Syntax: TypeAlias = (
 class Headers(msgspec.Struct, frozen=True, kw_only=True):
     """Messages with a header that says what their body is.
 
-    A header runs from one of `openers` (or from `starts` where the output begins) to `end`. `recipient` finds the
-    function called, `channel` the kind of text, both as regular expressions with one group; `reasoning` and `content`
-    are channels, anything else is dropped.
+    A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`, with `inner` markers
+    in it. Regular expressions with one group find the function called (`recipient`), a builtin tool (`foreign`) and the
+    kind of text (`channel`). `reasoning` and `content` are channels; what goes to others is dropped.
     """
 
     openers: tuple[str, ...]
     starts: tuple[str, ...]
+    inner: tuple[str, ...] = ()
     end: str
     recipient: str
     foreign: str

@@ -1,0 +1,57 @@
+"""Messages with a header that says what their body is: harmony (gpt-oss) and Muse.
+
+Harmony's header: `<|start|>assistant to=functions.N<|channel|>commentary <|constrain|>json<|message|>`, each part
+optional, in several orders (OpenAI Harmony Response Format).
+"""
+
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from gateway.splitter.calls import Calls
+from gateway.splitter.phases import Phase
+from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.syntax import Headers
+
+_WORDS = re.compile(r"[^<\n]*")
+
+
+class Called(msgspec.Struct, frozen=True):
+    """The body is the arguments of this function."""
+
+    name: str
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """The body is for nobody here: a builtin tool of the model's maker, or an unknown channel."""
+
+    head: str
+
+
+Destination: TypeAlias = Phase | Called | Dropped
+
+
+def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
+    """The whole header from its opener to its end; "" if the output ended in it. Raises Malformed if it is none."""
+    head = opener
+    while True:
+        head += yield from reader.run(_WORDS)
+        if not (yield from reader.peek()):
+            return ""
+        part = yield from reader.expect(headers.end, *headers.inner)
+        head += part
+        if part == headers.end:
+            return head
+
+
+def destination(headers: Headers, head: str, calls: Calls) -> Destination:
+    """Where the body of a message goes."""
+    if found := re.search(headers.recipient, head):
+        return Called(found[1])
+    if found := re.search(headers.foreign, head):
+        return Called(found[1]) if calls.knows(found[1]) else Dropped(head)
+    channel = found[1] if (found := re.search(headers.channel, head)) else ""
+    if channel in headers.reasoning:
+        return Phase.REASONING
+    return Phase.CONTENT if channel in headers.content else Dropped(head)
