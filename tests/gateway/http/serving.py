@@ -1,0 +1,89 @@
+"""A real server on a real socket, in the test's own event loop, so that a test can look at the rooms behind it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx
+import msgspec
+from anyio.abc import SocketStream
+
+import bundled
+from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
+from gateway.app import build
+from gateway.registry import History, Library, Registry
+from gateway.server import Server
+
+SCRIPT = """{"context_length": 4096, "lines": [
+  {"when": "break", "say": "This line breaks.", "fail_after": 4},
+  {"when": "think", "say": "<think>Let me see.</think>\\n\\nSeen."},
+  {"when": "long", "say": "%s"},
+  {"when": "", "say": "Hello from the script."}
+]}""" % ("The engine turns. " * 100)
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A server that listens."""
+
+    url: str
+    registry: Registry
+    client: httpx.AsyncClient
+    server: Server
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+def models(folder: Path, **options: object) -> tuple[ModelConfig, ...]:
+    """The bundled model, and a scripted one that takes `options`."""
+    script = folder / "demo.script.json"
+    script.write_text(SCRIPT)
+    return (
+        ModelConfig(name="roundhouse-tiny", path=str(bundled.GGUF), aliases=("org/tiny",)),
+        ModelConfig(name="scripted", path=str(script), options=options),
+    )
+
+
+def config(
+    folder: Path,
+    *,
+    keys: Sequence[KeyConfig] = (),
+    server: ServerConfig | None = None,
+    **options: object,
+) -> Config:
+    return Config(
+        server=msgspec.structs.replace(server or ServerConfig(), port=0),
+        keys=tuple(keys),
+        models=models(folder, **options),
+    )
+
+
+@asynccontextmanager
+async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
+    """The server runs in the context."""
+    registry = Registry(Library(settings), settings, history=History(folder / "needs.json"))
+    listening = anyio.Event()
+    addresses: list[str] = []
+
+    def greet(address: str) -> None:
+        addresses.append(address)
+        listening.set()
+
+    server = Server(build(settings, registry), settings.server, registry, greet)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve)
+        with anyio.fail_after(30):
+            await listening.wait()
+        async with httpx.AsyncClient(base_url=addresses[0], timeout=30) as client:
+            yield Running(addresses[0], registry, client, server)
+        server.should_exit = True
+
+
+async def send_chat(running: Running, body: bytes) -> SocketStream:
+    """A request on a bare socket, to be abandoned at will."""
+    stream = await anyio.connect_tcp("127.0.0.1", running.port)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    await stream.send(head.encode() + body)
+    return stream
