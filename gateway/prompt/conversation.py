@@ -38,7 +38,7 @@ def _with_systems_placed(
     """System messages where the template takes them; the others become the user's, in place."""
     if traits.system == "anywhere" or not messages:
         return tuple(messages)
-    lost = traits.system_fades and messages[-1].role != "user"
+    lost = traits.system_fades and messages[-1].role not in {"user", "system"}
     leading = 0 if lost or traits.system == "none" else _leading_systems(messages)
     head, rest = messages[:leading], messages[leading:]
     merged = (_merged(head),) if head else ()

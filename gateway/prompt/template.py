@@ -48,7 +48,8 @@ class ChatTemplate:
     def render(self, request: ChatRequest) -> RenderedPrompt:
         """The prompt for `request`.
 
-        A conversation that ends with the assistant's words is continued right behind them. Raises InvalidRequest if the template refuses, or for what it can't show.
+        A conversation that ends with the assistant's words is continued right behind them. Raises
+        InvalidRequest if the template refuses, or for what it can't show.
         """
         begun = continuation(request)
         try:

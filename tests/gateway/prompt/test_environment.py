@@ -1,0 +1,110 @@
+from typing import Any
+
+import pytest
+
+from gateway.prompt.environment import (
+    MAX_CHARACTERS,
+    MAX_STEPS,
+    CompiledTemplate,
+    Refused,
+    SyntaxRefused,
+)
+
+
+def rendered(source: str, **variables: Any) -> str:
+    return CompiledTemplate(source).render(variables)
+
+
+def refusal(source: str, **variables: Any) -> Refused:
+    with pytest.raises(Refused) as caught:
+        rendered(source, **variables)
+    return caught.value
+
+
+def test_blocks_leave_no_lines_and_no_indentation_behind() -> None:
+    assert rendered("a\n    {% if true %}\nb\n    {% endif %}\nc") == "a\nb\nc"
+
+
+def test_json_keeps_characters_and_takes_an_indentation() -> None:
+    assert rendered("{{ x | tojson }}", x={"é": "<&'>"}) == '{"é": "<&\'>"}'
+    assert rendered("{{ x | tojson(indent=2) }}", x={"a": 1}) == '{\n  "a": 1\n}'
+    assert rendered("{{ x | tojson(true) }}", x="é") == '"\\u00e9"'
+
+
+def test_loops_may_break_and_continue() -> None:
+    source = "{% for x in [1, 2, 3, 4] %}{% if x == 2 %}{% continue %}{% endif %}"
+    assert rendered(source + "{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}") == "13"
+
+
+def test_a_loop_knows_where_it_is_though_its_turns_are_counted() -> None:
+    source = (
+        "{% for x in items %}{{ loop.index }}/{{ loop.length }}{{ '.' if loop.last }}{% endfor %}"
+    )
+    assert rendered(source, items=["a", "b"]) == "1/22/2."
+    assert rendered(source.replace("items", "items | select"), items=["a", "b"]) == "1/22/2."
+
+
+def test_the_generation_tag_renders_what_stands_in_it() -> None:
+    assert rendered("a{% generation %}{{ x }}{% endgeneration %}c", x="b") == "abc"
+
+
+def test_the_clock_is_there() -> None:
+    assert rendered("{{ strftime_now('%Y') }}").isdigit()
+
+
+def test_a_template_raises_its_own_words() -> None:
+    error = refusal("first\n{{ raise_exception('no such role') }}")
+    assert (error.reason, error.line) == ("no such role", 2)
+
+
+def test_a_break_inside_a_template_names_its_line() -> None:
+    error = refusal("a\nb\n{{ missing.field.below }}")
+    assert error.line == 3
+    assert "undefined" in error.reason
+
+
+def test_a_template_that_does_not_parse_names_its_line() -> None:
+    with pytest.raises(SyntaxRefused) as caught:
+        CompiledTemplate("a\n{% if x %}\n{% endfor %}")
+    assert caught.value.line == 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ x.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ x.__init__.__globals__ }}",
+        "{% for a in (1).__class__.__subclasses__() %}{% endfor %}",
+    ],
+)
+def test_nothing_outside_is_reached_or_changed(source: str) -> None:
+    items = [0]
+    refusal(source, x=items)
+    assert items == [0]
+
+
+def test_files_are_out_of_reach() -> None:
+    refusal("{% include '/etc/hostname' %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(99999) | select %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 999999999 }}",
+        "{{ 999999999 * 'a' }}",
+        "{{ 9 ** 999999999 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for a in range(9000) %}{{ x }}{% endfor %}",
+    ],
+)
+def test_what_never_ends_or_grows_for_ever_is_refused(source: str) -> None:
+    assert MAX_STEPS < 99_999**2
+    refusal(source, x="x" * (MAX_CHARACTERS // 8_000))
+
+
+def test_what_a_template_reads_from_outside_is_known() -> None:
+    compiled = CompiledTemplate("{% set a = b %}{{ a }}{% for c in d %}{{ c }}{% endfor %}")
+    assert compiled.reads == {"b", "d"}
