@@ -25,7 +25,12 @@ class Calls:
     """
 
     def __init__(
-        self, reader: Reader, events: list[Event], tools: Sequence[Tool], ids: IdStyle, first_number: int
+        self,
+        reader: Reader,
+        events: list[Event],
+        tools: Sequence[Tool],
+        ids: IdStyle,
+        first_number: int,
     ) -> None:
         self._reader = reader
         self._events = events

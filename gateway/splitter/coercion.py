@@ -18,7 +18,14 @@ STRING = frozenset({"string"})
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _INTEGER = re.compile(r"[+-]?\d+(?:\.0+)?", re.ASCII)
 _ORDER = ("null", "integer", "number", "boolean", "object", "array")
-_TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+_TYPE_OF = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
 
 
 def property_of(schema: Schema, key: str) -> Schema:

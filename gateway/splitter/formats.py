@@ -33,21 +33,6 @@ _KIMI_VL = Format(
     families=("Kimi-VL-Thinking",),
     reasoning=ReasoningMarkers(("◁think▷",), ("◁/think▷",)),
 )
-_GRANITE_33 = Format(
-    id="granite33_think",
-    families=("Granite 3.3 thinking",),
-    reasoning=THINK,
-    shell_opens=("<response>",),
-    shell_closes=("</response>",),
-)
-_GRANITE_32 = Format(
-    id="granite32_phrases",
-    families=("Granite 3.2",),
-    reasoning=ReasoningMarkers(
-        ("Here is my thought process:", "Here's my thought process:"),
-        ("Here is my response:", "Here's my response:"),
-    ),
-)
 
 # ------------------------------------------------------------------------------------- JSON objects in a tag
 
@@ -55,7 +40,18 @@ _HERMES_TAG = JsonCalls(openers=("<tool_call>",), closers=("</tool_call>",))
 
 _HERMES = Format(
     id="hermes_json",
-    families=("Hermes 2/3", "Qwen2.5", "Qwen3", "QwQ", "MiMo-VL", "Granite 4.0/4.1", "EXAONE 4.0", "Bielik", "Reka Edge", "SmolLM3"),
+    families=(
+        "Hermes 2/3",
+        "Qwen2.5",
+        "Qwen3",
+        "QwQ",
+        "MiMo-VL",
+        "Granite 4.0/4.1",
+        "EXAONE 4.0",
+        "Bielik",
+        "Reka Edge",
+        "SmolLM3",
+    ),
     reasoning=THINK,
     syntaxes=(_HERMES_TAG,),
     calls_end_reasoning=True,
@@ -81,7 +77,12 @@ _INTERNLM = Format(
     id="internlm2",
     families=("InternLM2.5/3", "Intern-S1"),
     reasoning=THINK,
-    syntaxes=(JsonCalls(openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"), closers=("<|action_end|>",)),),
+    syntaxes=(
+        JsonCalls(
+            openers=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+            closers=("<|action_end|>",),
+        ),
+    ),
     special_tokens=True,
 )
 _GRANITE_20B = Format(
@@ -90,7 +91,9 @@ _GRANITE_20B = Format(
     syntaxes=(JsonCalls(openers=("<function_call>",)),),
     special_tokens=True,
 )
-_GIGACHAT = JsonCalls(openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>"))
+_GIGACHAT = JsonCalls(
+    openers=("<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|function_call|>")
+)
 _GIGACHAT_3 = Format(
     id="gigachat3", families=("GigaChat 3",), syntaxes=(_GIGACHAT,), special_tokens=True
 )
@@ -116,9 +119,7 @@ _MINIMAX_M1 = Format(
 
 _TOOL_CALLS_ARRAY = JsonCalls(openers=("<tool_calls>",), closers=("</tool_calls>",))
 
-_JAMBA = Format(
-    id="jamba", families=("Jamba",), syntaxes=(_TOOL_CALLS_ARRAY,), special_tokens=True
-)
+_JAMBA = Format(id="jamba", families=("Jamba",), syntaxes=(_TOOL_CALLS_ARRAY,), special_tokens=True)
 _NEMOTRON_V2 = Format(
     id="nemotron_v2",
     families=("Nemotron-Nano-9B-v2",),
@@ -141,11 +142,29 @@ _HUNYUAN_A13B = Format(
     shell_opens=("<answer>",),
     shell_closes=("</answer>",),
 )
+_GRANITE_CALLS = JsonCalls(openers=("<tool_call>", "<|tool_call|>"), closers=("</tool_call>",))
 _GRANITE_ARRAY = Format(
     id="granite_array",
     families=("Granite 3.0", "Granite 3.1-3.3"),
-    syntaxes=(JsonCalls(openers=("<tool_call>", "<|tool_call|>"), closers=("</tool_call>",)),),
+    syntaxes=(_GRANITE_CALLS,),
     special_tokens=True,
+)
+_GRANITE_33 = Format(
+    id="granite33_think",
+    families=("Granite 3.3 thinking",),
+    reasoning=THINK,
+    syntaxes=(_GRANITE_CALLS,),
+    shell_opens=("<response>",),
+    shell_closes=("</response>",),
+)
+_GRANITE_32 = Format(
+    id="granite32_phrases",
+    families=("Granite 3.2",),
+    reasoning=ReasoningMarkers(
+        ("Here is my thought process:", "Here's my thought process:"),
+        ("Here is my response:", "Here's my response:"),
+    ),
+    syntaxes=(_GRANITE_CALLS,),
 )
 _PHI_4 = Format(
     id="phi4_mini",
@@ -188,13 +207,22 @@ _COHERE_4 = Format(
 _COMMAND_R = Format(
     id="cohere_action_json",
     families=("Command-R / R+",),
-    syntaxes=(JsonCalls(openers=("Action:",), fences=("```json", "```"), needs_fence=True, name_keys=("tool_name", "name")),),
+    syntaxes=(
+        JsonCalls(
+            openers=("Action:",),
+            fences=("```json", "```"),
+            needs_fence=True,
+            name_keys=("tool_name", "name"),
+        ),
+    ),
 )
 _APERTUS = Format(
     id="apertus",
     families=("Apertus",),
     reasoning=ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
-    syntaxes=(JsonCalls(openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True),),
+    syntaxes=(
+        JsonCalls(openers=("<|tools_prefix|>",), closers=("<|tools_suffix|>",), named_by_key=True),
+    ),
     special_tokens=True,
 )
 
@@ -287,7 +315,14 @@ _SOLAR = Format(
 _FUNCTIONARY_31 = Format(
     id="functionary_v3_1",
     families=("Functionary 3.1",),
-    syntaxes=(NamedJsonCalls(openers=("<function=",), call_opens=("<function=",), call_closes=("</function>",), name_ends=(">",)),),
+    syntaxes=(
+        NamedJsonCalls(
+            openers=("<function=",),
+            call_opens=("<function=",),
+            call_closes=("</function>",),
+            name_ends=(">",),
+        ),
+    ),
 )
 _FUNCTIONARY_32 = Format(
     id="functionary_v3_2",
@@ -387,7 +422,14 @@ _MINIMAX_M3 = Format(
     id="minimax_m3",
     families=("MiniMax-M3",),
     reasoning=ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
-    syntaxes=(NestedElementCalls(openers=("]<]minimax[>[<tool_call>",), prefix="]<]minimax[>[", section="tool_call", call="invoke"),),
+    syntaxes=(
+        NestedElementCalls(
+            openers=("]<]minimax[>[<tool_call>",),
+            prefix="]<]minimax[>[",
+            section="tool_call",
+            call="invoke",
+        ),
+    ),
     special_tokens=True,
     calls_end_reasoning=True,
 )
@@ -470,7 +512,9 @@ _DEEPSEEK_4 = _dsml("deepseek_v4_dsml", "DeepSeek-V4/V4.1", "tool_calls")
 _KIMI_3 = Format(
     id="kimi_k3_xtml",
     families=("Kimi K3",),
-    reasoning=ReasoningMarkers(("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True),
+    reasoning=ReasoningMarkers(
+        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), anywhere=True
+    ),
     syntaxes=(
         ElementCalls(
             openers=("<|open|>tools<|sep|>",),
@@ -492,7 +536,9 @@ _KIMI_3 = Format(
 _GEMMA_4 = Format(
     id="gemma4",
     families=("Gemma 4",),
-    reasoning=ReasoningMarkers(("<|channel>thought", "<|channel>thought\n"), ("<channel|>",), anywhere=True),
+    reasoning=ReasoningMarkers(
+        ("<|channel>thought", "<|channel>thought\n"), ("<channel|>",), anywhere=True
+    ),
     syntaxes=(BareDictCalls(openers=("<|tool_call>",), closers=("<tool_call|>",), quote='<|"|>'),),
     special_tokens=True,
     calls_end_reasoning=True,
@@ -500,7 +546,11 @@ _GEMMA_4 = Format(
 _FUNCTION_GEMMA = Format(
     id="functiongemma",
     families=("FunctionGemma",),
-    syntaxes=(BareDictCalls(openers=("<start_function_call>",), closers=("<end_function_call>",), quote="<escape>"),),
+    syntaxes=(
+        BareDictCalls(
+            openers=("<start_function_call>",), closers=("<end_function_call>",), quote="<escape>"
+        ),
+    ),
     special_tokens=True,
 )
 _PYTHONIC = Format(
@@ -575,9 +625,9 @@ _MUSE = Format(
 )
 
 _ENTRIES = (
-    _PLAIN, _THINK_TEXT, _KIMI_VL, _GRANITE_33, _GRANITE_32,
+    _PLAIN, _THINK_TEXT, _KIMI_VL,
     _HERMES, _LONGCAT, _ERNIE, _INTERNLM, _GRANITE_20B, _GIGACHAT_3, _GIGACHAT_31, _LLAMA_3, _MINIMAX_M1,
-    _JAMBA, _NEMOTRON_V2, _APRIEL, _HUNYUAN_A13B, _GRANITE_ARRAY, _PHI_4, _XLAM, _COHERE_3, _COHERE_4, _COMMAND_R, _APERTUS,
+    _JAMBA, _NEMOTRON_V2, _APRIEL, _HUNYUAN_A13B, _GRANITE_ARRAY, _GRANITE_33, _GRANITE_32, _PHI_4, _XLAM, _COHERE_3, _COHERE_4, _COMMAND_R, _APERTUS,
     _MISTRAL_3, _MISTRAL_11, _DEEPSEEK_3, _DEEPSEEK_31, _KIMI_2, _SOLAR, _FUNCTIONARY_31, _FUNCTIONARY_32,
     _QWEN_CODER, _SEED, _MINIMAX_M2, _STEP_3, _MINICPM_5, _MINIMAX_M3,
     _GLM, hunyuan_3("", ":opensource"),

@@ -1,11 +1,16 @@
-"""Which format does a model speak, and does its prompt begin in reasoning? Read from text, never from a setting."""
+"""Which format does a model speak, and does its prompt begin in reasoning? Read from text, never from a setting.
 
-from collections.abc import Sequence
+The rules are ordered: a text that only one family has comes before a text that several share.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.splitter.formats import FORMATS
-from gateway.splitter.syntax import Format
+from gateway.splitter.formats import FORMATS, THINK, hunyuan_3
+from gateway.splitter.response_templates import declared_format, declared_texts
+from gateway.splitter.syntax import Format, ReasoningMarkers
 
 
 class Recognised(msgspec.Struct, frozen=True):
@@ -15,6 +20,126 @@ class Recognised(msgspec.Struct, frozen=True):
     why: str
 
 
+class Rule(msgspec.Struct, frozen=True):
+    """A format is taken where all texts of `all_of` occur and none of `none_of`."""
+
+    format: str
+    all_of: tuple[str, ...]
+    none_of: tuple[str, ...] = ()
+
+    def fits(self, text: str) -> bool:
+        """The rule's texts are as they should be."""
+        return all(part in text for part in self.all_of) and not any(
+            part in text for part in self.none_of
+        )
+
+
+RULES = (
+    Rule("harmony", ("<|channel|>", "<|message|>")),
+    Rule("muse", ("<atem:function_calls>", "<|eom|>")),
+    Rule("functionary_v3_2", (">>>all", ">>>${recipient}")),
+    Rule("kimi_k3_xtml", ("<|open|>", "<|close|>", "<|end_of_msg|>")),
+    Rule("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    Rule("minimax_m3", ("]<]minimax[>[",)),
+    Rule("minimax_m2", ("<minimax:tool_call>",)),
+    Rule("deepseek_v4_dsml", ("DSML", "tool_calls"), none_of=("function_calls",)),
+    Rule("deepseek_v4_dsml", ("DSML", " calls>"), none_of=("function_calls",)),
+    Rule("deepseek_v32_dsml", ("DSML", "function_calls")),
+    Rule("solar_open", ("<|tool_call:begin|>", "<|tool_call:args|>")),
+    Rule("cohere_cmd4", ("<|START_TEXT|>", "<|START_ACTION|>")),
+    Rule("cohere_cmd3", ("<|START_ACTION|>",)),
+    Rule("cohere_action_json", ("Action:", "<|CHATBOT_TOKEN|>")),
+    Rule("lfm2_pythonic", ("<|tool_list_start|>",)),
+    Rule("lfm2_pythonic", ("<|tool_call_start|>",)),
+    Rule("lfm2_pythonic", ("List of tools: [",)),
+    Rule("gemma4", ("<|tool_call>", "<tool_call|>")),
+    Rule("functiongemma", ("<start_function_call>",)),
+    Rule("seed_oss_xml", ("<seed:tool_call>",)),
+    Rule("apertus", ("<|tools_prefix|>",)),
+    Rule("longcat_json", ("<longcat_tool_call>",)),
+    Rule("hy3", ("<tool_sep", "<arg_key")),
+    Rule("glm45", ("<arg_key>",)),
+    Rule("minicpm5_xml", ('<function name="', '<param name="')),
+    Rule("step3_steptml", ("<steptml:invoke",)),
+    Rule("qwen3_coder_xml", ("<tool_call>", "<function=", "<parameter=")),
+    Rule("deepseek_v3", ("<｜tool▁calls▁begin｜>", "```json")),
+    Rule("deepseek_v31", ("<｜tool▁calls▁begin｜>",)),
+    Rule("internlm2", ("<|action_start|>",)),
+    Rule("mistral_v11", ("[TOOL_CALLS]", "[ARGS]")),
+    Rule("mistral_v3", ("[TOOL_CALLS]",)),
+    Rule("nemotron_v2", ("<TOOLCALL>",)),
+    Rule("apriel", ("[BEGIN FINAL RESPONSE]",)),
+    Rule("gigachat31", ("<|function_call|>", "<|role_sep|>")),
+    Rule("gigachat3", ("<|role_sep|>", "<|message_sep|>")),
+    Rule("olmo3_pythonic", ("<function_calls>",)),
+    Rule("hunyuan_a13b", ("<tool_calls>[", "你")),
+    Rule("minimax_m1", ("<tool_calls>", "<beginning_of_sentence>")),
+    Rule("jamba", ("<tool_calls>", "<|bom|>")),
+    Rule("functionary_v3_1", ("<function=", "</function>"), none_of=("<parameter=",)),
+    Rule("granite_20b_fc", ("<function_call>",)),
+    Rule("phi4_mini", ("functools[",)),
+    Rule("granite33_think", ("<|start_of_role|>", "<response>"), none_of=("<tool_call>\\n",)),
+    Rule("granite32_phrases", ("<|start_of_role|>", "Here is my thought process:")),
+    Rule("granite_array", ("<|tool_call|>",)),
+    Rule("granite_array", ("<|start_of_role|>",), none_of=("<tool_call>\\n",)),
+    Rule("ernie45", ("<tool_call>", "<response>")),
+    Rule("hermes_json", ("<tool_call>",)),
+    Rule("xlam_array", ("JSON array", '"tool_call')),
+    Rule("llama3_json", ("<|python_tag|>",)),
+    Rule("llama3_json", ("<|start_header_id|>", '"parameters": '), none_of=("[func_name1(",)),
+    Rule("llama3_json", ("<|header_start|>", '"parameters": '), none_of=("[func_name1(",)),
+    Rule("pythonic", ("[func_name1(",)),
+    Rule("kimi_vl_think", ("◁think▷",)),
+)
+
+# What reasoning looks like where the format's own entry does not say, the most particular first.
+REASONING = (
+    ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
+    ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
+    ReasoningMarkers(("<longcat_think>",), ("</longcat_think>",)),
+    ReasoningMarkers(("[THINK]",), ("[/THINK]",), anywhere=True),
+    ReasoningMarkers(("◁think▷",), ("◁/think▷",)),
+    ReasoningMarkers(("<|START_THINKING|>",), ("<|END_THINKING|>",), anywhere=True),
+    ReasoningMarkers(("<|inner_prefix|>",), ("<|inner_suffix|>",), anywhere=True),
+    THINK,
+)
+
+# Where neither template nor special tokens tell: `model_type` of the model's configuration.
+MODEL_TYPES: Mapping[str, str] = {
+    "gpt_oss": "harmony",
+    "qwen2": "hermes_json",
+    "qwen2_moe": "hermes_json",
+    "qwen3": "hermes_json",
+    "qwen3_moe": "hermes_json",
+    "qwen3_5": "qwen3_coder_xml",
+    "qwen3_5_moe": "qwen3_coder_xml",
+    "gemma4": "gemma4",
+    "glm4_moe": "glm45",
+    "deepseek_v3": "deepseek_v3",
+    "minimax_m2": "minimax_m2",
+    "seed_oss": "seed_oss_xml",
+    "smollm3": "hermes_json",
+    "exaone4": "hermes_json",
+    "granitemoehybrid": "hermes_json",
+    "jamba": "jamba",
+    "lfm2": "lfm2_pythonic",
+    "lfm2_moe": "lfm2_pythonic",
+    "olmo3": "olmo3_pythonic",
+    "apertus": "apertus",
+    "llama4": "pythonic",
+}
+
+# What Hunyuan 3's checkpoints append to every marker, in a marker or as a variable of the template.
+_SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
+
+# What stands between two turns of a conversation, so that a marker before it belongs to an earlier one.
+_TURN = re.compile(
+    r"<\|(?!open\|>think|channel\|>|message\|>|channel>)[^<>|]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|"
+    r"<(?:start|end)_of_turn>|<sep>|<seed:bos>|</?(?:role|user|assistant)>|"
+    r"(?:^|\n)\s*(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
+)
+
+
 def recognise(
     *,
     template: str | None,
@@ -22,17 +147,76 @@ def recognise(
     model_type: str = "",
     response_template: str | None = None,
 ) -> Recognised:
-    """The format of a model, from its chat template, its special tokens and its type."""
-    text = template or " ".join(control_tokens)
-    if "<tool_call>" in text:
-        return Recognised(FORMATS["hermes_json"], "the chat template contains '<tool_call>'")
-    if "<think" in text:
-        return Recognised(FORMATS["think_text"], "the chat template contains '<think'")
-    return Recognised(FORMATS["plain"], "nothing in the chat template is known")
+    """The format of a model: from what its tokenizer declares, its chat template, its special tokens or its type."""
+    return (
+        _declared(response_template)
+        or _by_rule(template or "", "the chat template contains")
+        or _by_rule(" ".join(control_tokens), "the vocabulary has the special tokens")
+        or _by_type(model_type)
+        or _by_reasoning(" ".join((template or "", *control_tokens)))
+        or Recognised(FORMATS["plain"], "no known marker in the chat template or the vocabulary")
+    )
+
+
+def _declared(response_template: str | None) -> Recognised | None:
+    """What the tokenizer itself declares; the table's parser where it has one for the same markers."""
+    if not response_template:
+        return None
+    known = _by_rule(
+        declared_texts(response_template), "the tokenizer's response template declares"
+    )
+    if known is not None:
+        return known
+    declared = declared_format(response_template)
+    if declared is None:
+        return None
+    return Recognised(declared, "the tokenizer's response template declares its markers")
+
+
+def _by_rule(text: str, where: str) -> Recognised | None:
+    for rule in RULES:
+        if rule.fits(text):
+            why = f"{where} {' and '.join(map(repr, rule.all_of))}"
+            return Recognised(_as_marked(FORMATS[rule.format], text), why)
+    return None
+
+
+def _by_type(model_type: str) -> Recognised | None:
+    if model_type not in MODEL_TYPES:
+        return None
+    return Recognised(FORMATS[MODEL_TYPES[model_type]], f"the model type is {model_type!r}")
+
+
+def _by_reasoning(text: str) -> Recognised | None:
+    markers = _reasoning_in(text)
+    if markers is None:
+        return None
+    format = msgspec.structs.replace(FORMATS["think_text"], reasoning=markers)
+    return Recognised(format, f"only reasoning is marked: {markers.open!r}")
+
+
+def _as_marked(format: Format, text: str) -> Format:
+    """The format with the markers as this template spells them."""
+    if format.id == "hy3" and (found := _SUFFIX.search(text)):
+        return hunyuan_3(found[1], "")
+    if format.headers is not None:
+        return format
+    if format.reasoning is not None and any(open in text for open in format.reasoning.opens):
+        return format
+    markers = _reasoning_in(text)
+    return format if markers is None else msgspec.structs.replace(format, reasoning=markers)
+
+
+def _reasoning_in(text: str) -> ReasoningMarkers | None:
+    return next((markers for markers in REASONING if markers.open in text), None)
 
 
 def starts_in_reasoning(format: Format, prompt_tail: str) -> bool:
-    """The rendered prompt opened reasoning and did not close it."""
+    """The rendered prompt opened reasoning in the turn to be written, and did not close it."""
     if format.reasoning is None:
         return False
-    return prompt_tail.rstrip().endswith(format.reasoning.opens)
+    opened, begin = max((prompt_tail.rfind(text), len(text)) for text in format.reasoning.opens)
+    if opened < 0:
+        return False
+    after = prompt_tail[opened + begin :]
+    return not any(close in after for close in format.reasoning.closes) and not _TURN.search(after)

@@ -132,7 +132,9 @@ class Splitter:
     def _text(self) -> Parsing[str]:
         """Delivers text up to the next marker of the phase, which is returned; "" at the end."""
         self._in_text = True
-        marker = yield from self._reader.until(self._tables[self._phase].markers, self._stretch.write)
+        marker = yield from self._reader.until(
+            self._tables[self._phase].markers, self._stretch.write
+        )
         self._in_text = False
         return marker
 
@@ -210,8 +212,8 @@ class Splitter:
                 self._stretch.write(head)
             case messages.Dropped():
                 self._warning = f"a message that goes nowhere: {head[:200]!r}"
-                ends = element_values.closing(headers.body_ends, "")
-                yield from self._reader.until(ends, lambda _text: None)
+                body_end = element_values.closing(headers.body_ends, "")
+                yield from self._reader.until(body_end, lambda _text: None)
 
     def _call(self, syntax: Syntax, opener: str, *, spelled: str) -> Parsing[None]:
         """Reads calls after an opener; `spelled` is what of it stands in the output."""

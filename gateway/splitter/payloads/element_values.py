@@ -36,7 +36,9 @@ def copy_value(
     markers = yield from _markers(reader, border)
     if convert is None:
         writer.begin_string()
-        yield from _text(reader, markers, border, lambda text: writer.string(json_text.escaped(text)))
+        yield from _text(
+            reader, markers, border, lambda text: writer.string(json_text.escaped(text))
+        )
         writer.end_string()
     else:
         parts: list[str] = []

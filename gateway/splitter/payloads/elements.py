@@ -68,7 +68,9 @@ class _Call:
         if self._writer is None and not self._calls.knows(self._name):
             return False
         outer = (*self._syntax.closers, *self._syntax.call_opens, *self._syntax.after_call)
-        return bool((yield from self._reader.looking_at(outer))) or not (yield from self._reader.peek())
+        return bool((yield from self._reader.looking_at(outer))) or not (
+            yield from self._reader.peek()
+        )
 
     def _parameter(self) -> Parsing[None]:
         head = yield from self._head()
@@ -95,7 +97,9 @@ class _Call:
         """The rest of an opening tag: its attributes, or the bare name under ""."""
         text = yield from self._reader.run(_HEAD)
         yield from self._reader.expect(*self._syntax.head_ends)
-        found = {match[1]: match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(text)}
+        found = {
+            match[1]: match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(text)
+        }
         return found or {"": text.strip().strip("\"'")}
 
     def _named(self, head: Mapping[str, str]) -> str:

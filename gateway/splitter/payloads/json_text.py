@@ -148,7 +148,9 @@ def _escape(reader: Reader) -> Parsing[str]:
 
 def _four_digits(reader: Reader) -> Parsing[str]:
     digits = ""
-    while len(digits) < 4 and (character := (yield from reader.peek())) and _HEX.fullmatch(character):
+    while (
+        len(digits) < 4 and (character := (yield from reader.peek())) and _HEX.fullmatch(character)
+    ):
         digits += character
         reader.at += 1
     return digits

@@ -1,0 +1,90 @@
+"""Hugging Face's declarative `response_template`, read as far as the splitter has a parser for what it declares.
+
+A response template is JSON: `fields` by name, each with an `open` and a `close` text (or a regular expression under
+`open_pattern`, `close_pattern`) and the syntax of its `content` (transformers.utils.chat_parsing, version 1). The older
+`response_schema` is JSON with regular expressions; of it only the texts are used.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.splitter.syntax import Format, JsonCalls, ReasoningMarkers, Syntax
+
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_PATTERN_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].]")
+
+
+def declared_texts(response_template: str) -> str:
+    """All texts of a response template, the escapes of regular expressions removed; "" if it is not JSON."""
+    return "\n".join(text.replace("\\", "") for text in _texts(_decoded(response_template)))
+
+
+def declared_format(response_template: str) -> Format | None:
+    """A format made of what is declared; None if nothing of it can be used."""
+    fields = _mapping(_mapping(_decoded(response_template)).get("fields"))
+    reasoning = next(
+        (found for name in _REASONING_FIELDS if (found := _reasoning(fields.get(name)))), None
+    )
+    calls = _calls(fields.get("tool_calls"))
+    if reasoning is None and calls is None:
+        return None
+    syntaxes: tuple[Syntax, ...] = () if calls is None else (calls,)
+    return Format(
+        id="declared", families=(), reasoning=reasoning, syntaxes=syntaxes, special_tokens=True
+    )
+
+
+def _reasoning(field: Any) -> ReasoningMarkers | None:
+    opens, closes = _anchor(field, "open"), _anchor(field, "close")
+    return ReasoningMarkers(opens, closes) if opens and closes else None
+
+
+def _calls(field: Any) -> JsonCalls | None:
+    """Calls as plain JSON objects; other contents have no name that could be found without the regular expressions."""
+    opens = _anchor(field, "open")
+    if not opens or _mapping(field).get("content") != "json" or "content_args" in _mapping(field):
+        return None
+    return JsonCalls(openers=opens, closers=_anchor(field, "close"))
+
+
+def _anchor(field: Any, side: str) -> tuple[str, ...]:
+    """The texts of an anchor; a pattern counts where it is a text with white space around it."""
+    match _mapping(field).get(side, _mapping(field).get(f"{side}_pattern")):
+        case str(text) if side in field:
+            return (text.strip(),)
+        case str(pattern):
+            bare = re.sub(r"\\s[*+]", "", pattern)
+            text = re.sub(r"\\(.)", r"\1", bare)
+            return () if _PATTERN_SIGNS.search(re.sub(r"\\.", "", bare)) else (text,)
+        case list(texts):
+            return tuple(text.strip() for text in texts if isinstance(text, str))
+        case _:
+            return ()
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _decoded(response_template: str) -> Any:
+    try:
+        return msgspec.json.decode(response_template)
+    except msgspec.DecodeError:
+        return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for inner in value.values():
+                yield from _texts(inner)
+        case list():
+            for inner in value:
+                yield from _texts(inner)
+        case _:
+            pass
