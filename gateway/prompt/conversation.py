@@ -86,15 +86,15 @@ def _parted(message: Message, traits: TemplateTraits) -> list[Message]:
 
 
 def _put_behind_its_call(result: list[Message], answer: Message) -> None:
-    """Behind the latest message that makes the call and the results that it already has."""
-    behind = len(result)
-    for index in range(len(result) - 1, -1, -1):
-        if any(call.id == answer.tool_call_id for call in result[index].tool_calls):
-            result.insert(behind, answer)
-            return
-        if result[index].role != "tool":
-            behind = index
-    result.append(answer)
+    """Behind the latest message that makes the call, and behind the results that it already has."""
+    behind = 1 + max(  # there is one: results were matched to their calls
+        at
+        for at, message in enumerate(result)
+        if any(call.id == answer.tool_call_id for call in message.tool_calls)
+    )
+    while behind < len(result) and result[behind].role == "tool":
+        behind += 1
+    result.insert(behind, answer)
 
 
 # ------------------------------------------------------------------------------------------- turns

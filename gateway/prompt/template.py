@@ -68,7 +68,10 @@ class ChatTemplate:
     def _text(self, request: ChatRequest, begun: Continuation | None) -> str:
         try:
             return Draft(self._template, self._tokens, self.traits, request).text(begun)
-        except Refused:
+        except Refused as refused:
             # The analysis can't foresee everything, so one more draft asks as little as possible.
             careful = self.traits.strictest()
-            return Draft(self._template, self._tokens, careful, request).text(begun)
+            try:
+                return Draft(self._template, self._tokens, careful, request).text(begun)
+            except Refused:
+                raise refused from None

@@ -133,5 +133,18 @@ def test_efforts_are_those_that_the_template_takes() -> None:
     assert ChatTemplate(head + ECHO, SPECIAL).traits.efforts == ("low", "high")
 
 
+@pytest.mark.parametrize(
+    ("head", "efforts"),
+    [
+        ("{% set unused = reasoning_effort %}", 0),
+        ("{{ 'deep' if reasoning_effort == 'max' }}", 7),
+    ],
+)
+def test_an_effort_that_lessens_nothing_is_no_switch(head: str, efforts: int) -> None:
+    traits = ChatTemplate(head + ECHO, SPECIAL).traits
+    assert len(traits.efforts) == efforts
+    assert traits.thinking_switches == ()
+
+
 def test_reading_a_template_again_finds_the_same() -> None:
     assert ChatTemplate(source("qwen3"), SPECIAL).traits == template("qwen3").traits

@@ -1,12 +1,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.prompt.conversation import arranged
 from gateway.prompt.traits import TemplateTraits
-from gateway.request import Message, ToolCall
+from gateway.request import Message, TextPart, ToolCall
 from tests.gateway.prompt.families import (
     FAMILIES,
+    PICTURE,
     STRICT,
     assistant,
     calling,
@@ -123,6 +125,24 @@ def test_calls_are_parted_with_their_results_behind_them() -> None:
         ("assistant", "", ("2",)),
         ("tool", "b", ()),
     ]
+
+
+def test_two_results_of_one_call_keep_their_order() -> None:
+    messages = (user("?"), calling(weather_in("Ulm", "1")), result("a", "1"), result("b", "1"))
+    assert arranged(messages, TemplateTraits(parallel_calls=False))[2:] == tuple(
+        replace(message, name="get_weather") for message in messages[2:]
+    )
+
+
+def test_pictures_stay_between_the_words_that_are_merged() -> None:
+    seen = Message(role="user", parts=(PICTURE,))
+    (merged,) = arranged((user("a"), seen, user("b")), TemplateTraits(alternates=True))
+    assert merged.parts == (TextPart("a"), PICTURE, TextPart("b"))
+
+
+def test_an_empty_neighbour_adds_nothing() -> None:
+    (merged,) = arranged((user("a"), Message(role="user")), TemplateTraits(alternates=True))
+    assert merged.parts == (TextPart("a"),)
 
 
 def test_a_user_who_interrupts_a_tool_waits_for_a_silent_answer() -> None:

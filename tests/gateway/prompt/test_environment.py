@@ -69,6 +69,15 @@ def test_a_template_that_does_not_parse_names_its_line() -> None:
     assert caught.value.line == 3
 
 
+def test_a_template_too_deep_to_compile_is_refused() -> None:
+    with pytest.raises(SyntaxRefused):
+        CompiledTemplate("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}")
+
+
+def test_small_products_and_powers_are_computed() -> None:
+    assert rendered("{{ 'ab' * 2 }} {{ 3 * 4 }} {{ 2 ** 10 }}") == "abab 12 1024"
+
+
 @pytest.mark.parametrize(
     "source",
     [

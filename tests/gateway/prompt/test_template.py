@@ -48,6 +48,16 @@ def test_a_broken_template_makes_the_model_unavailable() -> None:
     assert issubclass(InvalidTemplate, ModelUnavailable)
 
 
+def test_the_first_refusal_is_told_and_not_that_of_the_second_try() -> None:
+    picky = ChatTemplate(
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{{ raise_exception('case ' ~ messages | length) if 'damn' in messages[-1].content }}",
+        SPECIAL,
+    )
+    with pytest.raises(InvalidRequest, match="case 2"):
+        picky.render(request(user("Well,"), user("damn")))
+
+
 def test_what_a_template_refuses_is_the_clients_error_in_the_templates_words() -> None:
     picky = ChatTemplate(
         "{% for m in messages %}{{ raise_exception('no swearing') if 'damn' in m.content }}"
@@ -125,7 +135,7 @@ def test_arguments_that_are_no_json_stay_text() -> None:
 
 def test_a_call_without_arguments_is_an_empty_object() -> None:
     call = ToolCall("call_1", "now", "")
-    for family in ("qwen3", "llama3"):
+    for family in ("qwen3", "llama3", "gemma"):
         assert "{}" in prompt(family, user("?"), calling(call), result("12", "call_1"))
 
 
@@ -252,6 +262,25 @@ def test_reasoning_is_switched_the_way_the_template_knows(
 def test_an_effort_is_the_nearest_that_the_model_knows(thinking: Thinking, effort: str) -> None:
     text = template("harmony").render(request(user("Hi"), thinking=thinking)).text
     assert f"Reasoning: {effort}<|end|>" in text
+
+
+@pytest.mark.parametrize(
+    ("thinking", "told"),
+    [
+        (Thinking(), "-"),
+        (Thinking(enabled=True), "-"),
+        (Thinking(budget=512), "512"),
+        (Thinking(enabled=False), "0"),
+        (Thinking(enabled=False, budget=512), "0"),
+    ],
+)
+def test_a_budget_is_told_to_templates_that_ask_for_it(thinking: Thinking, told: str) -> None:
+    budgeting = ChatTemplate(
+        "{{ thinking_budget if thinking_budget is defined else '-' }}|{{ messages[0].content }}",
+        SPECIAL,
+    )
+    asked = request(user("Hi"), thinking=thinking)
+    assert budgeting.render(asked).text == f"{told}|Hi"
 
 
 def test_the_clients_own_variables_win() -> None:
