@@ -4,7 +4,6 @@
     library.py    the C functions the loop calls, with and without releasing the GIL
     loading.py    options -> model and context; progress, cancellation, errors in words
     vocabulary.py tokens and texts
-    cells.py      which slot a prompt starts in, and how much of it is there already (pure)
     sampling.py   a job's wishes -> a sampler chain; logprobs
     batch.py      the arrays llama_decode reads
     engine.py     the loop's body: one `llama_decode` for all sequences

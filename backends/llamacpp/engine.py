@@ -15,7 +15,7 @@ from llama_cpp import llama_cpp as api
 from backends.driver import Accounting, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
-from backends.llamacpp.cells import WORTHWHILE, Slot, common, place
+from backends.cells import WORTHWHILE, Slot, common, place
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
 from backends.llamacpp.sampling import Chain, drawing, logprob

@@ -1,7 +1,7 @@
 """Which slot of the KV cache a prompt starts in, and how much of it is there already. Pure: decides, touches nothing.
 
-A slot is one llama.cpp sequence. When its job is over the cells stay, so that the conversation's next turn, or
-another request that begins alike, does not compute them again.
+A slot is one sequence of an engine's KV cache. When its job is over the cells stay, so that the conversation's
+next turn, or another request that begins alike, does not compute them again. It knows no engine.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ WORTHWHILE = 8  # a shorter shared beginning isn't worth a copy, or giving up an
 
 
 class Slot:
-    """One sequence: the tokens whose cells it holds, and whether a job uses it."""
+    """One sequence: the tokens whose cells it holds, and whether a job uses it. `index` is its engine's number for it."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -47,7 +47,7 @@ def place(prompt: list[int], slots: Sequence[Slot], *, compact: bool) -> Placeme
     """Longest common beginning wins; else the slot that is missed least. At least one slot is idle.
 
     One token is always left to compute: its logits are wanted. `compact`: prefer slots next to busy ones,
-    because llama.cpp computes neighbouring sequences of a split cache together.
+    where the engine (llama.cpp, with a split cache) computes neighbouring sequences together.
     """
     most = len(prompt) - 1
     shared = {slot.index: min(common(slot.tokens, prompt), most) for slot in slots}
