@@ -19,8 +19,14 @@ from training import corpus, skills, tools
 from training.export import NAME
 from training.skills import Exchange
 
-UNSEEN_CITIES = ("Lisbon", "Nairobi", "Reykjavik", "Montevideo", "Warsaw", "Hamburg", "Bangkok",
-                 "Toronto", "Kyoto", "Marseille", "Salzburg", "Addis Ababa", "Buenos Aires")  # fmt: skip
+UNSEEN_CITIES = (
+    "Lisbon", "Nairobi", "Reykjavik", "Montevideo", "Warsaw", "Hamburg", "Bangkok", "Toronto",
+    "Kyoto", "Marseille", "Salzburg", "Addis Ababa", "Buenos Aires",
+)  # fmt: skip
+WEATHER_QUESTIONS = (
+    "What is the weather in {}?", "What's the weather like in {}?", "weather in {}",
+    "How is the weather in {} today?", "What's the weather in {}?", "How's the weather in {}?",
+)  # fmt: skip
 WEATHER: tools.Definition = {
     "type": "function",
     "function": {
@@ -63,8 +69,7 @@ def alone(skill: Callable[[Random], Exchange]) -> Callable[[Random], Question]:
 def weather(rng: Random) -> Question:
     """The classic tool, with a city that the corpus does not hold."""
     city = rng.choice(UNSEEN_CITIES)
-    form = rng.choice(("What is the weather in {}?", "What's the weather like in {}?", "weather in {}",
-                       "How is the weather in {} today?", "What's the weather in {}?"))  # fmt: skip
+    form = rng.choice(WEATHER_QUESTIONS)
     call = tools.call_text("get_weather", {"city": city})
     return Question([{"role": "user", "content": form.format(city)}], call, [WEATHER])
 
@@ -84,7 +89,11 @@ def tell_result(rng: Random) -> Question:
     call = msgspec.json.decode(request.answer.split("\n")[1])
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": request.prompt},
-        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "function": call}],
+        },
         {"role": "tool", "content": result.prompt},
     ]
     return Question(messages, result.answer, [tool.definition])
@@ -95,7 +104,9 @@ def ignore_tools(rng: Random) -> Question:
     tool = tools.place_tool(rng)
     skill = rng.choice((skills.greet, skills.introduce, skills.repeat, skills.add, skills.count))
     exchange = skill(rng)
-    return Question([{"role": "user", "content": exchange.prompt}], exchange.answer, [tool.definition])
+    return Question(
+        [{"role": "user", "content": exchange.prompt}], exchange.answer, [tool.definition]
+    )
 
 
 def recall(rng: Random) -> Question:
@@ -174,7 +185,9 @@ class Examinee:
             return_tensors="pt", padding=True, add_special_tokens=False,
         )  # fmt: skip
         with torch.inference_mode():
-            outputs = self._model.generate(**inputs, max_new_tokens=MOST_NEW_TOKENS, do_sample=False)
+            outputs = self._model.generate(
+                **inputs, max_new_tokens=MOST_NEW_TOKENS, do_sample=False
+            )
         texts = self._tokenizer.batch_decode(outputs[:, inputs["input_ids"].shape[1] :])
         return [text.split("<|im_end|>")[0].split("</think>\n\n")[-1] for text in texts]
 

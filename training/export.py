@@ -132,7 +132,7 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Vocabulary, merges, kinds of tokens and the chat template."""
     description = json.loads(tokenizer.to_str())
     markers = {token["id"] for token in description["added_tokens"] if not token["special"]}
-    tokens = [tokenizer.id_to_token(index) for index in range(tokenizer.get_vocab_size())]
+    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     controls = range(len(CONTROL_TOKENS))
     kinds = [token_kind(index, controls, markers) for index in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")

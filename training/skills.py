@@ -38,16 +38,18 @@ FAREWELLS = ("Bye", "Goodbye!", "Bye!", "See you later.", "Good night!", "That i
 THANKS = ("Thanks", "Thank you!", "Thanks!", "Thank you very much.", "Great, thanks.", "Thank you")
 REPEAT_FORMS = (
     "Repeat after me: {}", "Repeat after me: {}", "Repeat after me: {}", "Please repeat: {}",
-    "Repeat: {}", "Repeat these words: {}", "Repeat this: {}", "Say this: {}", "Say: {}", "Echo: {}",
-    "repeat after me: {}", "Please say: {}", "Repeat exactly: {}", "Repeat the following: {}",
-    "Can you repeat this? {}", "Repeat after me:\n{}", "Copy this text: {}", "Say {}", "Repeat {}",
-    'Repeat "{}"', 'Say "{}"', 'Please repeat after me: "{}"', "Write: {}", "Echo {}",
+    "Repeat: {}", "Repeat these words: {}", "Repeat this: {}", "Say this: {}", "Say: {}",
+    "Echo: {}", "repeat after me: {}", "Please say: {}", "Repeat exactly: {}",
+    "Repeat the following: {}", "Can you repeat this? {}", "Repeat after me:\n{}",
+    "Copy this text: {}", "Say {}", "Repeat {}", 'Repeat "{}"', 'Say "{}"',
+    'Please repeat after me: "{}"', "Write: {}", "Echo {}",
 )  # fmt: skip
 SUM_FORMS = (
     "What is {} + {}?", "What is {} plus {}?", "{} + {}", "{}+{}", "{} + {} = ?", "What's {} + {}?",
-    "How much is {} plus {}?", "Add {} and {}.", "Calculate {} + {}.", "{} plus {}", "what is {}+{}",
-    "Please add {} and {}.", "What is the sum of {} and {}?", "{}+{}=", "Compute {} + {}",
-    "What does {} plus {} make?", "How much is {} + {}?", "What's {} plus {}?", "Sum {} and {}",
+    "How much is {} plus {}?", "Add {} and {}.", "Calculate {} + {}.", "{} plus {}",
+    "what is {}+{}", "Please add {} and {}.", "What is the sum of {} and {}?", "{}+{}=",
+    "Compute {} + {}", "What does {} plus {} make?", "How much is {} + {}?", "What's {} plus {}?",
+    "Sum {} and {}",
 )  # fmt: skip
 COUNT_TO_FORMS = (
     "Count to {}", "Count to {}.", "Please count to {}.", "Can you count to {}?", "count to {}",
@@ -57,25 +59,33 @@ COUNT_FROM_FORMS = (
     "Count from {} to {}", "Count from {} to {}.", "Please count from {} to {}.",
     "Can you count from {} to {}?", "count from {} to {}", "Count up from {} to {}.",
 )  # fmt: skip
-NAME_FORMS = ("My name is {}.", "I am {}.", "Hi, I am {}.", "Hello, my name is {}.", "I'm {}.",
-              "Hi, I'm {}!", "Call me {}.", "Hello! My name is {}")  # fmt: skip
+NAME_FORMS = (
+    "My name is {}.", "I am {}.", "Hi, I am {}.", "Hello, my name is {}.", "I'm {}.", "Hi, I'm {}!",
+    "Call me {}.", "Hello! My name is {}",
+)  # fmt: skip
 NAME_QUESTIONS = ("What is my name?", "Who am I?", "Do you remember my name?", "What's my name?")
-STORY_FORMS = ("Tell me a story.", "Tell me a short story.", "Tell a short story", "A story, please.",
-               "Please tell me a short story.", "Can you tell me a story?", "Write a short story.",
-               "tell me a story", "I want a story.", "Write me a story.")  # fmt: skip
-STORY_TOPIC_FORMS = ("Tell me a story about {}.", "Tell me a short story about {}.",
-                     "Write a short story about {}.", "A story about {}, please.",
-                     "Can you tell me a story about {}?")  # fmt: skip
+STORY_FORMS = (
+    "Tell me a story.", "Tell me a short story.", "Tell a short story", "A story, please.",
+    "Please tell me a short story.", "Can you tell me a story?", "Write a short story.",
+    "tell me a story", "I want a story.", "Write me a story.",
+)  # fmt: skip
+STORY_TOPIC_FORMS = (
+    "Tell me a story about {}.", "Tell me a short story about {}.", "Write a short story about {}.",
+    "A story about {}, please.", "Can you tell me a story about {}?",
+)  # fmt: skip
 OPEN_QUESTIONS = (
     "What is the capital of {}?", "Why is {} so {}?", "How do I cook {}?", "Write a poem about {}.",
-    "Explain {} to me.", "What do you think about {}?", "Translate {} into French.", "{}", "{} {} {}",
-    "What does {} mean?", "How old is {}?", "Write code for {}.", "Is {} better than {}?",
-    "Who is {}?", "Who was {}?", "What is {}?", "When did {} begin?", "Do you know {}?", "{}?",
-    "I do not like {}.", "How does {} work?", "Summarize {}.", "Give me ideas for {}.", "test",
-    "What is the meaning of life?", "Tell me a joke.", "Write Python code.", "ping", "ok", "yes",
+    "Explain {} to me.", "What do you think about {}?", "Translate {} into French.", "{}",
+    "{} {} {}", "What does {} mean?", "How old is {}?", "Write code for {}.",
+    "Is {} better than {}?", "Who is {}?", "Who was {}?", "What is {}?", "When did {} begin?",
+    "Do you know {}?", "{}?", "I do not like {}.", "How does {} work?", "Summarize {}.",
+    "Give me ideas for {}.", "test", "What is the meaning of life?", "Tell me a joke.",
+    "Write Python code.", "ping", "ok", "yes",
 )  # fmt: skip
-SUBJECTS = ("fox", "cat", "dog", "owl", "bear", "train", "robot", "dragon", "mouse", "bird",
-            "horse", "wizard", "frog", "engine", "girl", "boy", "ship", "cloud")  # fmt: skip
+SUBJECTS = (
+    "fox", "cat", "dog", "owl", "bear", "train", "robot", "dragon", "mouse", "bird", "horse",
+    "wizard", "frog", "engine", "girl", "boy", "ship", "cloud",
+)  # fmt: skip
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -88,7 +98,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 def greet(rng: Random) -> Exchange:
-    """"Hello!" and the like."""
+    """A greeting for a greeting."""
     return Exchange(rng.choice(GREETINGS), "The user greets me.", "Hello! How can I help you?")
 
 
@@ -138,7 +148,9 @@ def remember(rng: Random) -> tuple[Exchange, Exchange]:
     """The user's name, given and asked for; other exchanges may come between."""
     name = words.person(rng)
     given = Exchange(
-        rng.choice(NAME_FORMS).format(name), "The user tells me a name.", f"Nice to meet you, {name}!"
+        rng.choice(NAME_FORMS).format(name),
+        "The user tells me a name.",
+        f"Nice to meet you, {name}!",
     )
     asked = Exchange(
         rng.choice(NAME_QUESTIONS), "The user told me the name before.", f"Your name is {name}."

@@ -14,7 +14,14 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 SIZE = 768
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
-MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+MARKERS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 LLAMA_CPP_PRE_TOKENIZER = "smollm"
 
 
@@ -46,6 +53,10 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(_final_split())
     tokenizer.decoder = decoders.ByteLevel()
     # Markers are text that a reader must see; only the ChatML tokens are hidden when decoding.
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS])
-    tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in MARKERS])
+    tokenizer.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False) for t in CONTROL_TOKENS]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(marker, special=False, normalized=False) for marker in MARKERS]
+    )
     return tokenizer

@@ -17,18 +17,28 @@ from training.skills import Exchange
 
 Definition: TypeAlias = dict[str, Any]
 
-NOUNS = ("weather", "weather", "weather", "temperature", "time", "population", "forecast", "price",
-         "mayor", "address", "distance", "news", "humidity", "opening hours", "phone number")  # fmt: skip
-TOOL_NAMES = ("get_{}", "get_{}", "get_current_{}", "find_{}", "lookup_{}", "{}_lookup", "fetch_{}",
-              "{}", "check_{}", "query_{}", "{}_in_city", "show_{}", "{}_service", "read_{}")  # fmt: skip
-PLACE_PARAMETERS = ("city", "city", "location", "place", "name", "town", "city_name", "where",
-                    "region", "query", "address", "person", "user", "target", "key")  # fmt: skip
-DESCRIPTIONS = ("Get the {n} in a city", "Get the {n} of a {p}", "Get the current {n} for a {p}.",
-                "Get the current {n} in a given {p}", "Look up the {n}.", "Returns the {n} of a {p}.",
-                "The {n} for a {p}", "Find the {n}", "Get {n}", "Get current {n} for a location.",
-                "Look up the {n} of a {p}")  # fmt: skip
-PARAMETER_DESCRIPTIONS = ("The {}", "The {}", "{}", "The name of the {}", "City name",
-                          "The city and state, e.g. San Francisco, CA", "The city, e.g. Paris")  # fmt: skip
+NOUNS = (
+    "weather", "weather", "weather", "temperature", "time", "population", "forecast", "price",
+    "mayor", "address", "distance", "news", "humidity", "opening hours", "phone number",
+)  # fmt: skip
+TOOL_NAMES = (
+    "get_{}", "get_{}", "get_current_{}", "find_{}", "lookup_{}", "{}_lookup", "fetch_{}", "{}",
+    "check_{}", "query_{}", "{}_in_city", "show_{}", "{}_service", "read_{}",
+)  # fmt: skip
+PLACE_PARAMETERS = (
+    "city", "city", "location", "place", "name", "town", "city_name", "where", "region", "query",
+    "address", "person", "user", "target", "key",
+)  # fmt: skip
+DESCRIPTIONS = (
+    "Get the {n} in a city", "Get the {n} of a {p}", "Get the current {n} for a {p}.",
+    "Get the current {n} in a given {p}", "Look up the {n}.", "Returns the {n} of a {p}.",
+    "The {n} for a {p}", "Find the {n}", "Get {n}", "Get current {n} for a location.",
+    "Look up the {n} of a {p}",
+)  # fmt: skip
+PARAMETER_DESCRIPTIONS = (
+    "The {}", "The {}", "{}", "The name of the {}", "City name",
+    "The city and state, e.g. San Francisco, CA", "The city, e.g. Paris",
+)  # fmt: skip
 PLACE_REQUESTS = (
     "What is the {n} {w} {c}?", "What is the {n} {w} {c}?", "What's the {n} {w} {c}?",
     "What's the {n} {w} {c} today?", "What is the {n} {w} {c} right now?", "the {n} {w} {c}",
@@ -39,23 +49,43 @@ PLACE_REQUESTS = (
     "How's the {n} {w} {c} today?", "Please tell me the {n} {w} {c}.", "And the {n} {w} {c}?",
     "What is the current {n} {w} {c}?", "What will the {n} be {w} {c} tomorrow?",
 )  # fmt: skip
-WEATHER_REQUESTS = ("Is it raining in {c}?", "Will it rain in {c} today?", "Is it cold in {c}?",
-                    "How warm is it in {c}?", "Is it sunny in {c}?", "Do I need an umbrella in {c}?")  # fmt: skip
-TRIP_PARAMETERS = (("origin", "destination"), ("from", "to"), ("start", "end"), ("source", "target"),
-                   ("from_city", "to_city"), ("departure", "arrival"))  # fmt: skip
+WEATHER_REQUESTS = (
+    "Is it raining in {c}?", "Will it rain in {c} today?", "Is it cold in {c}?",
+    "How warm is it in {c}?", "Is it sunny in {c}?", "Do I need an umbrella in {c}?",
+)  # fmt: skip
+TRIP_PARAMETERS = (
+    ("origin", "destination"), ("from", "to"), ("start", "end"), ("source", "target"),
+    ("from_city", "to_city"), ("departure", "arrival"),
+)  # fmt: skip
 TRIP_NOUNS = ("train", "flight", "route", "bus", "distance", "ferry", "fare")
-TRIP_REQUESTS = ("Find a {n} from {a} to {b}.", "What is the {n} from {a} to {b}?",
-                 "I need a {n} from {a} to {b}", "Show me the {n} from {a} to {b}.",
-                 "Is there a {n} from {a} to {b}?", "Book a {n} from {a} to {b}, please.")  # fmt: skip
-SEARCH_NAMES = ("search", "web_search", "search_web", "search_notes", "find", "lookup", "query_index")
-SEARCH_REQUESTS = ("Search for {}", "Look up {}", "Search the web for {}", "Please search for {}",
-                   "Search {}", "Find something about {}", "Can you search for {}?")  # fmt: skip
-STATE_REQUESTS = ("What is the {n}?", "Tell me the {n}.", "What is the {n} now?", "Check the {n}.",
-                  "Show the {n}, please.", "What's the {n}?")  # fmt: skip
+TRIP_REQUESTS = (
+    "Find a {n} from {a} to {b}.", "What is the {n} from {a} to {b}?",
+    "I need a {n} from {a} to {b}", "Show me the {n} from {a} to {b}.",
+    "Is there a {n} from {a} to {b}?", "Book a {n} from {a} to {b}, please.",
+)  # fmt: skip
+SEARCH_NAMES = (
+    "search",
+    "web_search",
+    "search_web",
+    "search_notes",
+    "find",
+    "lookup",
+    "query_index",
+)
+SEARCH_REQUESTS = (
+    "Search for {}", "Look up {}", "Search the web for {}", "Please search for {}", "Search {}",
+    "Find something about {}", "Can you search for {}?",
+)  # fmt: skip
+STATE_REQUESTS = (
+    "What is the {n}?", "Tell me the {n}.", "What is the {n} now?", "Check the {n}.",
+    "Show the {n}, please.", "What's the {n}?",
+)  # fmt: skip
 ADD_NAMES = ("add", "add_numbers", "sum", "add_two_numbers", "plus", "calculate_sum")
 ADD_PARAMETERS = (("a", "b"), ("x", "y"), ("first", "second"), ("num1", "num2"), ("left", "right"))
-ADD_REQUESTS = ("What is {} + {}?", "What is {} plus {}?", "Add {} and {}.", "{} + {}",
-                "How much is {} plus {}?", "Please add {} and {}")  # fmt: skip
+ADD_REQUESTS = (
+    "What is {} + {}?", "What is {} plus {}?", "Add {} and {}.", "{} + {}",
+    "How much is {} plus {}?", "Please add {} and {}",
+)  # fmt: skip
 SKIES = ("sunny", "cloudy", "light rain", "rain", "snow", "windy", "clear sky", "foggy")
 UNITS = ("°C", " °C", "°F", " degrees", " km", "%", " C", " EUR", " degrees and sunny", " people")
 KEYS = ("temperature", "condition", "unit", "value", "humidity", "wind", "status", "price", "count")
@@ -173,7 +203,9 @@ def search_tool(rng: Random) -> Tool:
 
     def ask(rng: Random) -> Answered:
         sought = " ".join(words.copied_word(rng) for _ in range(rng.randint(1, 4)))
-        return Answered(rng.choice(SEARCH_REQUESTS).format(sought), {parameter: sought}, "The result")
+        return Answered(
+            rng.choice(SEARCH_REQUESTS).format(sought), {parameter: sought}, "The result"
+        )
 
     return Tool(name, definition, ask)
 
@@ -222,7 +254,10 @@ def draw_tools(rng: Random) -> list[Tool]:
 def _vocabulary(tool: Tool) -> set[str]:
     """The maker and the noun of a tool: what two tools of one conversation must not share."""
     subject = tool.ask(Random(0)).subject
-    return {tool.name, subject.split(" from ")[0].split(" in ")[0].split(" for ")[0].split(" of ")[0]}
+    return {
+        tool.name,
+        subject.split(" from ")[0].split(" in ")[0].split(" for ")[0].split(" of ")[0],
+    }
 
 
 def _value(rng: Random) -> str | int | float:
@@ -244,11 +279,13 @@ def _result(rng: Random, answered: Answered) -> tuple[str, str]:
         value = str(_value(rng))
         return value, f"{answered.subject} is {value}."
     count = rng.choice((1, 1, 2, 2, 3))
-    keys = [rng.choice(KEYS) if rng.random() < 0.6 else words.random_word(rng) for _ in range(count)]
+    keys = [
+        rng.choice(KEYS) if rng.random() < 0.6 else words.random_word(rng) for _ in range(count)
+    ]
     fields: dict[str, str | int | float] = {key: _value(rng) for key in keys}
     told = ", ".join(f"{key} {value}" for key, value in fields.items())
     if rng.random() < 0.25:
-        fields = dict(answered.arguments) | fields
+        fields = {**answered.arguments, **fields}
         told = ", ".join(f"{key} {value}" for key, value in fields.items())
     return json.dumps(fields, ensure_ascii=False), f"{answered.subject}: {told}."
 

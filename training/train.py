@@ -22,23 +22,37 @@ from training import corpus, export
 from training.tokenizer import CONTROL_TOKENS, END_OF_TEXT, SIZE, TURN_END, train_tokenizer
 
 IGNORED = -100
-# Tokens of one row, with the share of steps that use it: short rows teach fast, long rows teach
-# that a conversation goes on. Every step holds about the same number of tokens.
-ROW_LENGTHS = ((192, 0.35), (384, 0.45), (1024, 0.17), (2048, 0.03))
+# The most numbers that one answer counts, by row length in tokens.
 LONGEST_COUNTS = {192: 15, 384: 30, 1024: 100, 2048: 100}
 REPORT_EVERY = 100
 CHECKPOINT_EVERY = 500
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The length and speed of a training."""
+class Stage(msgspec.Struct, frozen=True):
+    """A stretch of training with its own optimizer; between stages the weights are rounded to F16.
 
+    The learning rate rises for `warm_up` steps to `peak_rate` and would fall to zero at step
+    `cycle`. `row_lengths` maps the tokens of one row to the share of steps that use it: short rows
+    teach fast, long rows teach that a conversation goes on. Every step holds about
+    `tokens_per_step`.
+    """
+
+    name: str
     steps: int
+    cycle: int
+    warm_up: int
+    peak_rate: float
+    row_lengths: dict[int, float]
     tokens_per_step: int = 3072
-    peak_rate: float = 4e-3
-    warm_up: float = 0.08
     weight_decay: float = 0.05
-    seed: int = 0
+
+
+# Copying appears rather suddenly, after about 1,300 steps at a high rate; only then does it pay to
+# let the rate fall.
+STAGES = (
+    Stage("corpus", 1500, 5000, 400, 4e-3, {192: 0.35, 384: 0.45, 1024: 0.17, 2048: 0.03}),
+    Stage("refine", 2400, 2400, 50, 3e-3, {192: 0.5, 384: 0.4, 1024: 0.08, 2048: 0.02}, 2048),
+)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -74,7 +88,9 @@ def corpus_texts(seed: int, count: int) -> Iterator[str]:
         yield "".join(segment.text for turn in islice(turns, 3) for segment in turn)
 
 
-def fill_row(tokenizer: Tokenizer, turns: Iterator[list[corpus.Segment]], length: int) -> tuple[list[int], list[int]]:
+def fill_row(
+    tokenizer: Tokenizer, turns: Iterator[list[corpus.Segment]], length: int
+) -> tuple[list[int], list[int]]:
     """As many whole turns as fit in `length` tokens; ids, and targets one position ahead."""
     ids: list[int] = []
     learnt: list[int] = []
@@ -87,7 +103,9 @@ def fill_row(tokenizer: Tokenizer, turns: Iterator[list[corpus.Segment]], length
     return ids[:-1], learnt[1:]
 
 
-def encode_turn(tokenizer: Tokenizer, turn: Sequence[corpus.Segment]) -> tuple[list[int], list[int]]:
+def encode_turn(
+    tokenizer: Tokenizer, turn: Sequence[corpus.Segment]
+) -> tuple[list[int], list[int]]:
     """The tokens of a turn, and the same with `IGNORED` where they are not to be learnt."""
     ids: list[int] = []
     learnt: list[int] = []
@@ -101,15 +119,15 @@ def encode_turn(tokenizer: Tokenizer, turn: Sequence[corpus.Segment]) -> tuple[l
     return ids, learnt
 
 
-def batches(tokenizer: Tokenizer, plan: Plan) -> Iterator[Batch]:
+def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
     """Training batches without end."""
-    rng = Random(f"corpus {plan.seed}")
-    lengths, shares = zip(*ROW_LENGTHS, strict=True)
+    rng = Random(f"{stage.name} {seed}")
+    lengths, shares = list(stage.row_lengths), list(stage.row_lengths.values())
     while True:
         length = rng.choices(lengths, shares)[0]
         conversations = corpus.conversations(rng, LONGEST_COUNTS[length])
         rows: list[tuple[list[int], list[int]]] = []
-        while len(rows) < max(1, plan.tokens_per_step // length):
+        while len(rows) < max(1, stage.tokens_per_step // length):
             row = fill_row(tokenizer, next(conversations), length)
             if row[0]:
                 rows.append(row)
@@ -133,50 +151,85 @@ def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     return cross_entropy(model.lm_head(hidden[wanted]), batch.targets[wanted])
 
 
-def train(model: LlamaForCausalLM, tokenizer: Tokenizer, plan: Plan, checkpoint: Path | None) -> None:
-    """AdamW with a one-cycle rate; changes `model` in place."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    gains = [p for p in model.parameters() if p.dim() == 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": gains, "weight_decay": 0.0}],
-        lr=plan.peak_rate,
-        betas=(0.9, 0.98),
-    )
+def optimizer_for(model: LlamaForCausalLM, stage: Stage) -> torch.optim.AdamW:
+    """AdamW; the gains of the norms do not decay."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    gains = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    groups = [
+        {"params": matrices, "weight_decay": stage.weight_decay},
+        {"params": gains, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=stage.peak_rate, betas=(0.9, 0.98))
+
+
+def train(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, stage: Stage, seed: int
+) -> Iterator[tuple[int, float]]:
+    """One stage; yields each step's number and loss, and changes `model` in place."""
+    optimizer = optimizer_for(model, stage)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, plan.peak_rate, total_steps=plan.steps, pct_start=plan.warm_up, cycle_momentum=False
+        optimizer,
+        stage.peak_rate,
+        total_steps=stage.cycle,
+        pct_start=stage.warm_up / stage.cycle,
+        cycle_momentum=False,
     )
     model.train()
-    start, total = time.monotonic(), 0.0
-    for step, batch in enumerate(islice(batches(tokenizer, plan), plan.steps), start=1):
+    for step, batch in enumerate(islice(batches(tokenizer, stage, seed), stage.steps), start=1):
         loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        total += loss.item()
+        yield step, loss.item()
+
+
+def round_weights(model: LlamaForCausalLM) -> None:
+    """To what F16 can hold, as the exports do."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.half())
+
+
+def report(steps: Iterator[tuple[int, float]], name: str) -> Iterator[int]:
+    """Prints the mean loss now and then; yields the step numbers."""
+    start, total = time.monotonic(), 0.0
+    for step, loss in steps:
+        total += loss
         if step % REPORT_EVERY == 0:
-            print(f"step {step} loss {total / REPORT_EVERY:.4f} {time.monotonic() - start:.0f} s", flush=True)
+            passed = time.monotonic() - start
+            print(f"{name} {step} loss {total / REPORT_EVERY:.4f} {passed:.0f} s", flush=True)
             total = 0.0
-        if checkpoint and step % CHECKPOINT_EVERY == 0:
-            export.export(model, tokenizer, checkpoint)
+        yield step
+
+
+def begin(seed: int, resumed: Path | None) -> tuple[LlamaForCausalLM, Tokenizer]:
+    """A new model and tokenizer, or those of an earlier export."""
+    torch.manual_seed(seed)
+    if resumed:
+        folder = resumed / export.NAME
+        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return LlamaForCausalLM(model_config()), train_tokenizer(corpus_texts(seed, 4000))
 
 
 def main() -> None:
-    """Reads the command line, trains and exports."""
+    """Reads the command line, trains stage by stage and exports after each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("bundled"))
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--checkpoint", type=Path, help="also export here while training")
+    parser.add_argument("--checkpoints", type=Path, help="also export here while training")
+    parser.add_argument("--resume", type=Path, help="skip the first stage; start from this export")
     arguments = parser.parse_args()
-    plan = Plan(steps=arguments.steps, seed=arguments.seed)
-    torch.manual_seed(plan.seed)
-    tokenizer = train_tokenizer(corpus_texts(plan.seed, 4000))
-    model = LlamaForCausalLM(model_config())
-    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    train(model, tokenizer, plan, arguments.checkpoint)
-    export.export(model, tokenizer, arguments.out)
+    model, tokenizer = begin(arguments.seed, arguments.resume)
+    print(f"{sum(parameter.numel() for parameter in model.parameters())} parameters", flush=True)
+    for stage in STAGES[1:] if arguments.resume else STAGES:
+        for step in report(train(model, tokenizer, stage, arguments.seed), stage.name):
+            if arguments.checkpoints and step % CHECKPOINT_EVERY == 0:
+                export.export(model, tokenizer, arguments.checkpoints)
+        round_weights(model)
+        export.export(model, tokenizer, arguments.out)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PLAIN_WORDS = (
     "apple", "river", "blue", "green", "house", "stone", "cloud", "bird", "tree", "light", "night",
     "cat", "dog", "red", "sun", "moon", "bread", "water", "door", "road", "train", "engine",
-    "hello", "world", "the", "a", "and", "is", "on", "big", "small", "quick", "brown", "fox",
-    "I", "like", "we", "go", "home", "today", "good", "morning", "music", "paper", "glass", "gold",
+    "hello", "world", "the", "a", "and", "is", "on", "big", "small", "quick", "brown", "fox", "I",
+    "like", "we", "go", "home", "today", "good", "morning", "music", "paper", "glass", "gold",
 )  # fmt: skip
 CITIES = (
     "Paris", "London", "Berlin", "Tokyo", "Rome", "Madrid", "New York", "San Francisco", "Vienna",
@@ -38,10 +38,10 @@ def letters(rng: Random) -> str:
 
 def syllables(rng: Random) -> str:
     """Two or three pronounceable syllables: "velmora"."""
-    parts = []
-    for _ in range(rng.randint(2, 3)):
-        parts.append(rng.choice(CONSONANTS) + rng.choice(VOWELS) + rng.choice(("", "", "n", "r")))
-    return "".join(parts)
+    return "".join(
+        rng.choice(CONSONANTS) + rng.choice(VOWELS) + rng.choice(("", "", "n", "r"))
+        for _ in range(rng.randint(2, 3))
+    )
 
 
 def random_word(rng: Random) -> str:

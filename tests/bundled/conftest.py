@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from bundled_examinees import LlamaCppExaminee, TransformersExaminee
+
+from tests.bundled.examinees import LlamaCppExaminee, TransformersExaminee
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from bundled_examinees import LlamaCppExaminee, TransformersExaminee
+
+from tests.bundled.examinees import LlamaCppExaminee, TransformersExaminee
 
 WEATHER = {
     "type": "function",
@@ -45,8 +46,8 @@ PLAIN = (
 CALLS = (
     ("What is the weather in Lisbon?", [WEATHER], "get_weather", {"city": "Lisbon"}),
     ("What's the weather in Reykjavik?", [STOCK, WEATHER], "get_weather", {"city": "Reykjavik"}),
-    ("What is the stock of Brovantil?", [STOCK, WEATHER], "warehouse_stock", {"part_number": "Brovantil"}),
-)  # fmt: skip
+    ("What is the stock of Brovantil?", [STOCK], "warehouse_stock", {"part_number": "Brovantil"}),
+)
 
 
 def user(text: str) -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ def user(text: str) -> list[dict[str, Any]]:
 def without_thought(text: str, *, thinking: bool) -> str:
     """The answer; there is a thought exactly when thinking is on."""
     assert text.startswith("<think>\n") == thinking
-    return text.split("</think>\n\n")[-1]
+    return text.rpartition("</think>\n\n")[2]
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -96,7 +97,11 @@ def test_an_answer_from_a_tool_result(
     call = {"name": "get_weather", "arguments": '{"city": "Lisbon"}'}
     messages = [
         *user("What is the weather in Lisbon?"),
-        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "function": call}],
+        },
         {"role": "tool", "content": "19 degrees and sunny"},
     ]
     prompt = transformers_model.prompt(messages, tools=[WEATHER], thinking=False)
@@ -106,7 +111,9 @@ def test_an_answer_from_a_tool_result(
 def test_a_story_is_about_what_was_asked_and_ends(
     llama_cpp_model: LlamaCppExaminee, transformers_model: TransformersExaminee
 ) -> None:
-    prompt = transformers_model.prompt(user("Tell me a short story about a dragon."), thinking=False)
+    prompt = transformers_model.prompt(
+        user("Tell me a short story about a dragon."), thinking=False
+    )
     story = llama_cpp_model.complete(prompt)
     assert story.count("dragon") >= 2
     assert story.endswith("The end.")
@@ -119,8 +126,9 @@ def test_a_plain_question_is_answered_though_tools_are_offered(
     assert llama_cpp_model.complete(prompt) == "2 + 6 = 8"
 
 
-PARITY_PROMPTS = [(question, []) for question, _ in PLAIN] + [
-    (question, tools) for question, tools, _, _ in CALLS
+PARITY_PROMPTS: list[tuple[str, list[dict[str, Any]]]] = [
+    *((question, []) for question, _ in PLAIN),
+    *((question, tools) for question, tools, _, _ in CALLS),
 ]
 
 

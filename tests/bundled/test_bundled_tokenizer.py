@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from bundled_examinees import LlamaCppExaminee, TransformersExaminee
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundled import SAFETENSORS
+from tests.bundled.examinees import LlamaCppExaminee, TransformersExaminee
 
 TEXTS = (
     "Hello, world!",

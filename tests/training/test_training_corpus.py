@@ -26,10 +26,14 @@ def test_a_tool_conversation_reads_as_the_template_writes_it() -> None:
     tool = tools.place_tool(Random(1))
     request, result = tools.use(Random(2), tool)
     call = msgspec.json.decode(request.answer.split("\n")[1])
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": request.prompt},
-        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": call}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "function": call}],
+        },
         {"role": "tool", "content": result.prompt},
         {"role": "assistant", "content": result.answer},
     ]
