@@ -77,6 +77,15 @@ class SwapConfig(Section, frozen=True):
     backoff: Seconds = 10.0  # after a failed load, doubled each time up to five minutes
 
 
+class HubConfig(Section, frozen=True):
+    """Where models are downloaded from, and where to."""
+
+    endpoint: str | None = None  # None: HF_ENDPOINT, else https://huggingface.co
+    folder: PathText | None = None  # None: the first of `model_dirs`
+    cache: PathText | None = None  # the hub's local cache, listed; None: where the hub's tools put it
+    deletion: bool = False  # administrators may delete models in `folder`
+
+
 class LogConfig(Section, frozen=True):
     """What the log shows. Keys and prompts never appear."""
 
@@ -101,6 +110,10 @@ class Config(Section, frozen=True):
     models: tuple[ModelConfig, ...] = ()
     model_dirs: tuple[PathText, ...] = ()
     default_model: str | None = None  # None: the only model there is, else the first in `models`
+    template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)
+    preset_dir: PathText | None = None  # sampling overrides to switch to (NAME.yml)
+    preset: str | None = None  # the overrides in force at start, by name
     engines: EnginesConfig = EnginesConfig()
     swap: SwapConfig = SwapConfig()
+    hub: HubConfig = HubConfig()
     log: LogConfig = LogConfig()
