@@ -131,7 +131,7 @@ class Fields(msgspec.Struct, frozen=True):
 
 def read_fields(body: bytes) -> Fields:
     """The fields of a JSON body. Raises InvalidRequest when it isn't a JSON object."""
-    values = {name: value for name, value in _json_object(body).items() if value is not None}
+    values = {name: value for name, value in json_object(body).items() if value is not None}
     spelled: dict[str, str] = {}
     for field, spellings in SPELLINGS.items():
         if given := [name for name in spellings if name in values]:
@@ -145,7 +145,8 @@ def read_fields(body: bytes) -> Fields:
     return Fields(values, spelled)
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, Any]:
+    """The object in a JSON body. Raises InvalidRequest."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
