@@ -1,0 +1,1 @@
+"""transformers in the process: Hugging Face folders, with continuous batching."""

@@ -1,0 +1,261 @@
+"""Many jobs, one forward pass: continuous batching over a grid of our own.
+
+Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of which the first
+`fed` are in its row of the grid. A step feeds each running answer its newest token, all in one pass, then spends
+what is left of its time on the oldest unfinished prompts, in a second pass. Whoever's last token has been fed gets
+a new one drawn. So prompt, answer, forced tokens and a recomputed answer are all one thing.
+
+Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a pass reads a run
+of neighbours and copies nothing. Idle rows keep their cells for the conversation's next turn.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from backends.cells import WORTHWHILE, Slot, common, place
+from backends.driver import Accounting, Token
+from backends.protocol import Generation
+from backends.transformers.forward import Forward
+from backends.transformers.grid import Grid
+from backends.transformers.room import Limit, Size, fit
+from backends.transformers.sampling.chooser import Chooser, Desk
+from backends.transformers.sampling.logprobs import logprobs
+from backends.transformers.sampling.table import Table
+from backends.transformers.vocabulary import Vocabulary
+
+STEP_SECONDS = 0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
+FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
+
+
+class Running:
+    """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
+
+    def __init__(self, key: int, job: Generation, desk: Desk) -> None:
+        self.key = key
+        self.job = job
+        self.tokens = list(job.prompt)
+        self.chooser = Chooser(job, self.tokens, desk)
+        self.fed = 0
+        self.cached = 0
+        self.row: int | None = None
+
+    @property
+    def left(self) -> int:
+        return len(self.tokens) - self.fed
+
+
+class Batching:
+    """The jobs that share passes. Only the engine's thread calls it."""
+
+    def __init__(self, forward: Forward, grid: Grid, limit: Limit, vocabulary: Vocabulary, desk: Desk) -> None:
+        self._forward = forward
+        self._grid = grid
+        self._limit = limit
+        self._vocabulary = vocabulary
+        self._desk = desk
+        self._slots: list[Slot] = []  # one per row
+        self._busy: list[Running] = []  # the first rows, in order
+        self._jobs: dict[int, Running] = {}
+        self._forced: list[Token] = []
+        self._table: Table | None = None
+        self._prompt_rate = FIRST_GUESS
+        self._releases = 0
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def admit(self, key: int, job: Generation) -> None:
+        self._jobs[key] = Running(key, job, self._desk)
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        running = self._jobs[key]
+        room = self._limit.length - len(running.tokens)
+        for token in tokens[:room]:
+            running.tokens.append(token)
+            running.chooser.accepted()
+            self._forced.append(Token(key, token))
+
+    def release(self, key: int) -> Accounting:
+        running = self._jobs.pop(key)
+        self._leave(running)
+        self._forced = [token for token in self._forced if token.key != key]
+        return Accounting(len(running.job.prompt), running.cached)
+
+    def clear(self) -> None:
+        """Forget all jobs and all cells."""
+        self._jobs.clear()
+        self._busy.clear()
+        self._slots.clear()
+        self._forced.clear()
+        self._table = None
+        self._grid.clear()
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def step(self) -> list[Token]:
+        forced, self._forced = self._forced, []
+        self._start_waiting()
+        self._grow()
+        return [*forced, *self._continue_answers(), *self._read_prompts()]
+
+    def _continue_answers(self) -> list[Token]:
+        """One token for every job that has all but its newest token in the grid."""
+        rows = [row for row, running in enumerate(self._busy) if running.left == 1]
+        if not rows:
+            return []
+        first, last = rows[0], rows[-1] + 1
+        # A job still reading its prompt may sit between: what is written for it is garbage, at a cell that its
+        # next chunk overwrites before anyone looks.
+        span = self._busy[first:last]
+        logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
+        if len(rows) < len(span):
+            logits = logits[[row - first for row in rows]]
+        ready = [self._busy[row] for row in rows]
+        for running in ready:
+            self._fed(running, 1)
+        return self._draw(ready, logits)
+
+    def _read_prompts(self) -> list[Token]:
+        """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
+        reading = [row for row, running in enumerate(self._busy) if running.left > 1]
+        if not reading:
+            return []
+        oldest = min(reading, key=lambda row: self._busy[row].key)
+        chunk = self._chunk()
+        width = min(self._busy[oldest].left, chunk)
+        first, last = self._run_around(oldest, width, max(1, chunk // width))
+        span = self._busy[first:last]
+        counts = [min(running.left, width) for running in span]
+        started = time.perf_counter()
+        logits = self._forward.run(
+            first, [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)], [r.fed for r in span]
+        )
+        self._measure(width * len(span), started)
+        for running, count in zip(span, counts, strict=True):
+            self._fed(running, count)
+        done = [place for place, running in enumerate(span) if not running.left]
+        return self._draw([span[place] for place in done], logits[done]) if done else []
+
+    def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
+        """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit behind their end."""
+
+        def joins(row: int) -> bool:
+            running = self._busy[row]
+            return running.left > 1 and running.fed + width <= self._grid.capacity
+
+        first, last = oldest, oldest + 1
+        while last < len(self._busy) and last - first < most and joins(last):
+            last += 1
+        while first > 0 and last - first < most and joins(first - 1):
+            first -= 1
+        return first, last
+
+    def _chunk(self) -> int:
+        timely = int(self._prompt_rate * STEP_SECONDS)
+        return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
+
+    def _measure(self, tokens: int, started: float) -> None:
+        if self._desk.device.type == "cuda":
+            torch.cuda.synchronize(self._desk.device)
+        if tokens > SMALLEST_CHUNK:
+            measured = tokens / max(time.perf_counter() - started, 1e-6)
+            self._prompt_rate += 0.3 * (measured - self._prompt_rate)
+
+    def _fed(self, running: Running, count: int) -> None:
+        assert running.row is not None
+        self._slots[running.row].tokens += running.tokens[running.fed : running.fed + count]
+        running.fed += count
+
+    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Token]:
+        choosers = tuple(running.chooser for running in ready)
+        if self._table is None or self._table.choosers != choosers:
+            self._table = Table(choosers, self._desk)
+        drawn = self._table.draw(logits)
+        for running, token in zip(ready, drawn, strict=True):
+            running.tokens.append(token)
+            running.chooser.drawn()
+        told = logprobs(logits, drawn, [r.job.logprobs for r in ready], self._vocabulary.piece)
+        return [
+            Token(running.key, token, logprob)
+            for running, token, logprob in zip(ready, drawn, told, strict=True)
+        ]
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        for running in self._jobs.values():
+            if running.row is None and not self._start(running):
+                break
+
+    def _start(self, running: Running) -> bool:
+        """Give the job a row with what is already computed; False: there is no room, or better wait, see below."""
+        longest = max([len(running.tokens), *(len(other.tokens) for other in self._busy)])
+        if not self._make_room(len(self._busy) + 1, longest + 1):
+            return False
+        placement = place(running.tokens, self._slots, compact=False)
+        if self._worth_waiting(running, placement.keep):
+            return False
+        slot, source = self._slots[placement.slot], self._slots[placement.source]
+        if slot is not source:
+            self._grid.copy(source.index, slot.index, placement.keep)
+        slot.tokens = source.tokens[: placement.keep]
+        slot.busy = True
+        self._exchange(slot.index, len(self._busy))
+        running.row, running.fed = len(self._busy), placement.keep
+        running.cached = max(running.cached, min(placement.keep, len(running.job.prompt)))
+        self._busy.append(running)
+        return True
+
+    def _worth_waiting(self, running: Running, keep: int) -> bool:
+        """Somebody is computing more of the same beginning right now (n > 1, or many alike at once)."""
+        most = len(running.tokens) - 1
+        return any(
+            other.left > 1 and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
+            for other in self._busy
+        )
+
+    def _leave(self, running: Running) -> None:
+        """The row is idle again; its cells stay until room is needed. The last busy row takes its place."""
+        if running.row is None:
+            return
+        self._releases += 1
+        slot = self._slots[running.row]
+        slot.busy, slot.used = False, self._releases
+        last = len(self._busy) - 1
+        self._exchange(running.row, last)
+        self._busy[running.row] = self._busy[last]
+        self._busy[running.row].row = running.row
+        self._busy.pop()
+        running.row = None
+
+    def _exchange(self, one: int, other: int) -> None:
+        if one == other:
+            return
+        slots = self._slots
+        self._grid.swap(one, other, max(len(slots[one].tokens), len(slots[other].tokens)))
+        slots[one], slots[other] = slots[other], slots[one]
+        slots[one].index, slots[other].index = one, other
+
+    def _grow(self) -> None:
+        """Room for every busy row's next token. Where it lacks, the youngest waits and is computed again later."""
+        while self._busy and not self._make_room(
+            len(self._busy), max(len(running.tokens) for running in self._busy) + 1
+        ):
+            youngest = max(self._busy, key=lambda running: running.key)
+            self._leave(youngest)
+            youngest.fed = 0
+
+    def _make_room(self, rows: int, cells: int) -> bool:
+        present = Size(self._grid.rows, self._grid.capacity)
+        size = fit(present, rows, min(cells, self._limit.length), self._limit)
+        if size is None:
+            return False
+        if size is not present:
+            self._grid.reshape(size.rows, size.capacity)
+            self._slots = self._slots[: size.rows]
+            self._slots += [Slot(row) for row in range(len(self._slots), size.rows)]
+            for slot in self._slots:
+                del slot.tokens[size.capacity :]
+        return True

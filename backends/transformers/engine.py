@@ -1,0 +1,93 @@
+"""The engine the driver steps: jobs that can share passes go to `Batching`, the others to `Solo`."""
+
+from collections.abc import Sequence
+
+import torch
+
+from backends.driver import Accounting, Token
+from backends.errors import GenerationFailed, OutOfMemory
+from backends.protocol import Generation, ModelInfo
+from backends.transformers.batching import Batching
+from backends.transformers.forward import Forward
+from backends.transformers.grid import Grid
+from backends.transformers.loading import Loaded
+from backends.transformers.memory import ran_out
+from backends.transformers.pictures import Pictures
+from backends.transformers.sampling.chooser import Desk
+from backends.transformers.solo import Solo
+
+
+class TransformersEngine:
+    """See `backends.driver.Engine`. Owns the model it was given."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        desk = Desk(loaded.vocabulary, loaded.device)
+        self._device = loaded.device
+        self._batching = _batching(loaded, desk)
+        self._solo = Solo(loaded.model, loaded.vocabulary, desk, loaded.info.context_length)
+        self._pictures = Pictures(loaded.processor, loaded.vocabulary, loaded.device) if loaded.processor else None
+        self._alone: set[int] = set()  # the keys of Solo's jobs
+        self.info: ModelInfo = loaded.info
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+        self.piece = loaded.vocabulary.piece
+        self.ends = loaded.vocabulary.ends.__contains__
+
+    @torch.inference_mode()
+    def admit(self, key: int, job: Generation) -> None:
+        if self._batching is not None and not job.images:
+            self._batching.admit(key, job)
+            return
+        if job.images:
+            assert self._pictures is not None  # the driver refuses pictures to a model that doesn't see
+            inputs = self._pictures.inputs(job)
+        else:
+            ids = torch.tensor([job.prompt], device=self._device)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        self._solo.admit(key, job, inputs)
+        self._alone.add(key)
+
+    @torch.inference_mode()
+    def step(self) -> Sequence[Token]:
+        try:
+            together = self._batching.step() if self._batching is not None else []
+            return [*together, *self._solo.step()]
+        except Exception as error:
+            if ran_out(error):
+                raise OutOfMemory(f"memory ran out while generating: {error}") from error
+            raise GenerationFailed(f"the model failed: {type(error).__name__}: {error}") from error
+
+    @torch.inference_mode()
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        if key in self._alone:
+            self._solo.force(key, tokens)
+        elif self._batching is not None:
+            self._batching.force(key, tokens)
+
+    @torch.inference_mode()
+    def release(self, key: int) -> Accounting:
+        if key in self._alone or self._batching is None:
+            self._alone.discard(key)
+            return self._solo.release(key)
+        return self._batching.release(key)
+
+    def recover(self) -> None:
+        self._solo.clear()
+        self._alone.clear()
+        if self._batching is not None:
+            self._batching.clear()
+
+    def close(self) -> None:
+        self.recover()
+        self._batching = None
+        del self._solo, self._pictures
+        self._loaded.free()
+
+
+def _batching(loaded: Loaded, desk: Desk) -> Batching | None:
+    if loaded.pattern is None:
+        return None
+    grid = Grid(loaded.layers)
+    forward = Forward(loaded.model, grid, loaded.pattern)
+    return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk)

@@ -1,0 +1,126 @@
+"""The KV cache: rows of cells, one row per sequence, shared by all requests.
+
+    row 0  [t t t t t t . . . . . . ]     cell k of a row holds the keys and values of the sequence's token k
+    row 1  [t t t . . . . . . . . . ]     what lies behind a sequence's end is garbage that no mask lets through
+    row 2  [t t t t t t t t t . . . ]
+
+transformers' own caches make all sequences of a batch grow in step; here each row has its own length. A pass
+`aim`s at a run of neighbouring rows, writes its new tokens into their cells by index, and attention reads the
+rows' beginnings as a view: nothing is copied. Layers learn their shape from the first tokens they are given.
+"""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class Aim:
+    """What a pass is about to write and read; the layers look here."""
+
+    def __init__(self) -> None:
+        self.first = 0  # the first row
+        self.length = 0  # cells to read in each row
+        self.cells = torch.empty(0, dtype=torch.long)  # where each new token goes, counted over the whole grid
+
+
+class GridLayer(CacheLayerMixin):  # type: ignore[misc] - transformers is untyped
+    """One layer's keys and values: (rows * capacity, heads * width), seen as (rows, capacity, heads, width)."""
+
+    is_sliding = False
+
+    def __init__(self, grid: "Grid") -> None:
+        super().__init__()
+        self._grid = grid
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.keys = self._blank(key_states)
+        self.values = self._blank(value_states)
+        self.is_initialized = True
+
+    def _blank(self, states: torch.Tensor) -> torch.Tensor:
+        shape = (self._grid.rows, self._grid.capacity, states.shape[1], states.shape[3])
+        return torch.zeros(shape, dtype=states.dtype, device=states.device)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write (rows, heads, tokens, width) where the grid aims; returns all that these rows may see."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        aim, count = self._grid.aim, key_states.shape[0]
+        return self._written(self.keys, key_states, aim, count), self._written(self.values, value_states, aim, count)
+
+    @staticmethod
+    def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim, count: int) -> torch.Tensor:
+        cells.flatten(0, 1).index_copy_(0, aim.cells, states.transpose(1, 2).flatten(0, 1))
+        return cells[aim.first : aim.first + count, : aim.length].transpose(1, 2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - the interface's shape
+        return self._grid.aim.length, 0
+
+    def get_seq_length(self) -> int:
+        return self._grid.aim.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reshape(self, rows: int, capacity: int) -> None:
+        """New cells of another size, with what fits of the old ones."""
+        if not self.is_initialized:
+            return
+        self.keys = _moved(self.keys, rows, capacity)
+        self.values = _moved(self.values, rows, capacity)
+
+
+class Grid:
+    """`rows` sequences of up to `capacity` tokens. `cache` is what the model is given."""
+
+    def __init__(self, layers: int) -> None:
+        self.rows = 0
+        self.capacity = 0
+        self.aim = Aim()
+        self._layers = [GridLayer(self) for _ in range(layers)]
+        self.cache = Cache(layers=self._layers)
+
+    def point(self, first: int, positions: torch.Tensor, length: int) -> None:
+        """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length` cells of each."""
+        rows = torch.arange(first, first + positions.shape[0], device=positions.device)
+        self.aim.first, self.aim.length = first, length
+        self.aim.cells = (positions + rows[:, None] * self.capacity).flatten()
+
+    def reshape(self, rows: int, capacity: int) -> None:
+        """Rows and cells beyond the new size are lost."""
+        self.rows, self.capacity = rows, capacity
+        for layer in self._layers:
+            layer.reshape(rows, capacity)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """The first `count` cells of row `source` into row `target`."""
+        for cells in self._tensors():
+            cells[target, :count] = cells[source, :count]
+
+    def swap(self, one: int, other: int, count: int) -> None:
+        """Two rows change places; `count` cells of them matter."""
+        for cells in self._tensors():
+            kept = cells[one, :count].clone()
+            cells[one, :count] = cells[other, :count]
+            cells[other, :count] = kept
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self.rows = self.capacity = 0
+        for layer in self._layers:
+            layer.keys = layer.values = None
+            layer.is_initialized = False
+
+    def _tensors(self) -> list[torch.Tensor]:
+        held = [layer for layer in self._layers if layer.is_initialized]
+        return [cells for layer in held for cells in (layer.keys, layer.values)]
+
+
+def _moved(cells: torch.Tensor, rows: int, capacity: int) -> torch.Tensor:
+    moved = cells.new_zeros((rows, capacity, *cells.shape[2:]))
+    both_rows, both_cells = min(rows, cells.shape[0]), min(capacity, cells.shape[1])
+    moved[:both_rows, :both_cells] = cells[:both_rows, :both_cells]
+    return moved

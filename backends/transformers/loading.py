@@ -1,0 +1,266 @@
+"""From a folder and options to a model in memory; every failure in words of ours."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import transformers
+from transformers.utils import logging as transformers_logging
+
+from backends import generation_config
+from backends.catalog import ModelFiles
+from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
+from backends.protocol import ModelInfo
+from backends.transformers.files import computes_wide, shape
+from backends.transformers.forward import batching_pattern
+from backends.transformers.masks import Pattern
+from backends.transformers.memory import give_back, ran_out
+from backends.transformers.room import Limit
+from backends.transformers.sampling.chooser import SUPPORTED
+from backends.transformers.vocabulary import Vocabulary
+from config.engines import TransformersOptions
+
+# Below this the machine's second core gains nothing: its threads wait for each other at every small operation.
+SERIAL_WEIGHTS = 64 << 20  # bytes
+# transformers announces its progress through one hook for the whole process, so loads take turns.
+_ONE_AT_A_TIME = threading.Lock()
+Step = Callable[[float], bool]
+
+
+class Loaded(msgspec.Struct):
+    """A model and all that was found out about it."""
+
+    model: Any
+    processor: Any  # None: it doesn't see
+    vocabulary: Vocabulary
+    info: ModelInfo
+    device: torch.device
+    pattern: Pattern | None  # None: it can't be batched
+    layers: int
+    limit: Limit
+
+    def free(self) -> None:
+        """Harmless a second time."""
+        self.model = self.processor = None
+        give_back(self.device)
+
+
+class Abandoned(Exception):
+    """Nobody wants the model any more."""
+
+
+def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Loaded:
+    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is abandoned.
+
+    Raises LoadFailed and its kinds, and leaves nothing behind.
+    """
+    device = _device(options.device)
+    try:
+        return _load(files, options, device, progress)
+    except LoadFailed:
+        raise
+    except Exception as error:
+        raise _translated(error, files, options) from error
+    finally:
+        give_back(device)
+
+
+def _load(files: ModelFiles, options: TransformersOptions, device: torch.device, progress: Step) -> Loaded:
+    config = transformers.AutoConfig.from_pretrained(files.path, trust_remote_code=options.trust_remote_code)
+    _set_threads(files, device)
+    model = _model(files, options, config, device, progress)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=options.trust_remote_code)
+    vocabulary = Vocabulary(tokenizer, _ends(model, tokenizer), _vocabulary_size(model, tokenizer))
+    layers = model.config.get_text_config().num_hidden_layers
+    pattern = batching_pattern(model, layers)
+    size = shape(files, options)
+    together = options.max_concurrent if pattern is not None else 1
+    progress(1.0)
+    return Loaded(
+        model=model,
+        processor=_processor(files, options),
+        vocabulary=vocabulary,
+        info=_info(files, vocabulary, tokenizer, size.length, together),
+        device=device,
+        pattern=pattern,
+        layers=layers,
+        limit=Limit(rows=together, tokens=size.tokens, length=size.length),
+    )
+
+
+def _device(wish: str) -> torch.device:
+    """Raises LoadFailed for a device that isn't there."""
+    if wish == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wish)
+    except RuntimeError as error:
+        raise LoadFailed(f"device {wish!r} is none of: auto, cpu, cuda, cuda:0, …") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise LoadFailed(f"device {wish!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _set_threads(files: ModelFiles, device: torch.device) -> None:
+    """For the whole process, as torch has it: the model loaded last decides."""
+    serial = device.type == "cpu" and files.size_bytes < SERIAL_WEIGHTS
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(1 if serial else cores)
+
+
+def _model(
+    files: ModelFiles, options: TransformersOptions, config: Any, device: torch.device, progress: Step
+) -> Any:
+    """The model on its device, in evaluation mode."""
+    sees = "image" in files.modalities
+    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    with _reporting(progress):
+        model = kind.from_pretrained(
+            files.path,
+            config=config,
+            dtype=_dtype(files, options, device),
+            device_map=None if device.type == "cpu" else {"": device},
+            attn_implementation=options.attn_implementation,
+            quantization_config=_quantization(options),
+            trust_remote_code=options.trust_remote_code,
+            local_files_only=True,
+            use_safetensors=True,
+        )
+    _add_adapters(model, options)
+    model.eval()
+    if options.compile:
+        model.compile(dynamic=True)
+    return model
+
+
+def _dtype(files: ModelFiles, options: TransformersOptions, device: torch.device) -> Any:
+    if options.dtype != "auto":
+        return getattr(torch, options.dtype)
+    return torch.float32 if computes_wide(files, device.type) else "auto"
+
+
+def _quantization(options: TransformersOptions) -> Any:
+    """Raises BackendMissing without bitsandbytes."""
+    if options.quantization is None:
+        return None
+    if not transformers.utils.is_bitsandbytes_available():
+        raise BackendMissing(f"quantization {options.quantization!r} needs bitsandbytes: pip install bitsandbytes")
+    four = options.quantization == "bnb-4bit"
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=four, load_in_8bit=not four, bnb_4bit_compute_dtype=torch.bfloat16
+    )
+
+
+def _add_adapters(model: Any, options: TransformersOptions) -> None:
+    """All adapters of the options, active together. Raises BackendMissing without peft."""
+    if not options.adapters:
+        return
+    if not transformers.utils.is_peft_available():
+        raise BackendMissing("LoRA adapters need peft: pip install 'roundhouse[adapters]'")
+    for name, folder in options.adapters.items():
+        model.load_adapter(str(Path(folder).expanduser()), adapter_name=name)
+    model.set_adapter(list(options.adapters))
+
+
+class _Counted:
+    """What transformers iterates over in place of its progress bar."""
+
+    def __init__(self, items: Iterable[Any], progress: Step) -> None:
+        self._items = items
+        self._total = len(items) if hasattr(items, "__len__") else 0
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[Any]:
+        for done, item in enumerate(self._items):
+            if not self._progress(done / max(self._total, 1)):
+                raise Abandoned
+            yield item
+
+
+class _reporting:  # noqa: N801 - used as a function
+    """While entered, transformers' loading of weights reports to `progress`, and can be abandoned there."""
+
+    def __init__(self, progress: Step) -> None:
+        self._progress = progress
+
+    def __enter__(self) -> None:
+        _ONE_AT_A_TIME.acquire()
+        self._before = transformers_logging.set_tqdm_hook(self._hook)
+
+    def _hook(self, factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if named.get("desc") == "Loading weights" and arguments:
+            return _Counted(arguments[0], self._progress)
+        return factory(*arguments, **named)
+
+    def __exit__(self, *_: object) -> None:
+        transformers_logging.set_tqdm_hook(self._before)
+        _ONE_AT_A_TIME.release()
+
+
+def _processor(files: ModelFiles, options: TransformersOptions) -> Any:
+    if "image" not in files.modalities:
+        return None
+    return transformers.AutoProcessor.from_pretrained(
+        files.path, trust_remote_code=options.trust_remote_code, local_files_only=True
+    )
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    """End tokens by all that name them: a chat model's turn often ends with another token than its texts."""
+    named = [model.generation_config.eos_token_id, model.config.get_text_config().eos_token_id, tokenizer.eos_token_id]
+    model.generation_config = transformers.GenerationConfig()  # sampling is ours; `generate` adds nothing to it
+    ends: list[int] = []
+    for ids in named:
+        ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
+    return ends
+
+
+def _vocabulary_size(model: Any, tokenizer: Any) -> int:
+    output = model.get_output_embeddings()
+    return int(output.weight.shape[0]) if output is not None else len(tokenizer)
+
+
+def _info(files: ModelFiles, vocabulary: Vocabulary, tokenizer: Any, length: int, together: int) -> ModelInfo:
+    response = getattr(tokenizer, "response_template", None)
+    return ModelInfo(
+        backend="transformers",
+        format=files.format,
+        architecture=files.architecture,
+        context_length=length,
+        max_concurrent=together,
+        vocab_size=vocabulary.size,
+        size_bytes=files.size_bytes,
+        chat_template=files.chat_template,
+        response_template=msgspec.json.encode(response).decode() if response else None,
+        special=vocabulary.special,
+        adds_bos=vocabulary.adds_bos,
+        modalities=files.modalities,
+        samplers=SUPPORTED,
+        generation_defaults=generation_config.read(files.path),
+    )
+
+
+def _translated(error: Exception, files: ModelFiles, options: TransformersOptions) -> LoadFailed:
+    """A foreign failure in our words; the kinds tell what can be done about it."""
+    words = str(error)
+    if isinstance(error, Abandoned):
+        return LoadFailed("nobody wants it any more")
+    if ran_out(error):
+        return OutOfMemory(f"no room for {files.path.name}: {words}")
+    if isinstance(error, ImportError):
+        return BackendMissing(f"{files.path.name} needs a library that isn't installed: {words}")
+    if "trust_remote_code" in words and not options.trust_remote_code:
+        return LoadFailed(
+            f"{files.path.name} brings code of its own, which is run only when its options say "
+            "`trust_remote_code: true`; read that code first"
+        )
+    if isinstance(error, ValueError | KeyError) and "architecture" in words.lower():
+        return UnsupportedModel(
+            f"this release of transformers ({transformers.__version__}) doesn't know "
+            f"the architecture {files.architecture!r}"
+        )
+    return LoadFailed(f"{files.path.name} can't be loaded: {type(error).__name__}: {words}")

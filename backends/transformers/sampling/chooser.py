@@ -1,0 +1,116 @@
+"""One job's wishes about its tokens, and what they remember from token to token."""
+
+import random
+from collections.abc import Sequence, Set
+
+import msgspec
+import torch
+
+from backends.protocol import Generation, Sampling
+from backends.transformers.sampling.dry import Dry, breaker_finder
+from backends.transformers.vocabulary import Vocabulary
+
+_NEVER = float("-inf")
+_STEPS = 24  # bits of a random number: as many as float32 holds exactly
+
+SUPPORTED = frozenset(Sampling.__struct_fields__) - {
+    "skew",
+    "repetition_decay",
+    "mirostat_mode",
+    "mirostat_tau",
+    "mirostat_eta",
+    "banned_strings",
+}
+_TRUNCATING = frozenset(
+    {"top_k", "top_p", "min_p", "top_a", "tfs", "typical_p", "top_n_sigma", "xtc_probability"}
+)
+
+
+class Counts(msgspec.Struct):
+    """How often each token occurs within the penalty range. The table that draws keeps them as rows of its own."""
+
+    seen: torch.Tensor  # (vocabulary,): in prompt and answer
+    said: torch.Tensor  # (vocabulary,): in the answer
+
+    def change(self, token: int, by: int, *, said: bool) -> None:
+        self.seen[token] += by
+        if said:
+            self.said[token] += by
+
+
+class Desk:
+    """What all choosers of a model share: the vocabulary's size and ends, and where tensors live."""
+
+    def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
+        self.size = vocabulary.size
+        self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
+        self.device = device
+        self.breakers = breaker_finder(vocabulary.size, vocabulary.piece)
+
+
+class Chooser:
+    """`tokens` is the job's sequence, prompt first; its owner extends it, then calls `accepted`."""
+
+    def __init__(self, job: Generation, tokens: Sequence[int], desk: Desk) -> None:
+        sampling = job.sampling
+        self.sampling = sampling
+        self.tokens = tokens
+        self.greedy = sampling.temperature <= 0
+        self.truncates = bool(sampling.wished() & _TRUNCATING)
+        self.must_go_on = job.min_tokens
+        self.bias = _bias(sampling, desk)
+        self.dry = Dry(sampling, desk.breakers(sampling.dry_sequence_breakers)) if sampling.dry_multiplier else None
+        self._prompt = len(tokens)
+        self._range = sampling.penalty_range
+        self.counts = self._count(desk) if _penalizes(sampling) else None
+        self._random = random.Random(sampling.seed)  # noqa: S311 - text, not secrets
+
+    def number(self) -> float:
+        """The job's next random number in [0, 1)."""
+        return self._random.getrandbits(_STEPS) / (1 << _STEPS)
+
+    def accepted(self) -> None:
+        """A token was forced upon the job: it counts like any other."""
+        if self.counts is not None:
+            self.counts.change(self.tokens[-1], 1, said=True)
+        self.drawn()
+
+    def drawn(self) -> None:
+        """One more token; whoever drew it has counted it already. Forget what fell out of the penalty range."""
+        self.must_go_on = max(0, self.must_go_on - 1)
+        gone = len(self.tokens) - 1 - self._range
+        if self.counts is not None and self._range >= 0 and gone >= 0:
+            self.counts.change(self.tokens[gone], -1, said=gone >= self._prompt)
+
+    def _count(self, desk: Desk) -> Counts:
+        first = 0 if self._range < 0 else max(0, len(self.tokens) - self._range)
+        recent = self.tokens[first:]
+        seen = torch.bincount(torch.tensor(recent, dtype=torch.long), minlength=desk.size)
+        seen = seen[: desk.size].to(device=desk.device, dtype=torch.int32)
+        return Counts(seen, torch.zeros_like(seen))
+
+
+def _penalizes(sampling: Sampling) -> bool:
+    return bool(sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty)
+
+
+def _bias(sampling: Sampling, desk: Desk) -> torch.Tensor | None:
+    """Everything that is added to the logits alike at every token, as one row; None for nothing."""
+    banned = _known(sampling.banned_tokens, desk.size)
+    if not (sampling.logit_bias or banned or sampling.allowed_tokens or sampling.ban_eos):
+        return None
+    row = torch.zeros(desk.size)
+    if sampling.allowed_tokens:
+        row.fill_(_NEVER)
+        row[_known(sampling.allowed_tokens, desk.size)] = 0.0
+    for token, value in sampling.logit_bias:
+        if 0 <= token < desk.size:
+            row[token] += value
+    row[banned] = _NEVER
+    if sampling.ban_eos:
+        row[desk.ends] = _NEVER
+    return row.to(desk.device)
+
+
+def _known(tokens: Sequence[int] | Set[int], size: int) -> list[int]:
+    return [token for token in tokens if 0 <= token < size]

@@ -1,0 +1,152 @@
+"""Jobs that can't share passes, one after another: through the model's own `generate`.
+
+`generate` knows what a forward pass of ours can't: how pictures become embeddings, which positions they take,
+caches of other kinds (Mamba, hybrids). It runs on a thread of its own and hands every step's logits over here,
+where the token is chosen by the same samplers as a batch's:
+
+    engine thread                       generate's thread
+    step: scores ◀───────────────────   a forward pass
+          choose ───────────────────▶   the next one
+    release: None ──────────────────▶   raises Abandoned; the thread ends within one pass
+"""
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from backends.driver import Accounting, Token
+from backends.errors import PromptTooLong
+from backends.protocol import Generation
+from backends.transformers.sampling.chooser import Chooser, Desk
+from backends.transformers.sampling.logprobs import logprobs
+from backends.transformers.sampling.table import Table
+from backends.transformers.vocabulary import Vocabulary
+
+Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
+
+
+class Abandoned(BaseException):
+    """Nobody wants the rest. Not an Exception, so that nothing inside the model takes it for a failure."""
+
+
+class Handover(LogitsProcessor):  # type: ignore[misc] - transformers is untyped
+    """Gives each step's logits away and makes `generate` choose the token that comes back."""
+
+    def __init__(self) -> None:
+        self.scores: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
+        self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        self.scores.put(scores)
+        token = self.tokens.get()
+        if token is None:
+            raise Abandoned
+        return torch.full_like(scores, float("-inf")).index_fill_(1, torch.tensor([token], device=scores.device), 0.0)
+
+
+class Generating:
+    """One `generate` under way."""
+
+    def __init__(self, model: Any, inputs: Inputs, length: int) -> None:
+        self._handover = Handover()
+        self._thread = threading.Thread(target=self._run, args=(model, inputs, length), daemon=True)
+        self._thread.start()
+
+    def _run(self, model: Any, inputs: Inputs, length: int) -> None:
+        plain = GenerationConfig(do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True)
+        try:
+            model.generate(**inputs, generation_config=plain, logits_processor=LogitsProcessorList([self._handover]))
+        except Abandoned:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again on the engine's thread
+            self._handover.scores.put(error)
+        else:
+            self._handover.scores.put(None)
+
+    def scores(self) -> torch.Tensor | None:
+        """The logits after the newest token, (1, vocabulary); None: the context is full. Raises what `generate` raised."""
+        scores = self._handover.scores.get()
+        if isinstance(scores, BaseException):
+            raise scores
+        return scores
+
+    def choose(self, token: int) -> None:
+        self._handover.tokens.put(token)
+
+    def stop(self) -> None:
+        """When this returns the device does no more work for it."""
+        self._handover.tokens.put(None)
+        self._thread.join()
+
+
+class Running:
+    """One job; `generating` is None until its turn comes."""
+
+    def __init__(self, key: int, job: Generation, inputs: Inputs, desk: Desk) -> None:
+        self.key = key
+        self.job = job
+        self.inputs = inputs
+        self.tokens: list[int] = inputs["input_ids"][0].tolist()
+        self.prompt_tokens = len(self.tokens)
+        self.table = Table([Chooser(job, self.tokens, desk)], desk)
+        self.forced: list[int] = []
+        self.generating: Generating | None = None
+
+
+class Solo:
+    """The jobs that run one after another, oldest first. Only the engine's thread calls it."""
+
+    def __init__(self, model: Any, vocabulary: Vocabulary, desk: Desk, length: int) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        self._desk = desk
+        self._length = length
+        self._jobs: dict[int, Running] = {}
+
+    def admit(self, key: int, job: Generation, inputs: Inputs) -> None:
+        """`inputs` is the prompt as the model's forward wants it. Raises PromptTooLong once pictures are counted."""
+        count = inputs["input_ids"].shape[1]
+        if count >= self._length:
+            raise PromptTooLong(count, self._length)
+        self._jobs[key] = Running(key, job, inputs, self._desk)
+
+    def step(self) -> list[Token]:
+        for running in self._jobs.values():
+            if running.generating is None:
+                running.generating = Generating(self._model, running.inputs, self._length)
+            return [self._next(running, running.generating)]
+        return []
+
+    def _next(self, running: Running, generating: Generating) -> Token:
+        scores = generating.scores()
+        if scores is None:
+            return Token(running.key, self._desk.ends[0])
+        chooser = running.table.choosers[0]
+        if running.forced:
+            token = running.forced.pop(0)
+            running.tokens.append(token)
+            chooser.accepted()
+        else:
+            [token] = running.table.draw(scores)
+            running.tokens.append(token)
+            chooser.drawn()
+        generating.choose(token)
+        [told] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
+        return Token(running.key, token, told)
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        self._jobs[key].forced += tokens
+
+    def release(self, key: int) -> Accounting:
+        running = self._jobs.pop(key)
+        if running.generating is not None:
+            running.generating.stop()
+        return Accounting(running.prompt_tokens, 0)
+
+    def clear(self) -> None:
+        for key in list(self._jobs):
+            self.release(key)

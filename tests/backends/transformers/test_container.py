@@ -1,0 +1,251 @@
+"""The transformers container keeps the contract on the bundled model, batched and one after another, and its own
+promises: what is computed once stays computed, who is long stalls nobody, and what can't be loaded is said in words.
+"""
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+import bundled
+from backends import catalog
+from backends.driver import DrivenContainer
+from backends.errors import LoadFailed, UnsupportedModel
+from backends.protocol import Ended, Generation, ModelContainer, Progress, Sampling
+from config.engines import TransformersOptions
+from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS = TransformersOptions(device="cpu", max_concurrent=4, context_length=512)
+POOL = msgspec.structs.replace(OPTIONS, cache_tokens=1024)  # two full contexts for four jobs
+
+
+def asked(question: str, *, thinking: bool = False) -> str:
+    opened = "" if thinking else "<think>\n\n</think>\n\n"
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{opened}"
+
+
+GREETING = asked("Hello!")
+STORY = asked("Tell me a short story.", thinking=True)
+
+
+async def load(
+    options: TransformersOptions = OPTIONS,
+    path: Path = bundled.SAFETENSORS,
+    report: Callable[[Progress], None] = lambda _: None,
+) -> ModelContainer:
+    files = catalog.recognise(path, "transformers")
+    return await catalog.BACKENDS["transformers"].container.load(files, options, report)
+
+
+async def load_solo() -> ModelContainer:
+    """As for a model whose passes can't be shared."""
+    from backends.transformers import engine, loading
+
+    files = catalog.recognise(bundled.SAFETENSORS, "transformers")
+    loaded = loading.load(files, OPTIONS, lambda _: True)
+    loaded.pattern = None
+    loaded.info = msgspec.structs.replace(loaded.info, max_concurrent=1)
+    return DrivenContainer(engine.TransformersEngine(loaded))
+
+
+@pytest.fixture(params=[OPTIONS, POOL], ids=["roomy", "scarce"])
+async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
+    loaded = await load(request.param)
+    yield loaded
+    await loaded.aclose()
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_contract(promise: Callable[[Subject], Awaitable[None]], container: ModelContainer) -> None:
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_contract_one_after_another(promise: Callable[[Subject], Awaitable[None]]) -> None:
+    container = await load_solo()
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+    await container.aclose()
+
+
+def tokens_of(container: ModelContainer, text: str) -> tuple[int, ...]:
+    return container.tokenize(text, special=True)
+
+
+async def answer(container: ModelContainer, prompt: str, sampling: Sampling, limit: int = 12) -> str:
+    generation = Generation(prompt=tokens_of(container, prompt), sampling=sampling, max_tokens=limit)
+    return text_of((await run(container, generation))[0])
+
+
+async def test_the_next_turn_computes_only_what_is_new(container: ModelContainer) -> None:
+    conversation, computed = "", []
+    for turn in range(6):
+        conversation += asked(f"Repeat after me: word {turn}")
+        prompt = tokens_of(container, conversation)
+        pieces, ended = await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=20))
+        computed.append(ended.prompt_tokens - ended.cached_tokens)
+        conversation += text_of(pieces) + "<|im_end|>\n"
+    assert max(computed[1:]) <= computed[0] + 12  # a new question, not the turns before
+
+
+async def test_many_alike_compute_their_beginning_once(container: ModelContainer) -> None:
+    prompt = tokens_of(container, "<|im_start|>system\n" + "You are kind. " * 10 + GREETING)
+    ends: list[Ended] = []
+
+    async def one(seed: int) -> None:
+        generation = Generation(prompt=prompt, sampling=Sampling(seed=seed), max_tokens=5)
+        ends.append((await run(container, generation))[1])
+
+    async with anyio.create_task_group() as tasks:
+        for seed in range(4):
+            tasks.start_soon(one, seed)
+    assert sum(ended.prompt_tokens - ended.cached_tokens for ended in ends) <= len(prompt) + 3
+
+
+async def test_a_reused_beginning_changes_nothing(container: ModelContainer) -> None:
+    """From the cache or computed anew: the same text."""
+    fresh = await answer(container, STORY, GREEDY, 60)
+    await answer(container, GREETING, GREEDY)
+    assert await answer(container, STORY, GREEDY, 60) == fresh
+
+
+async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContainer) -> None:
+    seeded = Sampling(seed=1, temperature=1.2, top_p=0.95, repetition_penalty=1.1)
+    alone = await answer(container, STORY, seeded, 40)
+    assert alone == await answer(container, STORY, seeded, 40)
+    together: list[str] = []
+
+    async def one(sampling: Sampling) -> None:
+        text = await answer(container, STORY, sampling, 40)
+        if sampling is seeded:
+            together.append(text)
+
+    company = [Sampling(temperature=0), Sampling(seed=5), Sampling(seed=6, top_k=3, presence_penalty=1.0)]
+    async with anyio.create_task_group() as tasks:
+        for sampling in [*company, seeded]:
+            tasks.start_soon(one, sampling)
+    assert together == [alone]
+    assert len({await answer(container, STORY, Sampling(seed=seed, temperature=2.0)) for seed in range(4)}) > 1
+
+
+async def test_biases_and_bans_are_obeyed(container: ModelContainer) -> None:
+    prompt = tokens_of(container, GREETING)
+    (token,) = tokens_of(container, "<think>")
+    assert await answer(container, GREETING, Sampling(temperature=0, logit_bias=((token, 100.0),)), 3) == "<think>" * 3
+    assert await answer(container, GREETING, Sampling(temperature=0, allowed_tokens=(token,)), 3) == "<think>" * 3
+    banned = Sampling(temperature=0, logit_bias=((token, 100.0),), banned_tokens=(token,))
+    assert "<think>" not in await answer(container, GREETING, banned, 3)
+    endless = Sampling(temperature=0, ban_eos=True)
+    _, ended = await run(container, Generation(prompt=prompt, sampling=endless, max_tokens=100))
+    assert ended.cause == "max_tokens"
+    _, ended = await run(container, Generation(prompt=prompt, sampling=GREEDY, min_tokens=60))
+    assert ended.completion_tokens > 60
+
+
+async def test_a_cache_too_small_for_all_serves_all(container: ModelContainer) -> None:
+    """Four answers that fill the context each: where the cache is scarce they make room for one another."""
+    prompt = tokens_of(container, GREETING)
+    sampling = Sampling(temperature=0, ban_eos=True)
+    ends: list[Ended] = []
+
+    async def fill(start: int) -> None:
+        ends.append((await run(container, Generation(prompt=(start, *prompt), sampling=sampling)))[1])
+
+    async with anyio.create_task_group() as tasks:
+        for start in range(4):
+            tasks.start_soon(fill, 300 + start)
+    assert [ended.cause for ended in ends] == ["context_full"] * 4
+    assert {ended.prompt_tokens + ended.completion_tokens for ended in ends} == {512}
+
+
+async def test_a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> None:
+    """While a prompt of many chunks is computed, a running answer gets its tokens."""
+    story = job(Subject(container, GREETING, STORY), STORY, sampling=Sampling(temperature=0, ban_eos=True))
+    long = Generation(prompt=tuple(range(100, 500)), sampling=GREEDY, max_tokens=1)
+    between = 0
+    async with container.generate(story) as told:
+        await anext(told)
+        async with container.generate(long) as outputs:
+            first = anyio.Event()
+
+            async def wait() -> None:
+                await anext(outputs)
+                first.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                while not first.is_set():
+                    between += len((await anext(told)).tokens)  # type: ignore[union-attr]
+    assert between > 1
+
+
+async def test_the_models_own_generation_config_is_told(container: ModelContainer) -> None:
+    assert container.info.generation_defaults == Sampling(temperature=0)
+
+
+async def test_control_tokens_are_text_unless_asked_for(container: ModelContainer) -> None:
+    assert len(container.tokenize("<|im_end|>", special=True)) == 1
+    assert len(container.tokenize("<|im_end|>", special=False)) > 1
+    text = "Grüße, 蒸気機関車 🚂<|im_end|>"
+    for special in (True, False):
+        assert container.detokenize(container.tokenize(text, special=special)) == text
+
+
+async def test_loading_reports_how_far_it_is() -> None:
+    progress: list[Progress] = []
+    loaded = await load(report=progress.append)
+    await anyio.lowlevel.checkpoint()
+    await loaded.aclose()
+    done = [step.done for step in progress]
+    assert done == sorted(done)
+    assert len(set(done)) > 10
+    assert progress[-1].done == progress[-1].total == (bundled.SAFETENSORS / "model.safetensors").stat().st_size
+
+
+async def test_an_abandoned_load_leaves_nothing() -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(load)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    loaded = await load()
+    await loaded.aclose()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled.SAFETENSORS, tmp_path / "model"))
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+async def test_weights_that_are_broken_are_an_error_in_words(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(LoadFailed, match="model can't be loaded"):
+        await load(path=folder)
+
+
+async def test_an_architecture_nobody_knows_is_named(folder: Path) -> None:
+    rewrite(folder / "config.json", model_type="steamengine", architectures=["SteamForCausalLM"])
+    with pytest.raises(UnsupportedModel, match="steamengine"):
+        await load(path=folder)
+
+
+async def test_code_of_the_models_own_is_not_run_unasked(folder: Path) -> None:
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    rewrite(folder / "config.json", model_type="own", auto_map=own)
+    (folder / "own.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(LoadFailed, match="trust_remote_code: true"):
+        await load(path=folder)
+
+
+@pytest.mark.parametrize("device", ["cuda:9", "toaster"])
+async def test_a_device_that_is_not_there_is_named(device: str) -> None:
+    with pytest.raises(LoadFailed, match=device):
+        await load(msgspec.structs.replace(OPTIONS, device=device))
