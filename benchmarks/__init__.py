@@ -1,0 +1,12 @@
+"""Measures Roundhouse beside others, all in one run on one machine. Not part of the product.
+
+serving.py       the command: Roundhouse, the raw loop, llama-cpp-python's server side by side
+load.py          the load driver, a process of its own: raw sockets on uvloop
+answers.py       recorded bytes of streams -> figures (pure)
+report.py        figures of several rounds -> table and targets (pure)
+raw_loop.py      the limit: the engine without HTTP, without Python threads, without text
+peers.py         starts and stops the servers that are measured
+footprint.py     memory and start time
+apart.py         runs a module in a process of its own
+conversation.py  what each turn of a conversation costs in prompt work
+"""

@@ -1,0 +1,208 @@
+"""The command: Roundhouse, the raw loop and llama-cpp-python's server side by side, in one run.
+
+    python -m benchmarks.serving [--streams 1 4 16] [--rounds 3] [--seconds 4] [--output FILE]
+
+The candidates take turns within every round, so that what the machine does meanwhile hits all
+alike; the table shows the middle of the rounds. Everybody computes answers of the same length, with
+the same model, context and sampling.
+"""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+import bundled
+from backends.llamacpp.files import context_length, recognise
+from backends.llamacpp.gguf import read_header
+from benchmarks import report
+from benchmarks.answers import Figures
+from benchmarks.apart import run
+from benchmarks.conversation import converse
+from benchmarks.conversation import table as turns_table
+from benchmarks.footprint import weigh
+from benchmarks.load import Load
+from benchmarks.peers import Running, llama_cpp_python, roundhouse
+from benchmarks.raw_loop import RawLoad, RawSpeed
+from config.engines import LlamaCppOptions
+
+ANSWER_TOKENS = 200
+TEMPERATURE = 0.8
+UNTRUNCATED = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+NEVER = -100.0  # the logit bias that bans a token
+THREADS = (1, 2)  # the raw loop is tried with each and its better one counts
+PATIENCE = 180.0  # seconds one measurement may take in all
+RESULTS = Path(__file__).parent / "results" / "serving.json"
+
+Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to measure for how long."""
+
+    model: Path
+    streams: tuple[int, ...]
+    rounds: int
+    seconds: float
+    warm_up: float
+
+
+def compare(plan: Plan) -> list[report.Row]:
+    """Measure all candidates, taking turns.
+
+    Raises DidNotStart, CalledProcessError, TimeoutExpired.
+    """
+    measured: dict[tuple[str, int], list[Figures]] = {}
+    with candidates(plan) as measures:
+        for number in range(1, plan.rounds + 1):
+            for streams in plan.streams:
+                for name, measure in measures.items():
+                    figures = measure(streams)
+                    measured.setdefault((name, streams), []).append(figures)
+                    speed = f"{figures.tokens_per_second:,.0f}"
+                    print(f"{number}/{plan.rounds}  {streams:>2}  {name}: {speed}", flush=True)
+    return [report.row(name, streams, rounds) for (name, streams), rounds in measured.items()]
+
+
+@contextlib.contextmanager
+def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
+    """All servers run from the start to the end; the one that isn't measured is idle."""
+    context = _context(plan.model)
+    no_end = {"logit_bias": {str(token): NEVER for token in _ends(plan.model)}}
+    with (
+        roundhouse(str(plan.model)) as ours,
+        llama_cpp_python(plan.model, context, interrupt=True) as peer,
+        llama_cpp_python(plan.model, context, interrupt=False) as peer_in_line,
+    ):
+        yield {
+            report.RAW: lambda streams: _raw(plan, streams),
+            report.OURS: _over_http(plan, ours, {"ignore_eos": True}),
+            report.PEER: _over_http(plan, peer, no_end),
+            report.PEER_IN_LINE: _over_http(plan, peer_in_line, no_end),
+        }
+
+
+def _over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measure:
+    def measure(streams: int) -> Figures:
+        load = Load(
+            port=running.port,
+            streams=streams,
+            seconds=plan.seconds,
+            warm_up=plan.warm_up,
+            max_tokens=ANSWER_TOKENS,
+            body={"model": plan.model.stem, **UNTRUNCATED, **no_end},
+        )
+        return run("benchmarks.load", load, Figures, PATIENCE)
+
+    return measure
+
+
+def _raw(plan: Plan, streams: int) -> Figures:
+    speeds = [
+        run("benchmarks.raw_loop", _raw_load(plan, streams, threads), RawSpeed, PATIENCE)
+        for threads in THREADS
+    ]
+    return Figures(
+        tokens_per_second=max(speed.tokens_per_second for speed in speeds),
+        ttft_p50=None,
+        ttft_p99=None,
+        gap_p50=None,
+        gap_p99=None,
+        answers=0,
+        errors=0,
+        cut_off=0,
+    )
+
+
+def _raw_load(plan: Plan, streams: int, threads: int) -> RawLoad:
+    return RawLoad(
+        model=str(plan.model),
+        streams=streams,
+        threads=threads,
+        seconds=plan.seconds,
+        warm_up=plan.warm_up,
+        max_tokens=ANSWER_TOKENS,
+        temperature=TEMPERATURE,
+    )
+
+
+def _context(model: Path) -> int:
+    files = recognise(model)
+    assert files is not None
+    return context_length(files, LlamaCppOptions())
+
+
+def _ends(model: Path) -> tuple[int, ...]:
+    """The token that ends an answer, for servers that must be told its number."""
+    return (read_header(model).number("tokenizer.ggml.eos_token_id"),)
+
+
+def write(output: Path, whole: report.Report) -> None:
+    """JSON for people to compare and programs to read."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n")
+
+
+def measure_all(plan: Plan) -> report.Report:
+    """The whole run. Raises what `compare` raises."""
+    machine = report.machine()
+    rows = compare(plan)
+    footprint = weigh(plan.model)
+    with roundhouse(str(plan.model)) as running:
+        turns = converse(running.port, plan.model.stem)
+    return report.Report(
+        taken=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine,
+        model=plan.model.name,
+        answer_tokens=ANSWER_TOKENS,
+        rows=tuple(rows),
+        footprint=footprint,
+        conversation=turns,
+        targets=report.targets(rows, footprint, turns),
+    )
+
+
+def show(whole: report.Report) -> None:
+    """The tables and the targets."""
+    machine = whole.machine
+    print(f"\n{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}\n")
+    print(report.table(whole.rows), "\n")
+    print(turns_table(whole.conversation), "\n")
+    for target in whole.targets:
+        print(f"{'met   ' if target.met else 'MISSED'}  {target.promise}: {target.outcome}")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=bundled.GGUF)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="measured per candidate, streams and round"
+    )
+    parser.add_argument(
+        "--warm-up", type=float, default=1.0, help="seconds of the same load before"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args(argv)
+    plan = Plan(
+        options.model.resolve(),
+        tuple(options.streams),
+        options.rounds,
+        options.seconds,
+        options.warm_up,
+    )
+    whole = measure_all(plan)
+    show(whole)
+    write(options.output, whole)
+
+
+if __name__ == "__main__":
+    main()
