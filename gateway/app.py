@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
+from pathlib import Path
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
@@ -16,8 +17,12 @@ from gateway.http.doorman import Doorman
 from gateway.http.openai_routes import ROUTES
 from gateway.http.problems import answer_gateway_error, answer_http_error, answer_mistake
 from gateway.http.services import Services
+from gateway.interpreter import Interpreters
 from gateway.pipeline import Pipeline
+from gateway.presets import Presets
 from gateway.registry import Registry
+from gateway.templates import Templates
+from gateway.wording import Wording
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
@@ -28,12 +33,7 @@ OPEN_TO_ALL = (
 def build(config: Config, registry: Registry) -> Litestar:
     """The ASGI application. The registry is entered and left by its lifespan. Raises ConfigError."""
     refuse_open_door(config)
-    services = Services(
-        config=config,
-        registry=registry,
-        pipeline=Pipeline(registry, strict=config.server.strict_sampling),
-        doorman=Doorman(config.keys),
-    )
+    services = _services(config, registry)
     return Litestar(
         route_handlers=list(ROUTES),
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
@@ -48,6 +48,26 @@ def build(config: Config, registry: Registry) -> Litestar:
         openapi_config=None,
         logging_config=None,
     )
+
+
+def _services(config: Config, registry: Registry) -> Services:
+    """Everything that routes work with."""
+    templates = Templates(_folder(config.template_dir))
+    presets = Presets(_folder(config.preset_dir), config.preset)
+    interpreters = Interpreters(templates)
+    return Services(
+        config=config,
+        registry=registry,
+        pipeline=Pipeline(registry, interpreters, presets, strict=config.server.strict_sampling),
+        doorman=Doorman(config.keys),
+        wording=Wording(registry, interpreters),
+        templates=templates,
+        presets=presets,
+    )
+
+
+def _folder(path: str | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()
 
 
 def refuse_open_door(config: Config) -> None:

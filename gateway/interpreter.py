@@ -13,6 +13,7 @@ from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
+from gateway.templates import Templates
 
 
 class Interpreter(msgspec.Struct, frozen=True):
@@ -58,22 +59,26 @@ TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
 class Interpreters:
-    """One per container, kept as long as the container is."""
+    """One per container, kept as long as the container is and its template stays the same."""
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[ModelContainer, Interpreter] = WeakKeyDictionary()
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._known: WeakKeyDictionary[ModelContainer, tuple[str | None, Interpreter]] = (
+            WeakKeyDictionary()
+        )
 
     def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
         """Raises InvalidTemplate."""
+        source = self._templates.source(entry)
         known = self._known.get(container)
-        if known is None:
-            known = self._known[container] = interpret(container.info, entry)
-        return known
+        if known is None or known[0] != source:
+            known = self._known[container] = (source, interpret(container.info, entry, source))
+        return known[1]
 
 
-def interpret(info: ModelInfo, entry: ModelEntry) -> Interpreter:
-    """Config wins over what the model carries, and that over the default."""
-    source = entry.template or info.chat_template
+def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpreter:
+    """`source` (chosen or configured) wins over what the model carries, and that over the default."""
+    source = source or info.chat_template
     template = ChatTemplate(source or DEFAULT_TEMPLATE, info.special)
     if entry.format:
         return Interpreter(template, Recognised(FORMATS[entry.format], "named in the configuration"))

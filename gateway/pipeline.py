@@ -21,6 +21,7 @@ from gateway.access import Access
 from gateway.answering import Answer, Choice, Streams, Unsplit
 from gateway.errors import InvalidRequest
 from gateway.interpreter import Interpreters
+from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.tasks import companions
@@ -34,10 +35,13 @@ OnWait: TypeAlias = Callable[[Waiting], None]
 class Pipeline:
     """One per server."""
 
-    def __init__(self, registry: Registry, *, strict: bool) -> None:
+    def __init__(
+        self, registry: Registry, interpreters: Interpreters, presets: Presets, *, strict: bool
+    ) -> None:
         self._registry = registry
+        self._interpreters = interpreters
+        self._presets = presets
         self._strict = strict
-        self._interpreters = Interpreters()
 
     @asynccontextmanager
     async def chat(
@@ -59,7 +63,7 @@ class Pipeline:
                     interpreter.splitter(request, rendered.text),
                     one_call=not request.parallel_tool_calls,
                 )
-                for index, job in enumerate(_jobs([tokens], request.answering, lease))
+                for index, job in enumerate(self._jobs([tokens], request.answering, lease))
             ]
             yield await self._answer(held, lease, choices, request.answering)
 
@@ -72,7 +76,7 @@ class Pipeline:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             with translated():
                 prompts = [await _prompt(request, lease.container, prompt) for prompt in request.prompts]
-            jobs = _jobs(prompts, request.answering, lease)
+            jobs = self._jobs(prompts, request.answering, lease)
             choices = [Choice(index, job, Unsplit()) for index, job in enumerate(jobs)]
             answer = await self._answer(held, lease, choices, request.answering)
             if request.echo:
@@ -113,14 +117,34 @@ class Pipeline:
         return Answer(lease, ignored, choices, source)
 
     def _ignored(self, answering: Answering, lease: Lease) -> tuple[str, ...]:
-        """The sampling parameters the client named and this engine lacks; in strict mode they are refused."""
+        """The sampling parameters this engine lacks; in strict mode those the client named are refused."""
         able = lease.container.info.samplers
-        ignored = tuple(sorted(answering.sampling.values.wished() - able))
-        if ignored and self._strict:
+        if self._strict and (refused := sorted(answering.sampling.values.wished() - able)):
             raise InvalidRequest(
-                f"{lease.container.info.backend} can't apply {', '.join(ignored)}", param=ignored[0]
+                f"{lease.container.info.backend} can't apply {', '.join(refused)}", param=refused[0]
             )
-        return ignored
+        asked = self._presets.current.over(answering)
+        return tuple(sorted(asked.sampling.values.wished() - able))
+
+    def _jobs(
+        self, prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease
+    ) -> list[Generation]:
+        """One for each choice. What is said nearer to the request wins: engine, model, preset, request."""
+        asked = self._presets.current.over(answering)
+        defaults = lease.container.info.generation_defaults or Sampling()
+        sampling = asked.sampling.over(lease.entry.sampling.over(defaults))
+        return [
+            Generation(
+                prompt=prompt,
+                sampling=_varied(sampling, variant),
+                max_tokens=asked.max_tokens,
+                min_tokens=asked.min_tokens,
+                stop=asked.stop,
+                logprobs=asked.logprobs,
+            )
+            for prompt in prompts
+            for variant in range(asked.n)
+        ]
 
 
 def _refuse_what_is_missing(request: ChatRequest) -> None:
@@ -154,25 +178,6 @@ async def _prompt(
     text = prompt if isinstance(prompt, str) else container.detokenize(prompt)
     framed = f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
     return await tokenize(container, framed, add_bos=request.add_bos)
-
-
-def _jobs(
-    prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease
-) -> list[Generation]:
-    defaults = lease.container.info.generation_defaults or Sampling()
-    sampling = answering.sampling.over(lease.entry.sampling.over(defaults))
-    return [
-        Generation(
-            prompt=prompt,
-            sampling=_varied(sampling, variant),
-            max_tokens=answering.max_tokens,
-            min_tokens=answering.min_tokens,
-            stop=answering.stop,
-            logprobs=answering.logprobs,
-        )
-        for prompt in prompts
-        for variant in range(answering.n)
-    ]
 
 
 def _varied(sampling: Sampling, variant: int) -> Sampling:

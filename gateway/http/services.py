@@ -5,7 +5,10 @@ import msgspec
 from config.settings import Config
 from gateway.http.doorman import Doorman
 from gateway.pipeline import Pipeline
+from gateway.presets import Presets
 from gateway.registry import Registry
+from gateway.templates import Templates
+from gateway.wording import Wording
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -15,3 +18,6 @@ class Services(msgspec.Struct, frozen=True):
     registry: Registry
     pipeline: Pipeline
     doorman: Doorman
+    wording: Wording
+    templates: Templates
+    presets: Presets

@@ -1,0 +1,146 @@
+"""Sampling overrides: parameters that administrators put under, over or beside those of requests.
+
+Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever the
+request says; with `additive` a list goes in front of the request's. Presets are YAML files of that.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from config.document import parse
+from config.errors import ConfigError
+from gateway.dialects.openai import read_text
+from gateway.dialects.openai.fields import read_fields
+from gateway.dialects.openai.sampling import SamplingWire
+from gateway.errors import InvalidRequest
+from gateway.names import listed
+from gateway.request import Answering, SamplingWishes
+
+_LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})
+_KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to become of one parameter."""
+
+    override: Any
+    force: bool = False
+    additive: bool = False
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """Overrides that can be applied. `told` is how their author wrote them."""
+
+    name: str | None = None
+    told: Mapping[str, Override] = {}
+    default: Answering = Answering()
+    forced: Answering = Answering()
+    added: Answering = Answering()
+
+    def over(self, asked: Answering) -> Answering:
+        """What a request for `asked` gets."""
+        if not self.told:
+            return asked
+        sampling = _over(_over(self.default.sampling, asked.sampling), self.forced.sampling)
+        limits = (self.forced.max_tokens, asked.max_tokens, self.default.max_tokens)
+        return replace(
+            asked,
+            sampling=_joined(self.added.sampling, sampling),
+            max_tokens=next((limit for limit in limits if limit is not None), None),
+            min_tokens=self.forced.min_tokens or asked.min_tokens or self.default.min_tokens,
+            stop=self.added.stop + (self.forced.stop or asked.stop or self.default.stop),
+        )
+
+
+def preset(told: Mapping[str, Any], name: str | None = None) -> Preset:
+    """The overrides in `told`. Raises InvalidRequest, naming the parameter at fault."""
+    overrides = {key: _override(key, value) for key, value in told.items()}
+    kinds = {
+        "forced": {key: one for key, one in overrides.items() if one.force},
+        "added": {key: one for key, one in overrides.items() if one.additive and not one.force},
+    }
+    rest = overrides.keys() - kinds["forced"].keys() - kinds["added"].keys()
+    kinds["default"] = {key: overrides[key] for key in rest}
+    for key, one in kinds["added"].items():
+        if not isinstance(one.override, list):
+            raise InvalidRequest(f"{key}: only a list can be additive", param=key)
+    return Preset(
+        name=name, told=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
+    )
+
+
+class Presets:
+    """The overrides in force, and the files to choose others from."""
+
+    def __init__(self, folder: Path | None, name: str | None = None) -> None:
+        """Raises ConfigError where the preset `name` can't be used."""
+        self._folder = folder
+        self.current = Preset()
+        if name is not None:
+            try:
+                self.current = self.read(name)
+            except InvalidRequest as error:
+                raise ConfigError("the configuration", "$.preset", error.message) from None
+
+    def names(self) -> tuple[str, ...]:
+        """What may be chosen now. Looks at the disk."""
+        return tuple(listed(self._folder, (".yml", ".yaml")))
+
+    def read(self, name: str) -> Preset:
+        """The preset called `name`. Raises InvalidRequest. Blocks to read a small file."""
+        files = listed(self._folder, (".yml", ".yaml"))
+        if name not in files:
+            known = ", ".join(files) or "none"
+            raise InvalidRequest(f"There is no preset {name!r}; there is: {known}.", param="preset")
+        try:
+            told, _ = parse(files[name].read_text("utf-8"), files[name].name)
+        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            raise InvalidRequest(f"{name} can't be read: {error}", param="preset") from error
+        if not isinstance(told, dict):
+            raise InvalidRequest(f"{name} holds no parameters by name", param="preset")
+        return preset(told, name)
+
+    def switch(self, chosen: Preset) -> None:
+        """From the next request on."""
+        self.current = chosen
+
+    def unload(self) -> None:
+        """Requests get what they ask for."""
+        self.current = Preset()
+
+
+def _override(name: str, told: Any) -> Override:
+    try:
+        return msgspec.convert(told, Override)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name}: {error}", param=name) from None
+
+
+def _answering(overrides: Mapping[str, Override]) -> Answering:
+    """As if a request had said so: the same spellings, the same limits."""
+    values = {name: one.override for name, one in overrides.items() if one.override is not None}
+    fields = read_fields(msgspec.json.encode(values))
+    for name in fields.values.keys() - _KNOWN:
+        raise InvalidRequest(f"{name} is no sampling parameter", param=name)
+    return read_text(msgspec.json.encode({**values, "prompt": ""})).request.answering
+
+
+def _over(low: SamplingWishes, high: SamplingWishes) -> SamplingWishes:
+    return SamplingWishes(high.over(low.values), low.named | high.named)
+
+
+def _joined(added: SamplingWishes, wishes: SamplingWishes) -> SamplingWishes:
+    """Lists in front of those that are there."""
+    joined = {
+        name: getattr(added.values, name) + _list(wishes, name) for name in added.named
+    }
+    return SamplingWishes(replace(wishes.values, **joined), wishes.named | added.named)
+
+
+def _list(wishes: SamplingWishes, name: str) -> tuple[Any, ...]:
+    items: Iterable[Any] = getattr(wishes.values, name) if name in wishes.named else ()
+    return tuple(items)
