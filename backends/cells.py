@@ -1,7 +1,9 @@
-"""Which slot of the KV cache a prompt starts in, and how much of it is there already. Pure: decides, touches nothing.
+"""Which slot of the KV cache a prompt starts in, and how much of it is there already. Pure:
+decides, touches nothing.
 
-A slot is one sequence of an engine's KV cache. When its job is over the cells stay, so that the conversation's
-next turn, or another request that begins alike, does not compute them again. It knows no engine.
+A slot is one sequence of an engine's KV cache. When its job is over the cells stay, so that the
+conversation's next turn, or another request that begins alike, does not compute them again. It
+knows no engine.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,9 @@ WORTHWHILE = 8  # a shorter shared beginning isn't worth a copy, or giving up an
 
 
 class Slot:
-    """One sequence: the tokens whose cells it holds, and whether a job uses it. `index` is its engine's number for it."""
+    """One sequence: the tokens whose cells it holds, and whether a job uses it. `index` is its
+    engine's number for it.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -22,7 +26,9 @@ class Slot:
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Start in `slot` with `keep` tokens in place, taken from `source` first if that is another slot."""
+    """Start in `slot` with `keep` tokens in place, taken from `source` first if that is another
+    slot.
+    """
 
     slot: int
     source: int
@@ -30,7 +36,9 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike; by bisection, so that slices compare at C speed."""
+    """How many tokens two sequences begin with alike; by bisection, so that slices compare at C
+    speed.
+    """
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high
@@ -46,8 +54,8 @@ def common(left: Sequence[int], right: Sequence[int]) -> int:
 def place(prompt: list[int], slots: Sequence[Slot], *, compact: bool) -> Placement:
     """Longest common beginning wins; else the slot that is missed least. At least one slot is idle.
 
-    One token is always left to compute: its logits are wanted. `compact`: prefer slots next to busy ones,
-    where the engine (llama.cpp, with a split cache) computes neighbouring sequences together.
+    One token is always left to compute: its logits are wanted. `compact`: prefer slots next to busy
+    ones, where the engine (llama.cpp, with a split cache) computes neighbouring sequences together.
     """
     most = len(prompt) - 1
     shared = {slot.index: min(common(slot.tokens, prompt), most) for slot in slots}

@@ -1,7 +1,8 @@
-"""A model's own `generation_config.json` as sampling defaults: written once, for every backend that finds one.
+"""A model's own `generation_config.json` as sampling defaults: written once, for every backend that
+finds one.
 
-The same reading serves a `generation_config` that a client sends. The names are those of transformers'
-`GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not looked at.
+The same reading serves a `generation_config` that a client sends. The names are those of
+transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not looked at.
 """
 
 import json

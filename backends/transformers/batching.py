@@ -1,12 +1,14 @@
 """Many jobs, one forward pass: continuous batching over a grid of our own.
 
-Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of which the first
-`fed` are in its row of the grid. A step feeds each running answer its newest token, all in one pass, then spends
-what is left of its time on the oldest unfinished prompts, in a second pass. Whoever's last token has been fed gets
-a new one drawn. So prompt, answer, forced tokens and a recomputed answer are all one thing.
+Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of
+which the first `fed` are in its row of the grid. A step feeds each running answer its newest token,
+all in one pass, then spends what is left of its time on the oldest unfinished prompts, in a second
+pass. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens and a
+recomputed answer are all one thing.
 
-Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a pass reads a run
-of neighbours and copies nothing. Idle rows keep their cells for the conversation's next turn.
+Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a
+pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
+next turn.
 """
 
 import time
@@ -25,7 +27,9 @@ from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.table import Table
 from backends.transformers.vocabulary import Vocabulary
 
-STEP_SECONDS = 0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+STEP_SECONDS = (
+    0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+)
 SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 
@@ -50,7 +54,9 @@ class Running:
 class Batching:
     """The jobs that share passes. Only the engine's thread calls it."""
 
-    def __init__(self, forward: Forward, grid: Grid, limit: Limit, vocabulary: Vocabulary, desk: Desk) -> None:
+    def __init__(
+        self, forward: Forward, grid: Grid, limit: Limit, vocabulary: Vocabulary, desk: Desk
+    ) -> None:
         self._forward = forward
         self._grid = grid
         self._limit = limit
@@ -106,8 +112,8 @@ class Batching:
         if not rows:
             return []
         first, last = rows[0], rows[-1] + 1
-        # A job still reading its prompt may sit between: what is written for it is garbage, at a cell that its
-        # next chunk overwrites before anyone looks.
+        # A job still reading its prompt may sit between: what is written for it is garbage, at a
+        # cell that its next chunk overwrites before anyone looks.
         span = self._busy[first:last]
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
         if len(rows) < len(span):
@@ -130,7 +136,9 @@ class Batching:
         counts = [min(running.left, width) for running in span]
         started = time.perf_counter()
         logits = self._forward.run(
-            first, [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)], [r.fed for r in span]
+            first,
+            [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
+            [r.fed for r in span],
         )
         self._measure(width * len(span), started)
         for running, count in zip(span, counts, strict=True):
@@ -139,7 +147,9 @@ class Batching:
         return self._draw([span[place] for place in done], logits[done]) if done else []
 
     def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
-        """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit behind their end."""
+        """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit
+        behind their end.
+        """
 
         def joins(row: int) -> bool:
             running = self._busy[row]
@@ -190,7 +200,9 @@ class Batching:
                 break
 
     def _start(self, running: Running) -> bool:
-        """Give the job a row with what is already computed; False: there is no room, or better wait, see below."""
+        """Give the job a row with what is already computed; False: there is no room, or better
+        wait, see below.
+        """
         longest = max([len(running.tokens), *(len(other.tokens) for other in self._busy)])
         if not self._make_room(len(self._busy) + 1, longest + 1):
             return False
@@ -209,15 +221,20 @@ class Batching:
         return True
 
     def _worth_waiting(self, running: Running, keep: int) -> bool:
-        """Somebody is computing more of the same beginning right now (n > 1, or many alike at once)."""
+        """Somebody is computing more of the same beginning right now (n > 1, or many alike at
+        once).
+        """
         most = len(running.tokens) - 1
         return any(
-            other.left > 1 and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
+            other.left > 1
+            and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
             for other in self._busy
         )
 
     def _leave(self, running: Running) -> None:
-        """The row is idle again; its cells stay until room is needed. The last busy row takes its place."""
+        """The row is idle again; its cells stay until room is needed. The last busy row takes its
+        place.
+        """
         if running.row is None:
             return
         self._releases += 1
@@ -239,7 +256,9 @@ class Batching:
         slots[one].index, slots[other].index = one, other
 
     def _grow(self) -> None:
-        """Room for every busy row's next token. Where it lacks, the youngest waits and is computed again later."""
+        """Room for every busy row's next token. Where it lacks, the youngest waits and is computed
+        again later.
+        """
         while self._busy and not self._make_room(
             len(self._busy), max(len(running.tokens) for running in self._busy) + 1
         ):

@@ -1,6 +1,7 @@
 """Loads a Hugging Face folder: see `backends.catalog.ContainerModule`.
 
-torch and transformers take seconds to import, so they are imported on the loading thread, not on the event loop's.
+torch and transformers take seconds to import, so they are imported on the loading thread, not on
+the event loop's.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ def _engine(
         engine = import_module("backends.transformers.engine")
     except (ImportError, OSError) as error:  # not installed, or built for another machine
         raise BackendMissing(
-            f"transformers can't be used here ({error}). Install it: pip install 'roundhouse[transformers]'"
+            f"transformers can't be used here ({error}). "
+            "Install it: pip install 'roundhouse[transformers]'"
         ) from error
     made: TransformersEngine = engine.TransformersEngine(loading.load(files, options, progress))
     return made

@@ -1,4 +1,4 @@
-"""The engine the driver steps: jobs that can share passes go to `Batching`, the others to `Solo`."""
+"""The engine the driver steps: jobs that can share passes go to `Batching`, others to `Solo`."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,11 @@ class TransformersEngine:
         self._device = loaded.device
         self._batching = _batching(loaded, desk)
         self._solo = Solo(loaded.model, loaded.vocabulary, desk, loaded.info.context_length)
-        self._pictures = Pictures(loaded.processor, loaded.vocabulary, loaded.device) if loaded.processor else None
+        self._pictures = (
+            Pictures(loaded.processor, loaded.vocabulary, loaded.device)
+            if loaded.processor
+            else None
+        )
         self._alone: set[int] = set()  # the keys of Solo's jobs
         self.info: ModelInfo = loaded.info
         self.tokenize = loaded.vocabulary.tokenize
@@ -34,13 +38,14 @@ class TransformersEngine:
         self.piece = loaded.vocabulary.piece
         self.ends = loaded.vocabulary.ends.__contains__
 
-    @torch.inference_mode()
     def admit(self, key: int, job: Generation) -> None:
         if self._batching is not None and not job.images:
             self._batching.admit(key, job)
             return
         if job.images:
-            assert self._pictures is not None  # the driver refuses pictures to a model that doesn't see
+            assert (
+                self._pictures is not None
+            )  # the driver refuses pictures to a model that doesn't see
             inputs = self._pictures.inputs(job)
         else:
             ids = torch.tensor([job.prompt], device=self._device)
@@ -48,29 +53,30 @@ class TransformersEngine:
         self._solo.admit(key, job, inputs)
         self._alone.add(key)
 
-    @torch.inference_mode()
     def step(self) -> Sequence[Token]:
         try:
-            together = self._batching.step() if self._batching is not None else []
-            return [*together, *self._solo.step()]
+            with torch.inference_mode():
+                together = self._batching.step() if self._batching is not None else []
+                return [*together, *self._solo.step()]
         except Exception as error:
             if ran_out(error):
                 raise OutOfMemory(f"memory ran out while generating: {error}") from error
             raise GenerationFailed(f"the model failed: {type(error).__name__}: {error}") from error
 
-    @torch.inference_mode()
     def force(self, key: int, tokens: Sequence[int]) -> None:
-        if key in self._alone:
-            self._solo.force(key, tokens)
-        elif self._batching is not None:
-            self._batching.force(key, tokens)
+        with torch.inference_mode():
+            self._worker(key).force(key, tokens)
 
-    @torch.inference_mode()
     def release(self, key: int) -> Accounting:
+        with torch.inference_mode():
+            cost = self._worker(key).release(key)
+        self._alone.discard(key)
+        return cost
+
+    def _worker(self, key: int) -> Batching | Solo:
         if key in self._alone or self._batching is None:
-            self._alone.discard(key)
-            return self._solo.release(key)
-        return self._batching.release(key)
+            return self._solo
+        return self._batching
 
     def recover(self) -> None:
         self._solo.clear()

@@ -1,6 +1,8 @@
-"""Hugging Face folders on disk: recognising them, what their JSON files say, the memory they will need.
+"""Hugging Face folders on disk: recognising them, what their JSON files say, the memory they will
+need.
 
-Imports no engine, reads no weights: `config.json`, the templates' files and the sizes of the weight files.
+Imports no engine, reads no weights: `config.json`, the templates' files and the sizes of the weight
+files.
 """
 
 import json
@@ -15,7 +17,9 @@ from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import Modality
 from config.engines import EngineOptions, TransformersOptions
 
-LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for a million would claim all memory for their cache
+LONGEST_BY_DEFAULT = (
+    32_768  # tokens; models trained for a million would claim all memory for their cache
+)
 CACHE_BY_DEFAULT = 2 << 30  # bytes of KV cache for all requests, where one full context takes less
 COMPUTE = 256 << 20  # bytes: activations of a prompt chunk, logits, torch's own buffers (measured)
 OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
@@ -89,7 +93,9 @@ def _quantization(config: Fields) -> str | None:
 
 
 def _weights(folder: Path) -> Sequence[Path]:
-    """The safetensors files, by the index where there is one (others are other models' or other formats')."""
+    """The safetensors files, by the index where there is one (others are other models' or other
+    formats').
+    """
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return _unindexed(folder)
@@ -105,8 +111,8 @@ def _unindexed(folder: Path) -> Sequence[Path]:
     if files or not any(next(folder.glob(pattern), None) for pattern in PICKLES):
         return files
     raise UnsupportedModel(
-        f"{folder} has its weights only as pickled files (.bin), which can run code when they are opened; "
-        "convert them to safetensors"
+        f"{folder} has its weights only as pickled files (.bin), which can run code when "
+        "they are opened; convert them to safetensors"
     )
 
 
@@ -132,7 +138,11 @@ def _cache_bytes(text: Fields) -> int:
     key = _first(text, ("head_dim",), width)
     if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention keeps its keys decompressed
         key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
-    attending = [kind for kind in text.get("layer_types") or () if "attention" in kind and "linear" not in kind]
+    attending = [
+        kind
+        for kind in text.get("layer_types") or ()
+        if "attention" in kind and "linear" not in kind
+    ]
     return (len(attending) or layers) * kv_heads * (key + value) * 2
 
 
@@ -144,7 +154,9 @@ def _modalities(folder: Path, config: Fields) -> tuple[Modality, ...]:
 
 
 def chat_template(folder: Path) -> str | None:
-    """From the first place that has one, in the order transformers looks: see its `save_pretrained`."""
+    """From the first place that has one, in the order transformers looks: see its
+    `save_pretrained`.
+    """
     if (path := folder / "chat_template.jinja").is_file():
         return path.read_text(encoding="utf-8")
     for name in ("chat_template.json", "tokenizer_config.json"):
@@ -159,12 +171,18 @@ def _default_template(template: object) -> str | None:
     """A template, or the one called "default" of several: `[{"name": …, "template": …}]`."""
     if isinstance(template, str):
         return template
-    named = {entry.get("name"): entry.get("template") for entry in template or ()} if isinstance(template, list) else {}
+    named = (
+        {entry.get("name"): entry.get("template") for entry in template or ()}
+        if isinstance(template, list)
+        else {}
+    )
     return named.get("default")
 
 
 def shape(files: ModelFiles, options: TransformersOptions) -> Shape:
-    """The cache's size: as `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits."""
+    """The cache's size: as `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always
+    fits.
+    """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     affordable = CACHE_BY_DEFAULT // max(files.cache_bytes_per_token, 1)
     tokens = options.cache_tokens or min(affordable, length * options.max_concurrent)
@@ -187,13 +205,17 @@ def _share_left(options: TransformersOptions) -> float:
 
 def _widening(files: ModelFiles, options: TransformersOptions) -> float:
     """How many times 16 bits a number takes once loaded, for weights stored at 16 bits."""
-    if options.dtype == "float32" or (options.dtype == "auto" and computes_wide(files, options.device)):
+    if options.dtype == "float32" or (
+        options.dtype == "auto" and computes_wide(files, options.device)
+    ):
         return 2.0 if stored_dtype(files) != "float32" else 1.0
     return 1.0
 
 
 def computes_wide(files: ModelFiles, device: str) -> bool:
-    """Half precision is slower than float32 on a CPU, which converts at every operation (measured: 1.3 times)."""
+    """Half precision is slower than float32 on a CPU, which converts at every operation (measured:
+    1.3 times).
+    """
     on_cpu = device == "cpu" or (device == "auto" and not CARD.exists())
     return on_cpu and stored_dtype(files) == "float16"
 

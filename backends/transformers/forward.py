@@ -1,8 +1,9 @@
-"""One pass of the model over neighbouring rows of the grid, and the trial that shows whether it may be done so.
+"""One pass of the model over neighbouring rows of the grid, and the trial that shows whether it may
+be done so.
 
-A pass feeds each row some tokens (padded at the end to the longest) and returns the logits after each row's last
-one. Whether a model can be run like this is not looked up by its name but tried: the same tokens must give the
-same logits as the model's own plain forward.
+A pass feeds each row some tokens (padded at the end to the longest) and returns the logits after
+each row's last one. Whether a model can be run like this is not looked up by its name but tried:
+the same tokens must give the same logits as the model's own plain forward.
 """
 
 import inspect
@@ -16,6 +17,8 @@ from backends.transformers.masks import Pattern, masks, patterns
 
 TOLERANCE = {torch.float32: 2e-3, torch.float64: 2e-3}  # of the logits' standard deviation
 COARSE = 0.15  # half precision: the same numbers added in another order
+# A forward that doesn't take what the grid gives says so in one of these ways.
+_UNFIT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
 TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4))  # token ids; every vocabulary has them
 
 
@@ -30,8 +33,12 @@ class Forward:
         self._dtype = model.dtype
         self._picks_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def run(self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]) -> torch.Tensor:
-        """Feed row `first + r` its `tokens[r]` from position `starts[r]` on; logits (rows, vocabulary), float32."""
+    def run(
+        self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> torch.Tensor:
+        """Feed row `first + r` its `tokens[r]` from position `starts[r]` on; logits (rows,
+        vocabulary), float32.
+        """
         counts = [len(row) for row in tokens]
         width = max(counts)
         if min(counts) < width:
@@ -50,7 +57,9 @@ class Forward:
         last = sorted({count - 1 for count in counts})
         wanted: dict[str, Any] = {}
         if self._picks_logits:
-            wanted["logits_to_keep"] = 1 if last == [ids.shape[1] - 1] else torch.tensor(last, device=self._device)
+            wanted["logits_to_keep"] = (
+                1 if last == [ids.shape[1] - 1] else torch.tensor(last, device=self._device)
+            )
         logits = self._model(
             input_ids=ids,
             position_ids=positions,
@@ -66,21 +75,26 @@ class Forward:
         return logits[torch.arange(len(counts)), places].float()
 
 
-@torch.inference_mode()
 def batching_pattern(model: Any, layers: int) -> Pattern | None:
-    """The masks with which the grid gives what the model's plain forward gives; None: it can't be batched."""
-    plain = [_plain_logits(model, row) for row in TRIAL]
-    for pattern in patterns(model.config):
-        try:
-            if _agrees(model, layers, pattern, plain):
-                return pattern
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, NotImplementedError):
-            continue  # its forward doesn't take what the grid gives: one more way of not being able to
-    return None
+    """The masks with which the grid gives what the model's plain forward gives; None: it can't be
+    batched.
+    """
+    with torch.inference_mode():
+        plain = [_plain_logits(model, row) for row in TRIAL]
+        return next((p for p in patterns(model.config) if _works(model, layers, p, plain)), None)
+
+
+def _works(model: Any, layers: int, pattern: Pattern, plain: Sequence[torch.Tensor]) -> bool:
+    try:
+        return _agrees(model, layers, pattern, plain)
+    except _UNFIT:
+        return False
 
 
 def _plain_logits(model: Any, row: Sequence[int]) -> torch.Tensor:
-    logits: torch.Tensor = model(input_ids=torch.tensor([row], device=model.device), use_cache=False).logits
+    logits: torch.Tensor = model(
+        input_ids=torch.tensor([row], device=model.device), use_cache=False
+    ).logits
     return logits[0, -1].float()
 
 
@@ -93,6 +107,8 @@ def _agrees(model: Any, layers: int, pattern: Pattern, plain: Sequence[torch.Ten
     forward.run(0, [long[:3], short[:1]], [0, 0])
     forward.run(0, [long[3:5], short[1:2]], [3, 1])
     logits = forward.run(0, [long[5:], short[2:]], [5, 2])
-    apart = max(float((ours - theirs).abs().max()) for ours, theirs in zip(logits, plain, strict=True))
+    apart = max(
+        float((ours - theirs).abs().max()) for ours, theirs in zip(logits, plain, strict=True)
+    )
     spread = max(float(row.std()) for row in plain)
     return apart <= TOLERANCE.get(model.dtype, COARSE) * spread

@@ -1,12 +1,13 @@
 """The KV cache: rows of cells, one row per sequence, shared by all requests.
 
-    row 0  [t t t t t t . . . . . . ]     cell k of a row holds the keys and values of the sequence's token k
-    row 1  [t t t . . . . . . . . . ]     what lies behind a sequence's end is garbage that no mask lets through
-    row 2  [t t t t t t t t t . . . ]
+    row 0  [t t t t t t . . . . . . ]     cell k of a row holds keys and values of its token k;
+    row 1  [t t t . . . . . . . . . ]     what lies behind a sequence's end is garbage that
+    row 2  [t t t t t t t t t . . . ]     no mask lets through
 
-transformers' own caches make all sequences of a batch grow in step; here each row has its own length. A pass
-`aim`s at a run of neighbouring rows, writes its new tokens into their cells by index, and attention reads the
-rows' beginnings as a view: nothing is copied. Layers learn their shape from the first tokens they are given.
+transformers' own caches make all sequences of a batch grow in step; here each row has its own
+length. A pass `aim`s at a run of neighbouring rows, writes its new tokens into their cells by
+index, and attention reads the rows' beginnings as a view: nothing is copied. Layers learn their
+shape from the first tokens they are given.
 """
 
 from typing import Any
@@ -21,11 +22,15 @@ class Aim:
     def __init__(self) -> None:
         self.first = 0  # the first row
         self.length = 0  # cells to read in each row
-        self.cells = torch.empty(0, dtype=torch.long)  # where each new token goes, counted over the whole grid
+        self.cells = torch.empty(
+            0, dtype=torch.long
+        )  # where each new token goes, counted over the whole grid
 
 
-class GridLayer(CacheLayerMixin):  # type: ignore[misc] - transformers is untyped
-    """One layer's keys and values: (rows * capacity, heads * width), seen as (rows, capacity, heads, width)."""
+class GridLayer(CacheLayerMixin):
+    """One layer's keys and values: (rows * capacity, heads * width), seen as (rows, capacity,
+    heads, width).
+    """
 
     is_sliding = False
 
@@ -45,18 +50,22 @@ class GridLayer(CacheLayerMixin):  # type: ignore[misc] - transformers is untype
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (rows, heads, tokens, width) where the grid aims; returns all that these rows may see."""
+        """Write (rows, heads, tokens, width) where the grid aims; returns all that these rows may
+        see.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         aim, count = self._grid.aim, key_states.shape[0]
-        return self._written(self.keys, key_states, aim, count), self._written(self.values, value_states, aim, count)
+        return self._written(self.keys, key_states, aim, count), self._written(
+            self.values, value_states, aim, count
+        )
 
     @staticmethod
     def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim, count: int) -> torch.Tensor:
         cells.flatten(0, 1).index_copy_(0, aim.cells, states.transpose(1, 2).flatten(0, 1))
         return cells[aim.first : aim.first + count, : aim.length].transpose(1, 2)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002 - the interface's shape
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._grid.aim.length, 0
 
     def get_seq_length(self) -> int:
@@ -84,7 +93,9 @@ class Grid:
         self.cache = Cache(layers=self._layers)
 
     def point(self, first: int, positions: torch.Tensor, length: int) -> None:
-        """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length` cells of each."""
+        """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length`
+        cells of each.
+        """
         rows = torch.arange(first, first + positions.shape[0], device=positions.device)
         self.aim.first, self.aim.length = first, length
         self.aim.cells = (positions + rows[:, None] * self.capacity).flatten()

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from backends.transformers.sampling.chooser import SUPPORTED
 from backends.transformers.vocabulary import Vocabulary
 from config.engines import TransformersOptions
 
-# Below this the machine's second core gains nothing: its threads wait for each other at every small operation.
+# Below this the machine's second core gains nothing: its threads wait for each other at every small
+# operation.
 SERIAL_WEIGHTS = 64 << 20  # bytes
 # transformers announces its progress through one hook for the whole process, so loads take turns.
 _ONE_AT_A_TIME = threading.Lock()
@@ -54,7 +55,8 @@ class Abandoned(Exception):
 
 
 def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Loaded:
-    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is abandoned.
+    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
+    abandoned.
 
     Raises LoadFailed and its kinds, and leaves nothing behind.
     """
@@ -69,11 +71,17 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Loa
         give_back(device)
 
 
-def _load(files: ModelFiles, options: TransformersOptions, device: torch.device, progress: Step) -> Loaded:
-    config = transformers.AutoConfig.from_pretrained(files.path, trust_remote_code=options.trust_remote_code)
+def _load(
+    files: ModelFiles, options: TransformersOptions, device: torch.device, progress: Step
+) -> Loaded:
+    config = transformers.AutoConfig.from_pretrained(
+        files.path, trust_remote_code=options.trust_remote_code
+    )
     _set_threads(files, device)
     model = _model(files, options, config, device, progress)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=options.trust_remote_code)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        files.path, trust_remote_code=options.trust_remote_code
+    )
     vocabulary = Vocabulary(tokenizer, _ends(model, tokenizer), _vocabulary_size(model, tokenizer))
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
@@ -101,19 +109,27 @@ def _device(wish: str) -> torch.device:
     except RuntimeError as error:
         raise LoadFailed(f"device {wish!r} is none of: auto, cpu, cuda, cuda:0, …") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise LoadFailed(f"device {wish!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise LoadFailed(
+            f"device {wish!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 
 def _set_threads(files: ModelFiles, device: torch.device) -> None:
     """For the whole process, as torch has it: the model loaded last decides."""
     serial = device.type == "cpu" and files.size_bytes < SERIAL_WEIGHTS
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     torch.set_num_threads(1 if serial else cores)
 
 
 def _model(
-    files: ModelFiles, options: TransformersOptions, config: Any, device: torch.device, progress: Step
+    files: ModelFiles,
+    options: TransformersOptions,
+    config: Any,
+    device: torch.device,
+    progress: Step,
 ) -> Any:
     """The model on its device, in evaluation mode."""
     sees = "image" in files.modalities
@@ -148,7 +164,9 @@ def _quantization(options: TransformersOptions) -> Any:
     if options.quantization is None:
         return None
     if not transformers.utils.is_bitsandbytes_available():
-        raise BackendMissing(f"quantization {options.quantization!r} needs bitsandbytes: pip install bitsandbytes")
+        raise BackendMissing(
+            f"quantization {options.quantization!r} needs bitsandbytes: pip install bitsandbytes"
+        )
     four = options.quantization == "bnb-4bit"
     return transformers.BitsAndBytesConfig(
         load_in_4bit=four, load_in_8bit=not four, bnb_4bit_compute_dtype=torch.bfloat16
@@ -169,20 +187,22 @@ def _add_adapters(model: Any, options: TransformersOptions) -> None:
 class _Counted:
     """What transformers iterates over in place of its progress bar."""
 
-    def __init__(self, items: Iterable[Any], progress: Step) -> None:
+    def __init__(self, items: Collection[Any], progress: Step) -> None:
         self._items = items
-        self._total = len(items) if hasattr(items, "__len__") else 0
+        self._total = len(items)
         self._progress = progress
 
     def __iter__(self) -> Iterator[Any]:
         for done, item in enumerate(self._items):
-            if not self._progress(done / max(self._total, 1)):
+            if not self._progress(done / self._total):
                 raise Abandoned
             yield item
 
 
 class _reporting:  # noqa: N801 - used as a function
-    """While entered, transformers' loading of weights reports to `progress`, and can be abandoned there."""
+    """While entered, transformers' loading of weights reports to `progress`, and can be abandoned
+    there.
+    """
 
     def __init__(self, progress: Step) -> None:
         self._progress = progress
@@ -191,7 +211,9 @@ class _reporting:  # noqa: N801 - used as a function
         _ONE_AT_A_TIME.acquire()
         self._before = transformers_logging.set_tqdm_hook(self._hook)
 
-    def _hook(self, factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _hook(
+        self, factory: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         if named.get("desc") == "Loading weights" and arguments:
             return _Counted(arguments[0], self._progress)
         return factory(*arguments, **named)
@@ -210,9 +232,17 @@ def _processor(files: ModelFiles, options: TransformersOptions) -> Any:
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:
-    """End tokens by all that name them: a chat model's turn often ends with another token than its texts."""
-    named = [model.generation_config.eos_token_id, model.config.get_text_config().eos_token_id, tokenizer.eos_token_id]
-    model.generation_config = transformers.GenerationConfig()  # sampling is ours; `generate` adds nothing to it
+    """End tokens by all that name them: a chat model's turn often ends with another token than its
+    texts.
+    """
+    named = [
+        model.generation_config.eos_token_id,
+        model.config.get_text_config().eos_token_id,
+        tokenizer.eos_token_id,
+    ]
+    model.generation_config = (
+        transformers.GenerationConfig()
+    )  # sampling is ours; `generate` adds nothing to it
     ends: list[int] = []
     for ids in named:
         ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
@@ -224,7 +254,9 @@ def _vocabulary_size(model: Any, tokenizer: Any) -> int:
     return int(output.weight.shape[0]) if output is not None else len(tokenizer)
 
 
-def _info(files: ModelFiles, vocabulary: Vocabulary, tokenizer: Any, length: int, together: int) -> ModelInfo:
+def _info(
+    files: ModelFiles, vocabulary: Vocabulary, tokenizer: Any, length: int, together: int
+) -> ModelInfo:
     response = getattr(tokenizer, "response_template", None)
     return ModelInfo(
         backend="transformers",

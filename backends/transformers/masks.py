@@ -1,9 +1,10 @@
 """Who may look at whom: the attention masks of a pass over several sequences of different lengths.
 
-A pass has `rows` sequences with `queries` new tokens each. Cell k of a row holds its token k, so a token at
-position p sees the cells 0…p, or the last `window` of them in a sliding layer. transformers takes ready-made
-masks of four dimensions as they are (`masking_utils._preprocess_mask_arguments`); models with several kinds of
-layers take one per kind, in a dict.
+A pass has `rows` sequences with `queries` new tokens each. Cell k of a row holds its token k, so a
+token at position p sees the cells 0…p, or the last `window` of them in a sliding layer.
+transformers takes ready-made masks of four dimensions as they are
+(`masking_utils._preprocess_mask_arguments`); models with several kinds of layers take one per kind,
+in a dict.
 """
 
 from collections.abc import Mapping
@@ -18,13 +19,17 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 class Pattern(msgspec.Struct, frozen=True):
     """The kinds of layers a model has, and the form in which it takes their masks."""
 
-    windows: Mapping[str, int | None]  # kind of layer -> its window in tokens; None: sees everything
+    windows: Mapping[
+        str, int | None
+    ]  # kind of layer -> its window in tokens; None: sees everything
     in_dict: bool
     additive: bool  # eager attention adds the mask to its scores; the others take booleans
 
 
 def patterns(config: Any) -> list[Pattern]:
-    """What the configuration may mean, likeliest first; empty for kinds of layers that can't be batched here."""
+    """What the configuration may mean, likeliest first; empty for kinds of layers that can't be
+    batched here.
+    """
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
     kinds = set(getattr(text, "layer_types", None) or ())
@@ -34,7 +39,9 @@ def patterns(config: Any) -> list[Pattern]:
         return []
     additive = text._attn_implementation == "eager"  # noqa: SLF001 - where transformers keeps its choice
     single = SLIDING if kinds == {SLIDING} or (not kinds and window) else FULL
-    plain = Pattern({single: window if single == SLIDING else None}, in_dict=False, additive=additive)
+    plain = Pattern(
+        {single: window if single == SLIDING else None}, in_dict=False, additive=additive
+    )
     if not kinds:
         return [plain]
     windows = {kind: window if kind == SLIDING else None for kind in kinds}
@@ -43,7 +50,9 @@ def patterns(config: Any) -> list[Pattern]:
 
 
 def masks(pattern: Pattern, positions: torch.Tensor, length: int, dtype: torch.dtype) -> Any:
-    """For new tokens at `positions` (rows, queries) over `length` cells: a mask, or one per kind of layer."""
+    """For new tokens at `positions` (rows, queries) over `length` cells: a mask, or one per kind of
+    layer.
+    """
     cells = torch.arange(length, device=positions.device)
     at = positions[:, None, :, None]
     made = {}
@@ -56,4 +65,6 @@ def masks(pattern: Pattern, positions: torch.Tensor, length: int, dtype: torch.d
 
 
 def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(
+        ~seen, torch.finfo(dtype).min
+    )

@@ -13,7 +13,9 @@ def ran_out(error: BaseException) -> bool:
 
 
 def give_back(device: torch.device) -> None:
-    """Return what nobody holds any more to the machine. The CUDA context itself stays (some hundred MB)."""
+    """Return what nobody holds any more to the machine. The CUDA context itself stays (some hundred
+    MB).
+    """
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,8 +1,9 @@
 """Pictures in a prompt, through the model's own processor.
 
-A rendered prompt has one placeholder where a picture stands; the processor knows how many tokens that picture
-takes and what its embeddings need. It wants text, so the prompt's tokens become text again: that is exact, because
-a prompt's tokens were made from text with the same tokenizer, and every processor expands placeholders in text.
+A rendered prompt has one placeholder where a picture stands; the processor knows how many tokens
+that picture takes and what its embeddings need. It wants text, so the prompt's tokens become text
+again: that is exact, because a prompt's tokens were made from text with the same tokenizer, and
+every processor expands placeholders in text.
 """
 
 from collections.abc import Mapping
@@ -34,12 +35,12 @@ class Pictures:
                 return_tensors="pt",
             )
         except (ValueError, IndexError, TypeError) as error:
-            raise InvalidJob(f"the model's processor can't take this prompt: {error}", "messages") from error
+            raise InvalidJob(
+                f"the model's processor can't take this prompt: {error}", "messages"
+            ) from error
         inputs: Mapping[str, Any] = made.to(self._device)
         return inputs
 
 
 def _picture(image: Image) -> Pillow.Image:
     return Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
-
-

@@ -22,7 +22,8 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def fit(present: Size, rows: int, cells: int, limit: Limit) -> Size | None:
-    """The size with room for `rows` sequences, the longest of `cells` tokens; `present` if that will do.
+    """The size with room for `rows` sequences, the longest of `cells` tokens; `present` if that
+    will do.
 
     None: they don't fit together. One row of `limit.length` always fits.
     """

@@ -1,8 +1,8 @@
 """Jobs that can't share passes, one after another: through the model's own `generate`.
 
-`generate` knows what a forward pass of ours can't: how pictures become embeddings, which positions they take,
-caches of other kinds (Mamba, hybrids). It runs on a thread of its own and hands every step's logits over here,
-where the token is chosen by the same samplers as a batch's:
+`generate` knows what a forward pass of ours can't: how pictures become embeddings, which positions
+they take, caches of other kinds (Mamba, hybrids). It runs on a thread of its own and hands every
+step's logits over here, where the token is chosen by the same samplers as a batch's:
 
     engine thread                       generate's thread
     step: scores ◀───────────────────   a forward pass
@@ -30,22 +30,26 @@ Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
 
 class Abandoned(BaseException):
-    """Nobody wants the rest. Not an Exception, so that nothing inside the model takes it for a failure."""
+    """Nobody wants the rest. Not an Exception, so that nothing inside the model takes it for a
+    failure.
+    """
 
 
-class Handover(LogitsProcessor):  # type: ignore[misc] - transformers is untyped
+class Handover(LogitsProcessor):
     """Gives each step's logits away and makes `generate` choose the token that comes back."""
 
     def __init__(self) -> None:
         self.scores: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
         self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.scores.put(scores)
         token = self.tokens.get()
         if token is None:
             raise Abandoned
-        return torch.full_like(scores, float("-inf")).index_fill_(1, torch.tensor([token], device=scores.device), 0.0)
+        return torch.full_like(scores, float("-inf")).index_fill_(
+            1, torch.tensor([token], device=scores.device), 0.0
+        )
 
 
 class Generating:
@@ -57,9 +61,15 @@ class Generating:
         self._thread.start()
 
     def _run(self, model: Any, inputs: Inputs, length: int) -> None:
-        plain = GenerationConfig(do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True)
+        plain = GenerationConfig(
+            do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True
+        )
         try:
-            model.generate(**inputs, generation_config=plain, logits_processor=LogitsProcessorList([self._handover]))
+            model.generate(
+                **inputs,
+                generation_config=plain,
+                logits_processor=LogitsProcessorList([self._handover]),
+            )
         except Abandoned:
             return
         except BaseException as error:  # noqa: BLE001 - raised again on the engine's thread
@@ -68,7 +78,9 @@ class Generating:
             self._handover.scores.put(None)
 
     def scores(self) -> torch.Tensor | None:
-        """The logits after the newest token, (1, vocabulary); None: the context is full. Raises what `generate` raised."""
+        """The logits after the newest token, (1, vocabulary); None: the context is full. Raises
+        what `generate` raised.
+        """
         scores = self._handover.scores.get()
         if isinstance(scores, BaseException):
             raise scores
@@ -108,7 +120,9 @@ class Solo:
         self._jobs: dict[int, Running] = {}
 
     def admit(self, key: int, job: Generation, inputs: Inputs) -> None:
-        """`inputs` is the prompt as the model's forward wants it. Raises PromptTooLong once pictures are counted."""
+        """`inputs` is the prompt as the model's forward wants it. Raises PromptTooLong once
+        pictures are counted.
+        """
         count = inputs["input_ids"].shape[1]
         if count >= self._length:
             raise PromptTooLong(count, self._length)

@@ -1,8 +1,8 @@
 """Tokens and texts of a Hugging Face tokenizer. Reads only, so any thread may call it.
 
-The texts are bytes, because a token may hold a part of a character. How a token's text is spelled inside the
-tokenizer depends on its family: byte-level BPE writes every byte as a printable character (GPT-2's table),
-SentencePiece writes a space as "▁" and lone bytes as "<0x0A>".
+The texts are bytes, because a token may hold a part of a character. How a token's text is spelled
+inside the tokenizer depends on its family: byte-level BPE writes every byte as a printable
+character (GPT-2's table), SentencePiece writes a space as "▁" and lone bytes as "<0x0A>".
 """
 
 import json
@@ -15,12 +15,26 @@ from tokenizers import Tokenizer
 from backends.protocol import SpecialTokens
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Ends of a turn or a text that a model may say though its files don't list them all; llama.cpp knows the same.
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+# Ends of a turn or a text that a model may say though its files don't list them all; llama.cpp
+# knows the same.
+_ENDS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+)
+# Fill-in-the-middle has no place of its own in a tokenizer's files; the families' names for it.
+_FILL_PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>")
+_FILL_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>")
+_FILL_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>")
 
 
 class Vocabulary:
-    """`tokenizer` is transformers' own (for the named special tokens); `ends` are ids its files name."""
+    """`tokenizer` is transformers' own (for the named special tokens); `ends` are ids its files
+    name.
+    """
 
     def __init__(self, tokenizer: Any, ends: Sequence[int], size: int) -> None:
         fast: Tokenizer = tokenizer.backend_tokenizer
@@ -44,7 +58,7 @@ class Vocabulary:
         return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
     def piece(self, token: int) -> bytes:
-        """The token's bytes, control tokens included; nothing for an id the tokenizer doesn't know."""
+        """The token's bytes, control tokens included; nothing for an id that isn't known."""
         text = self._pieces.get(token)
         if text is None:
             text = self._pieces[token] = self._read_piece(token)
@@ -60,6 +74,9 @@ class Vocabulary:
         ids = (fast.token_to_id(text) for text in _ENDS)
         return frozenset(id_ for id_ in ids if id_ is not None and id_ in self._added)
 
+    def _known(self, texts: Sequence[str]) -> str:
+        return next((text for text in texts if text in self._added.values()), "")
+
     def _special(self, tokenizer: Any) -> SpecialTokens:
         return SpecialTokens(
             bos=tokenizer.bos_token or "",
@@ -67,6 +84,9 @@ class Vocabulary:
             pad=tokenizer.pad_token or "",
             unk=tokenizer.unk_token or "",
             control=tuple(text for _, text in sorted(self._added.items())),
+            fill_prefix=self._known(_FILL_PREFIX),
+            fill_suffix=self._known(_FILL_SUFFIX),
+            fill_middle=self._known(_FILL_MIDDLE),
         )
 
 

@@ -1,13 +1,14 @@
-"""From a batch of logits to one token per job, each by its own job's wishes, in few tensor operations.
+"""From a batch of logits to one token per job, each by its own job's wishes, in few tensor
+operations.
 
-    chooser.py     one job's wishes and what they remember: counts of tokens said, its own random numbers
+    chooser.py     one job's wishes and what they remember: tokens said, its own random numbers
     table.py       the batch: wishes as columns, one row per job; draws for all jobs together
-    truncation.py  which candidates stay: top-k, top-p, min-p, …; every function takes all rows at once
+    truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once
     reshaping.py   what changes the distribution itself: temperature, dynamic temperature, smoothing
     dry.py         the penalty on repeating a sequence, from one job's tokens
     logprobs.py    what was chosen and the alternatives, from the raw logits
 
-The order is that of the field, and the same on every engine of ours: biases and bans, penalties, DRY,
-temperature, truncations, XTC; `temperature_last` moves the temperature behind the truncations.
+The order is that of the field, and the same on every engine of ours: biases and bans, penalties,
+DRY, temperature, truncations, XTC; `temperature_last` moves the temperature behind the truncations.
 A job's random numbers are its own, so a seed gives the same text whoever else is in the batch.
 """

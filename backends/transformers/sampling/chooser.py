@@ -1,7 +1,7 @@
 """One job's wishes about its tokens, and what they remember from token to token."""
 
 import random
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import msgspec
 import torch
@@ -27,7 +27,9 @@ _TRUNCATING = frozenset(
 
 
 class Counts(msgspec.Struct):
-    """How often each token occurs within the penalty range. The table that draws keeps them as rows of its own."""
+    """How often each token occurs within the penalty range. The table that draws keeps them as rows
+    of its own.
+    """
 
     seen: torch.Tensor  # (vocabulary,): in prompt and answer
     said: torch.Tensor  # (vocabulary,): in the answer
@@ -39,7 +41,7 @@ class Counts(msgspec.Struct):
 
 
 class Desk:
-    """What all choosers of a model share: the vocabulary's size and ends, and where tensors live."""
+    """What all choosers of a model share: the vocabulary's size and ends, the tensors' device."""
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self.size = vocabulary.size
@@ -59,7 +61,11 @@ class Chooser:
         self.truncates = bool(sampling.wished() & _TRUNCATING)
         self.must_go_on = job.min_tokens
         self.bias = _bias(sampling, desk)
-        self.dry = Dry(sampling, desk.breakers(sampling.dry_sequence_breakers)) if sampling.dry_multiplier else None
+        self.dry = (
+            Dry(sampling, desk.breakers(sampling.dry_sequence_breakers))
+            if sampling.dry_multiplier
+            else None
+        )
         self._prompt = len(tokens)
         self._range = sampling.penalty_range
         self.counts = self._count(desk) if _penalizes(sampling) else None
@@ -76,7 +82,9 @@ class Chooser:
         self.drawn()
 
     def drawn(self) -> None:
-        """One more token; whoever drew it has counted it already. Forget what fell out of the penalty range."""
+        """One more token; whoever drew it has counted it already. Forget what fell out of the
+        penalty range.
+        """
         self.must_go_on = max(0, self.must_go_on - 1)
         gone = len(self.tokens) - 1 - self._range
         if self.counts is not None and self._range >= 0 and gone >= 0:
@@ -91,7 +99,9 @@ class Chooser:
 
 
 def _penalizes(sampling: Sampling) -> bool:
-    return bool(sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty)
+    return bool(
+        sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty
+    )
 
 
 def _bias(sampling: Sampling, desk: Desk) -> torch.Tensor | None:
@@ -112,5 +122,5 @@ def _bias(sampling: Sampling, desk: Desk) -> torch.Tensor | None:
     return row.to(desk.device)
 
 
-def _known(tokens: Sequence[int] | Set[int], size: int) -> list[int]:
+def _known(tokens: Sequence[int], size: int) -> list[int]:
     return [token for token in tokens if 0 <= token < size]

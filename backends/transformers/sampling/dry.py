@@ -1,11 +1,13 @@
-"""DRY: a penalty on the token that would continue a repetition, the longer the repetition the higher.
+"""DRY: a penalty on the token that would continue a repetition, the longer the repetition the
+higher.
 
-After p-e-w's proposal (text-generation-webui #5677): a match of n tokens between the text's end and an earlier
-place costs that place's next token multiplier * base ** (n - allowed_length). A match doesn't reach over a
-sequence breaker. Pure Python on one job's tokens; knows no tensors.
+After p-e-w's proposal (text-generation-webui #5677): a match of n tokens between the text's end and
+an earlier place costs that place's next token multiplier * base ** (n - allowed_length). A match
+doesn't reach over a sequence breaker. Pure Python on one job's tokens; knows no tensors.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from backends.protocol import Sampling
@@ -16,7 +18,7 @@ _LONGEST = 50  # tokens compared; a longer match would overflow the penalty long
 class Dry:
     """One job's DRY wishes."""
 
-    def __init__(self, sampling: Sampling, breakers: Set[int]) -> None:
+    def __init__(self, sampling: Sampling, breakers: AbstractSet[int]) -> None:
         self._sampling = sampling
         self._breakers = breakers
 
@@ -25,13 +27,16 @@ class Dry:
         sampling = self._sampling
         window = tokens[-sampling.dry_range :] if sampling.dry_range > 0 else tokens
         return {
-            token: sampling.dry_multiplier * sampling.dry_base ** (length - sampling.dry_allowed_length)
+            token: sampling.dry_multiplier
+            * sampling.dry_base ** (length - sampling.dry_allowed_length)
             for token, length in self._matches(window).items()
             if length >= sampling.dry_allowed_length
         }
 
     def _matches(self, window: Sequence[int]) -> dict[int, int]:
-        """Each token that continues an earlier copy of the window's end, with the longest copy's length."""
+        """Each token that continues an earlier copy of the window's end, with the longest copy's
+        length.
+        """
         longest: dict[int, int] = {}
         limit = self._since_breaker(window)
         last = len(window) - 1
@@ -53,11 +58,13 @@ class Dry:
         return min(len(window), _LONGEST)
 
 
-def breaker_finder(size: int, piece: Callable[[int], bytes]) -> Callable[[tuple[str, ...]], Set[int]]:
+def breaker_finder(
+    size: int, piece: Callable[[int], bytes]
+) -> Callable[[tuple[str, ...]], AbstractSet[int]]:
     """The function (texts) -> tokens that contain one of them; remembers its last answers."""
 
     @lru_cache(maxsize=8)
-    def find(texts: tuple[str, ...]) -> Set[int]:
+    def find(texts: tuple[str, ...]) -> AbstractSet[int]:
         wanted = [text.encode() for text in texts if text]
         return frozenset(
             token for token in range(size) if any(text in piece(token) for text in wanted)

@@ -12,7 +12,9 @@ Piece = Callable[[int], bytes]
 def logprobs(
     logits: torch.Tensor, tokens: Sequence[int], wanted: Sequence[int | None], piece: Piece
 ) -> list[TokenLogprob | None]:
-    """For each row of `logits` (jobs, vocabulary) its token's logprob and `wanted` alternatives; None: not asked."""
+    """For each row of `logits` (jobs, vocabulary) its token's logprob and `wanted` alternatives;
+    None: not asked.
+    """
     told: list[TokenLogprob | None] = [None] * len(tokens)
     rows = [row for row, count in enumerate(wanted) if count is not None]
     if not rows:

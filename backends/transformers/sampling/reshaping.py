@@ -1,6 +1,8 @@
-"""What changes a distribution as a whole: temperature, dynamic temperature, smoothing. All rows at once.
+"""What changes a distribution as a whole: temperature, dynamic temperature, smoothing. All rows at
+once.
 
-Logits have shape (jobs, candidates); a candidate that is out has minus infinity. A column has shape (jobs, 1).
+Logits have shape (jobs, candidates); a candidate that is out has minus infinity. A column has shape
+(jobs, 1).
 """
 
 from collections.abc import Sequence
@@ -12,12 +14,18 @@ from backends.transformers.sampling.chooser import Chooser
 
 
 class Temperature:
-    """The temperature of every row, dynamic where its bounds differ; neutral where `active` is False."""
+    """The temperature of every row, dynamic where its bounds differ; neutral where `active` is
+    False.
+    """
 
-    def __init__(self, choosers: Sequence[Chooser], active: Sequence[bool], device: torch.device) -> None:
+    def __init__(
+        self, choosers: Sequence[Chooser], active: Sequence[bool], device: torch.device
+    ) -> None:
         wishes = [chooser.sampling for chooser in choosers]
         self._device = device
-        dynamic = [on and wish.min_temp != wish.max_temp for wish, on in zip(wishes, active, strict=True)]
+        dynamic = [
+            on and wish.min_temp != wish.max_temp for wish, on in zip(wishes, active, strict=True)
+        ]
         smooth = [on and wish.smoothing_factor > 0 for wish, on in zip(wishes, active, strict=True)]
         fixed = [
             wish.temperature if on and not moves else 1.0
@@ -47,12 +55,17 @@ class Temperature:
         )
 
     def _curves(self, wishes: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
-        factors = [wish.smoothing_factor if bends else 0.0 for wish, bends in zip(wishes, on, strict=True)]
+        factors = [
+            wish.smoothing_factor if bends else 0.0 for wish, bends in zip(wishes, on, strict=True)
+        ]
         return self._column(factors), self._column([wish.smoothing_curve for wish in wishes])
 
 
-def _dynamic(logits: torch.Tensor, low: torch.Tensor, high: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """Between `low` and `high` by how unsure the model is: entropy over its greatest possible value.
+def _dynamic(
+    logits: torch.Tensor, low: torch.Tensor, high: torch.Tensor, exponent: torch.Tensor
+) -> torch.Tensor:
+    """Between `low` and `high` by how unsure the model is: entropy over its greatest possible
+    value.
 
     As llama.cpp's `temp_ext` sampler computes it.
     """
@@ -63,7 +76,9 @@ def _dynamic(logits: torch.Tensor, low: torch.Tensor, high: torch.Tensor, expone
 
 
 def _smoothed(logits: torch.Tensor, factor: torch.Tensor, curve: torch.Tensor) -> torch.Tensor:
-    """Quadratic sampling with a cubic part (kalomaze's smoothing factor and curve); factor 0 leaves a row alone."""
+    """Quadratic sampling with a cubic part (kalomaze's smoothing factor and curve); factor 0 leaves
+    a row alone.
+    """
     peak = logits.amax(-1, keepdim=True)
     below = logits - peak
     quadratic, cubic = factor * (3 - curve) / 2, factor * (curve - 1) / 2

@@ -1,6 +1,7 @@
 """The batch's wishes as columns, one row per job, and the draw for all of them together.
 
-A table is made when the jobs of a pass change, not at every token. It knows no model: logits in, tokens out.
+A table is made when the jobs of a pass change, not at every token. It knows no model: logits in,
+tokens out.
 """
 
 from collections.abc import Sequence
@@ -25,14 +26,23 @@ class Table:
         self._draws = [
             draw
             for draw in (
-                Draw(choosers, [row for row, c in enumerate(choosers) if not c.greedy and not c.truncates], desk),
-                Draw(choosers, [row for row, c in enumerate(choosers) if not c.greedy and c.truncates], desk),
+                Draw(
+                    choosers,
+                    [row for row, c in enumerate(choosers) if not c.greedy and not c.truncates],
+                    desk,
+                ),
+                Draw(
+                    choosers,
+                    [row for row, c in enumerate(choosers) if not c.greedy and c.truncates],
+                    desk,
+                ),
             )
             if draw.rows
         ]
 
     def draw(self, logits: torch.Tensor) -> list[int]:
-        """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they are.
+        """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
+        are.
 
         The owners of the jobs append the tokens and then call their choosers' `drawn`.
         """
@@ -74,7 +84,8 @@ def _stacked_biases(choosers: Sequence[Chooser], desk: Desk) -> torch.Tensor | N
 class Penalties:
     """Repetition (prompt and answer), frequency and presence (answer alone).
 
-    The counts of all jobs lie in one table; the choosers' own become its rows, so that they follow it.
+    The counts of all jobs lie in one table; the choosers' own become its rows, so that they follow
+    it.
     """
 
     def __init__(self, choosers: Sequence[Chooser], desk: Desk) -> None:
@@ -144,7 +155,9 @@ class Draw:
         return torch.tensor(strikes, device=self._device)[:, None]
 
     def _spin(self, logits: torch.Tensor) -> torch.Tensor:
-        """By the inverse of the cumulative distribution, in double precision so that no impossible token is hit."""
+        """By the inverse of the cumulative distribution, in double precision so that no impossible
+        token is hit.
+        """
         heights = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
         numbers = [[chooser.number()] for chooser in self._choosers]
         at = torch.tensor(numbers, dtype=torch.float64, device=self._device) * heights[:, -1:]

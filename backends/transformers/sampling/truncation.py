@@ -1,7 +1,9 @@
-"""Which candidates stay. Every function takes all rows at once; a neutral value keeps all of a row's candidates.
+"""Which candidates stay. Every function takes all rows at once; a neutral value keeps all of a
+row's candidates.
 
-Rows are sorted, best candidate first. The definitions are llama.cpp's (`llama-sampler.cpp`), so that the same
-request means the same on both engines; top-a is KoboldAI's, tail-free sampling Trenton Bricken's.
+Rows are sorted, best candidate first. The definitions are llama.cpp's (`llama-sampler.cpp`), so
+that the same request means the same on both engines; top-a is KoboldAI's, tail-free sampling
+Trenton Bricken's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +15,14 @@ from backends.protocol import Sampling
 from backends.transformers.sampling.chooser import Chooser
 
 _NEVER = float("-inf")
-ENOUGH = 1024  # best candidates looked at first: sorting a large vocabulary costs more than the model
+ENOUGH = (
+    1024  # best candidates looked at first: sorting a large vocabulary costs more than the model
+)
 
 
 class Candidates:
-    """The best tokens of every row, and how much probability the tokens not looked at have together.
+    """The best tokens of every row, and how much probability the tokens not looked at have
+    together.
 
     `spread` is the standard deviation of all the row's logits.
     """
@@ -69,6 +74,7 @@ def top_n_sigma(candidates: Candidates, sigmas: Column) -> None:
 
 
 def top_k(candidates: Candidates, count: Column) -> None:
+    """The best `count`."""
     ranks = torch.arange(candidates.logits.shape[-1], device=candidates.logits.device)
     candidates.keep(ranks < count)
 
@@ -114,13 +120,16 @@ def top_a(candidates: Candidates, share: Column) -> None:
 
 
 def exclude_top(candidates: Candidates, threshold: Column, happens: Column) -> None:
-    """XTC: where it `happens`, drop all above `threshold` but the least likely of them (p-e-w's proposal)."""
+    """XTC: where it `happens`, drop all above `threshold` but the least likely of them (p-e-w's
+    proposal).
+    """
     above = candidates.probabilities() >= threshold
     others = above.sum(-1, keepdim=True) - 1
     candidates.drop(happens & (threshold <= 0.5) & above & (above.cumsum(-1) <= others))
 
 
-# In the order they are applied: field, its neutral value, the cut, the value that makes it keep all.
+# In the order they are applied: field, its neutral value, the cut, the value that makes it keep
+# all.
 CUTS: Sequence[tuple[str, float, Cut, float]] = (
     ("top_n_sigma", 0.0, top_n_sigma, 1e9),  # infinity times a spread of zero would be no number
     ("top_k", 0, top_k, float("inf")),

@@ -1,5 +1,6 @@
-"""The transformers container keeps the contract on the bundled model, batched and one after another, and its own
-promises: what is computed once stays computed, who is long stalls nobody, and what can't be loaded is said in words.
+"""The transformers container keeps the contract on the bundled model, batched and one after
+another, and its own promises: what is computed once stays computed, who is long stalls nobody, and
+what can't be loaded is said in words.
 """
 
 import json
@@ -62,7 +63,9 @@ async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContai
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_contract(promise: Callable[[Subject], Awaitable[None]], container: ModelContainer) -> None:
+async def test_contract(
+    promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
+) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
 
 
@@ -77,8 +80,12 @@ def tokens_of(container: ModelContainer, text: str) -> tuple[int, ...]:
     return container.tokenize(text, special=True)
 
 
-async def answer(container: ModelContainer, prompt: str, sampling: Sampling, limit: int = 12) -> str:
-    generation = Generation(prompt=tokens_of(container, prompt), sampling=sampling, max_tokens=limit)
+async def answer(
+    container: ModelContainer, prompt: str, sampling: Sampling, limit: int = 12
+) -> str:
+    generation = Generation(
+        prompt=tokens_of(container, prompt), sampling=sampling, max_tokens=limit
+    )
     return text_of((await run(container, generation))[0])
 
 
@@ -87,7 +94,9 @@ async def test_the_next_turn_computes_only_what_is_new(container: ModelContainer
     for turn in range(6):
         conversation += asked(f"Repeat after me: word {turn}")
         prompt = tokens_of(container, conversation)
-        pieces, ended = await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=20))
+        pieces, ended = await run(
+            container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=20)
+        )
         computed.append(ended.prompt_tokens - ended.cached_tokens)
         conversation += text_of(pieces) + "<|im_end|>\n"
     assert max(computed[1:]) <= computed[0] + 12  # a new question, not the turns before
@@ -125,19 +134,37 @@ async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContain
         if sampling is seeded:
             together.append(text)
 
-    company = [Sampling(temperature=0), Sampling(seed=5), Sampling(seed=6, top_k=3, presence_penalty=1.0)]
+    company = [
+        Sampling(temperature=0),
+        Sampling(seed=5),
+        Sampling(seed=6, top_k=3, presence_penalty=1.0),
+    ]
     async with anyio.create_task_group() as tasks:
         for sampling in [*company, seeded]:
             tasks.start_soon(one, sampling)
     assert together == [alone]
-    assert len({await answer(container, STORY, Sampling(seed=seed, temperature=2.0)) for seed in range(4)}) > 1
+    assert (
+        len(
+            {
+                await answer(container, STORY, Sampling(seed=seed, temperature=2.0))
+                for seed in range(4)
+            }
+        )
+        > 1
+    )
 
 
 async def test_biases_and_bans_are_obeyed(container: ModelContainer) -> None:
     prompt = tokens_of(container, GREETING)
     (token,) = tokens_of(container, "<think>")
-    assert await answer(container, GREETING, Sampling(temperature=0, logit_bias=((token, 100.0),)), 3) == "<think>" * 3
-    assert await answer(container, GREETING, Sampling(temperature=0, allowed_tokens=(token,)), 3) == "<think>" * 3
+    assert (
+        await answer(container, GREETING, Sampling(temperature=0, logit_bias=((token, 100.0),)), 3)
+        == "<think>" * 3
+    )
+    assert (
+        await answer(container, GREETING, Sampling(temperature=0, allowed_tokens=(token,)), 3)
+        == "<think>" * 3
+    )
     banned = Sampling(temperature=0, logit_bias=((token, 100.0),), banned_tokens=(token,))
     assert "<think>" not in await answer(container, GREETING, banned, 3)
     endless = Sampling(temperature=0, ban_eos=True)
@@ -148,13 +175,17 @@ async def test_biases_and_bans_are_obeyed(container: ModelContainer) -> None:
 
 
 async def test_a_cache_too_small_for_all_serves_all(container: ModelContainer) -> None:
-    """Four answers that fill the context each: where the cache is scarce they make room for one another."""
+    """Four answers that fill the context each: where the cache is scarce they make room for one
+    another.
+    """
     prompt = tokens_of(container, GREETING)
     sampling = Sampling(temperature=0, ban_eos=True)
     ends: list[Ended] = []
 
     async def fill(start: int) -> None:
-        ends.append((await run(container, Generation(prompt=(start, *prompt), sampling=sampling)))[1])
+        ends.append(
+            (await run(container, Generation(prompt=(start, *prompt), sampling=sampling)))[1]
+        )
 
     async with anyio.create_task_group() as tasks:
         for start in range(4):
@@ -165,7 +196,9 @@ async def test_a_cache_too_small_for_all_serves_all(container: ModelContainer) -
 
 async def test_a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> None:
     """While a prompt of many chunks is computed, a running answer gets its tokens."""
-    story = job(Subject(container, GREETING, STORY), STORY, sampling=Sampling(temperature=0, ban_eos=True))
+    story = job(
+        Subject(container, GREETING, STORY), STORY, sampling=Sampling(temperature=0, ban_eos=True)
+    )
     long = Generation(prompt=tuple(range(100, 500)), sampling=GREEDY, max_tokens=1)
     between = 0
     async with container.generate(story) as told:
@@ -204,7 +237,11 @@ async def test_loading_reports_how_far_it_is() -> None:
     done = [step.done for step in progress]
     assert done == sorted(done)
     assert len(set(done)) > 10
-    assert progress[-1].done == progress[-1].total == (bundled.SAFETENSORS / "model.safetensors").stat().st_size
+    assert (
+        progress[-1].done
+        == progress[-1].total
+        == (bundled.SAFETENSORS / "model.safetensors").stat().st_size
+    )
 
 
 async def test_an_abandoned_load_leaves_nothing() -> None:
