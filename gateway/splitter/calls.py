@@ -37,6 +37,7 @@ class Calls:
         self._tools = {tool.name: tool for tool in tools}
         self._ids = ids
         self._first_number = first_number
+        self._used_ids: set[str] = set()
         self._fragments: list[str] = []
         self._writer: ArgumentsWriter | None = None
         self.count = 0
@@ -61,7 +62,10 @@ class Calls:
         if not (self.knows(name) or NAME.fullmatch(name)):
             raise Malformed(f"{name[:60]!r} is no function name")
         self._reader.forget()
-        self._events.append(ToolOpened(self.count, id or self._new_id(name), name))
+        if not id or id in self._used_ids:
+            id = self._new_id(name)
+        self._used_ids.add(id)
+        self._events.append(ToolOpened(self.count, id, name))
         self._writer = ArgumentsWriter(self._fragments.append)
         return self._writer
 
@@ -79,9 +83,9 @@ class Calls:
 
     def flush(self) -> None:
         """Turns the fragments written so far into one event."""
-        if self._fragments:
-            self._events.append(ArgumentsGrown(self.count, "".join(self._fragments)))
-            self._fragments.clear()
+        if fragment := "".join(self._fragments):
+            self._events.append(ArgumentsGrown(self.count, fragment))
+        self._fragments.clear()
 
     def _new_id(self, name: str) -> str:
         match self._ids:
@@ -90,4 +94,7 @@ class Calls:
             case "mistral":
                 return "".join(secrets.choice(_MISTRAL_ALPHABET) for _ in range(9))
             case "kimi":
-                return f"functions.{name}:{self._first_number + self.count}"
+                number = self._first_number + self.count
+                while f"functions.{name}:{number}" in self._used_ids:
+                    number += 1
+                return f"functions.{name}:{number}"

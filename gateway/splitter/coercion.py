@@ -18,6 +18,10 @@ STRING = frozenset({"string"})
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _INTEGER = re.compile(r"[+-]?\d+(?:\.0+)?", re.ASCII)
 _ORDER = ("null", "integer", "number", "boolean", "object", "array")
+_SPELLINGS = {
+    "str": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean", "dict": "object",
+    "list": "array", "tuple": "array",
+}  # fmt: skip
 _TYPE_OF = {
     str: "string",
     bool: "boolean",
@@ -69,9 +73,9 @@ def _declared(schema: Any, depth: int) -> set[str]:
     types: set[str] = set()
     match schema.get("type"):
         case str(single):
-            types.add(single)
+            types.add(_SPELLINGS.get(single, single))
         case list(several):
-            types.update(kind for kind in several if isinstance(kind, str))
+            types.update(_SPELLINGS.get(kind, kind) for kind in several if isinstance(kind, str))
     if schema.get("nullable") is True:
         types.add("null")
     if types - {"null"}:

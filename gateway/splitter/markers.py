@@ -7,17 +7,20 @@ import re
 
 
 class Markers:
-    """Finds the first of several texts; of those that start at the same place, the longest."""
+    """Finds the first of several texts; of those that start at the same place, the longest.
 
-    __slots__ = ("_first", "_longest", "_pattern", "first", "texts")
+    `first` finds a character that begins one of them: text without any needs no closer look.
+    """
+
+    __slots__ = ("_longest", "_pattern", "first", "texts")
 
     def __init__(self, texts: tuple[str, ...]) -> None:
         self.texts = tuple(sorted(set(texts), key=len, reverse=True))
-        self.first = "".join(sorted({text[0] for text in self.texts}))
         self._longest = len(self.texts[0]) if self.texts else 0
         nothing = r"(?!)"
         self._pattern = re.compile("|".join(map(re.escape, self.texts)) or nothing)
-        self._first = re.compile(f"[{re.escape(self.first)}]" if self.first else nothing)
+        first = "".join(sorted({text[0] for text in self.texts}))
+        self.first = re.compile(f"[{re.escape(first)}]" if first else nothing)
 
     def search(self, text: str, start: int) -> re.Match[str] | None:
         """The first marker at or after `start`."""
@@ -26,7 +29,7 @@ class Markers:
     def held_from(self, text: str, start: int) -> int:
         """Where the longest tail begins that is a proper prefix of a marker; the end if none is."""
         begin = max(start, len(text) - self._longest + 1)
-        for found in self._first.finditer(text, begin):
+        for found in self.first.finditer(text, begin):
             tail = text[found.start() :]
             if any(len(marker) > len(tail) and marker.startswith(tail) for marker in self.texts):
                 return found.start()

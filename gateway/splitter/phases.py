@@ -1,6 +1,5 @@
 """The splitter's machine as a table: in each phase, what every marker does. Built from a format's data."""
 
-import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from functools import lru_cache
@@ -32,17 +31,14 @@ Action: TypeAlias = Step | Syntax | Headers
 
 
 class PhaseTable(msgspec.Struct, frozen=True):
-    """One phase: its markers and their actions. `look` finds text that the phase can't deliver at once."""
+    """One phase: its markers and what they do."""
 
     markers: Markers
     actions: Mapping[str, Action]
-    look: re.Pattern[str]
 
 
 def _table(actions: Mapping[str, Action]) -> PhaseTable:
-    markers = Markers(tuple(actions))
-    first = f"[{re.escape(markers.first)}]|" if markers.first else ""
-    return PhaseTable(markers, actions, re.compile(first + r"\s\Z"))
+    return PhaseTable(Markers(tuple(actions)), actions)
 
 
 @lru_cache(maxsize=256)

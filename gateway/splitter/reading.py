@@ -20,10 +20,6 @@ class Malformed(Exception):
     """What came is not a call of the expected syntax. The reader stands before the offending text."""
 
 
-class CutShort(Malformed):
-    """The output ended inside a call."""
-
-
 class Reader:
     """The unread text, and where reading stands in it.
 
@@ -55,6 +51,11 @@ class Reader:
     def drained(self) -> bool:
         """Everything that has come is read."""
         return self.at == len(self.text)
+
+    @property
+    def over(self) -> bool:
+        """Everything is read and no more will come."""
+        return self.ended and self.drained
 
     def keep(self, already_read: str = "") -> None:
         """Starts the record anew, with `already_read` in front."""
@@ -115,15 +116,15 @@ class Reader:
         return found
 
     def expect(self, *texts: str) -> Parsing[str]:
-        """As `accept`. Raises Malformed if none of the texts comes, CutShort if the output ended."""
+        """As `accept`. Raises Malformed if none of the texts comes."""
         found = yield from self.accept(texts)
         if not found:
             raise self.fault(f"{' or '.join(map(repr, texts))} expected")
         return found
 
     def fault(self, what: str) -> Malformed:
-        """The exception for text that does not fit: which kind depends on whether any is left."""
-        return CutShort(what) if self.ended and self.drained else Malformed(what)
+        """The exception for text that does not fit, or that never came."""
+        return Malformed(f"{what}, but the output ended" if self.over else what)
 
     def until(self, markers: Markers, sink: Callable[[str], None]) -> Parsing[str]:
         """Hands text to `sink` up to the first marker, which is consumed and returned; "" at the end.
@@ -131,8 +132,11 @@ class Reader:
         Only the longest tail that may still become a marker waits for more.
         """
         while True:
-            found = markers.search(self.text, self.at)
-            held = len(self.text) if self.ended else markers.held_from(self.text, self.at)
+            if markers.first.search(self.text, self.at) is None:
+                found, held = None, len(self.text)
+            else:
+                found = markers.search(self.text, self.at)
+                held = len(self.text) if self.ended else markers.held_from(self.text, self.at)
             if found is not None and (self.ended or found.start() < held):
                 self._pass(found.start(), sink)
                 self.at = found.end()

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gateway.splitter.formats import FORMATS, THINK, hunyuan_3
+from gateway.splitter.formats import FORMATS
+from gateway.splitter.formats_marked import hunyuan_3
+from gateway.splitter.markings import THINK
 from gateway.splitter.response_templates import declared_format, declared_texts
 from gateway.splitter.syntax import Format, ReasoningMarkers
 

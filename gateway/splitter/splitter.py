@@ -4,6 +4,7 @@ What each marker does stands in the phase tables; this file walks them. Text wai
 become a marker of its phase, or is white space that a marker would take along.
 """
 
+import re
 from collections.abc import Sequence
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
@@ -55,18 +56,26 @@ class Splitter:
         self._reasoned = False  # reasoning was opened, by the prompt or by the model, and closed
         self._damaged = False
         self._warning: str | None = None
-        self._direct: type[Reasoning] | type[Content] | None = None
         self._in_text = False
+        self._flowing: re.Pattern[str] | None = None  # what text may not hold to pass unread
         self._parsing = self._run()
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more output."""
-        if self._direct is not None and self._look.search(text) is None:
-            return [self._direct(text)] if text else []
+        if self._flowing is not None and self._flowing.search(text) is None:
+            return self._pass_on(text)
         self._reader.append(text)
         next(self._parsing)
         self._calls.flush()
-        self._set_direct()
+        flows = self._in_text and self._reader.drained and self._stretch.begun
+        self._flowing = self._tables[self._phase].markers.first if flows else None
+        return self._take()
+
+    def _pass_on(self, text: str) -> list[Event]:
+        """Text without any character that begins a marker, while text flows: most of what ever comes."""
+        if self._stretch.clear and not text[-1:].isspace():
+            return [self._stretch.kind(text)] if text else []
+        self._stretch.write(text)
         return self._take()
 
     def finish(self, reason: FinishReason) -> list[Event]:
@@ -81,14 +90,6 @@ class Splitter:
         events = self._events.copy()
         self._events.clear()
         return events
-
-    def _set_direct(self) -> None:
-        """If the text of a phase is under way and nothing waits, most of what comes needs no reading."""
-        if self._in_text and self._reader.drained and self._stretch.clear:
-            self._direct = self._stretch.kind
-            self._look = self._tables[self._phase].look
-        else:
-            self._direct = None
 
     def _reason(self, reason: FinishReason) -> FinishReason:
         """A call that was cut or broken is not one to be executed: then the engine's reason stands."""

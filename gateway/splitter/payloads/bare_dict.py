@@ -8,7 +8,7 @@ from gateway.splitter.markers import Markers
 from gateway.splitter.payloads import json_text
 from gateway.splitter.payloads.element_values import closing
 from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.reading import CutShort, Parsing, Reader
+from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import BareDictCalls
 
 _KEY = re.compile(r"[^:{}\[\],<]*")
@@ -77,7 +77,7 @@ class _Dict:
 
     def _quoted(self, parts: list[str]) -> Parsing[None]:
         if not (yield from self._reader.until(self._quotes, parts.append)):
-            raise CutShort("a string is not closed")
+            raise self._reader.fault("a string is not closed")
 
     def _value(self) -> Parsing[None]:
         reader, writer = self._reader, self._writer
@@ -103,12 +103,12 @@ class _Dict:
             self._quotes, lambda text: self._writer.string(json_text.escaped(text))
         )
         if not closed:
-            raise CutShort("a string is not closed")
+            raise self._reader.fault("a string is not closed")
         self._writer.end_string()
 
     def _bare(self) -> Parsing[None]:
         """A number or word; any other bare text is a string."""
         text = (yield from self._reader.run(_BARE)).strip()
-        if not text or (self._reader.ended and self._reader.drained):
+        if not text or (self._reader.over):
             raise self._reader.fault("no value")
         self._writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')

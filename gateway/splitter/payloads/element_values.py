@@ -13,7 +13,7 @@ from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.markers import Markers
 from gateway.splitter.payloads import json_text
-from gateway.splitter.reading import CutShort, Parsing, Reader
+from gateway.splitter.reading import Parsing, Reader
 
 _CDATA_OPEN, _CDATA_CLOSE = "<![CDATA[", "]]>"
 
@@ -31,7 +31,7 @@ def copy_value(
 ) -> Parsing[None]:
     """Copies a value to `writer`; `convert` makes JSON of its whole text, None streams it as a string.
 
-    Raises CutShort if the output ends inside the value.
+    Raises Malformed if the output ends inside the value.
     """
     markers = yield from _markers(reader, border)
     if convert is None:
@@ -52,9 +52,11 @@ def converter(types: frozenset[str]) -> Callable[[str], str] | None:
 
 
 def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
+    """What ends the value, after what begins it."""
     if (yield from reader.accept((_CDATA_OPEN,))):
         return closing(border.closes, _CDATA_CLOSE)
-    if border.trims_newline and (yield from reader.accept(("\n",))):
+    if border.trims_newline:
+        yield from reader.accept(("\n",))
         return closing(border.closes, "\n")
     return closing(border.closes, "")
 
@@ -74,4 +76,4 @@ def _text(
         if (yield from reader.looking_at(border.followers)) or not (yield from reader.peek()):
             return
         sink(close + space)
-    raise CutShort("the output ended inside a value")
+    raise reader.fault("a value is not closed")

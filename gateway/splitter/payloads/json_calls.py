@@ -35,7 +35,7 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
 
 def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, in_array: bool) -> Parsing[None]:
     yield from reader.space()
-    if in_array and not syntax.at_start and (yield from reader.looking_at(("]",))):
+    if in_array and syntax.closers and (yield from reader.looking_at(("]",))):
         return
     while True:
         yield from reader.expect("{")

@@ -17,6 +17,7 @@ WORDS = {
 }  # fmt: skip
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 SCALAR = re.compile(r"[\w.+-]*")
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _HIGH_SURROGATE = re.compile(r"[dD][89abAB]")
@@ -25,7 +26,7 @@ _KEPT_ESCAPES = frozenset('"\\/bfnrt')
 
 def escaped(text: str) -> str:
     """`text` as the inside of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return _ENCODER.encode(text)[1:-1]
 
 
 def number(text: str) -> str | None:
@@ -67,7 +68,7 @@ def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
         case _:
             word = yield from reader.run(SCALAR)
             value = scalar(word)
-            if value is None or (reader.ended and reader.drained):
+            if value is None or (reader.over):
                 raise reader.fault(f"{word[:60]!r} is no JSON value")
             writer.scalar(value)
 

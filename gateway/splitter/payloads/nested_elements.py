@@ -9,7 +9,7 @@ from gateway.splitter.coercion import Schema
 from gateway.splitter.markers import Markers
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.element_values import closing
-from gateway.splitter.reading import CutShort, Malformed, Parsing, Reader
+from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import NestedElementCalls
 
 _TAG = re.compile(r"[^<>]*")
@@ -77,7 +77,7 @@ class _Elements:
             return
         text: list[str] = []
         if not (yield from self._reader.until(self._prefixes, text.append)):
-            raise CutShort("the output ended inside a value")
+            raise self._reader.fault("a value is not closed")
         inner = yield from self._tag()
         if inner == f"/{tag}":
             self._writer.scalar(_whole("".join(text), types))
@@ -93,7 +93,7 @@ class _Elements:
             close, lambda text: self._writer.string(json_text.escaped(text))
         )
         if not found:
-            raise CutShort("the output ended inside a value")
+            raise self._reader.fault("a value is not closed")
         self._writer.end_string()
 
     def _tag(self) -> Parsing[str]:

@@ -40,7 +40,7 @@ def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
         case _:
             word = yield from reader.run(json_text.SCALAR)
             value = json_text.scalar(word)
-            if value is None or (reader.ended and reader.drained):
+            if value is None or (reader.over):
                 raise reader.fault(f"{word[:60]!r} is no value")
             writer.scalar(value)
 

@@ -71,7 +71,8 @@ class Case(msgspec.Struct, frozen=True):
     def splitter(self) -> Splitter:
         """A splitter as the pipeline would make it for this case."""
         tools = [
-            Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in self.tools
+            Tool(name=tool.function.name, parameters=tool.function.parameters)
+            for tool in self.tools
         ]
         return Splitter(
             FORMATS[self.format],
