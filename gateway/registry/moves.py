@@ -61,7 +61,7 @@ Outcome: TypeAlias = Arrived | Failed | Gone | Progressed
 
 
 class Loading(msgspec.Struct, kw_only=True):
-    """A load in progress."""
+    """A load in progress. Its scope is shielded: whatever is cancelled around it, only `cancel` stops it."""
 
     cargo: Cargo
     started: float
@@ -106,7 +106,9 @@ class Moves:
         """Begin a load."""
         assert order.model not in self.loading, f"{order.model} is loading already"
         assert order.model not in self.residents, f"{order.model} is in memory already"
-        loading = Loading(cargo=cargo, started=self._clock.now(), scope=anyio.CancelScope())
+        loading = Loading(
+            cargo=cargo, started=self._clock.now(), scope=anyio.CancelScope(shield=True)
+        )
         self.loading[order.model] = loading
         self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
 
@@ -131,8 +133,8 @@ class Moves:
                 outcome = await self._bring(order, loading, is_alone)
         finally:
             del self.loading[order.model]
-            if loading.scope.cancel_called and isinstance(outcome, Arrived):
-                outcome = await self._turn_back(order.model)
+            if loading.scope.cancel_called:
+                outcome = await self._turned_back(order.model, loading)
             self._tell(outcome)
         if isinstance(outcome, Arrived):
             await to_thread.run_sync(self._history.save)
@@ -180,11 +182,12 @@ class Moves:
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
         return Failed(name=name, seconds=seconds, reason=reason, memory=memory)
 
-    async def _turn_back(self, name: str) -> Gone:
-        """The load ended well just as it was cancelled."""
-        resident = self.residents.pop(name)
-        await self._close(name, resident.container)
-        return Gone(name=name, seconds=self._clock.now() - resident.started, why=None)
+    async def _turned_back(self, name: str, loading: Loading) -> Gone:
+        """The load was cancelled; it may have ended well, or failed, all the same."""
+        if (resident := self.residents.pop(name, None)) is not None:
+            await self._close(name, resident.container)
+        log.info("load cancelled", model=name)
+        return Gone(name=name, seconds=self._clock.now() - loading.started, why=None)
 
     async def _unload(self, order: Unload, resident: Resident) -> None:
         started = self._clock.now()

@@ -28,8 +28,8 @@ def serves_until(resident: Residency, rules: SwapConfig) -> float:
 
 
 def turn_comes_at(claim: Residency, rules: SwapConfig) -> float:
-    """From when on models in use drain for `claim`; at once, if an administrator asked for it."""
-    if claim.wanted or claim.retrying is not None:
+    """From when on models in use drain for `claim`; at once, if it insists."""
+    if claim.insists:
         return float("-inf")
     arrivals = [ticket.arrived for ticket in claim.line.values()]
     together = (WORTH * claim.model.load_seconds + sum(arrivals)) / len(arrivals)

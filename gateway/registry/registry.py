@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+import structlog
 from anyio import to_thread
 
 from config.settings import Config
@@ -49,6 +50,8 @@ from gateway.registry.status import (
     unusable_status,
 )
 from gateway.tasks import companions
+
+log = structlog.get_logger(__name__)
 
 
 class Registry:
@@ -102,7 +105,7 @@ class Registry:
         self._tasks.start_soon(self._keep_time, name="registry clock")
         for entry in self._library.entries():
             if entry.preload:
-                self._do(self._scheduler.preload(self._now, self._manifest.model(entry)))
+                self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
         return self
 
     async def __aexit__(
@@ -404,6 +407,12 @@ class Registry:
                     progress=loading.progress if loading else None,
                 )
             )
+
+    async def _preload(self, name: str) -> None:
+        try:
+            await self.load(name)
+        except GatewayError as error:
+            log.warning("preload failed", model=name, reason=error.message)
 
     async def _keep_time(self) -> None:
         """Tick when the scheduler wants to be woken."""

@@ -55,6 +55,16 @@ class Residency(msgspec.Struct, kw_only=True):
         return self.phase == "absent" and (self.wanted or bool(self.line))
 
     @property
+    def insists(self) -> bool:
+        """Its turn has come whatever others do: an administrator asked, or its load has begun."""
+        return self.wanted or self.retrying is not None
+
+    @property
+    def is_open(self) -> bool:
+        """A ticket would be granted at once."""
+        return self.phase == "loaded" and len(self.users) < self.model.slots
+
+    @property
     def oldest(self) -> float:
         """When the first in line came; never, if nobody waits."""
         return next((ticket.arrived for ticket in self.line.values()), NEVER)
@@ -80,7 +90,3 @@ class Residency(msgspec.Struct, kw_only=True):
         self.failure = Failure(reason=reason, count=count, retry_at=now + rest)
         self.wanted, self.retrying = False, None
         return self.failure
-
-    def resting(self, now: float) -> float:
-        """Seconds until a failed model may be tried again; 0 if it may."""
-        return max(0.0, self.failure.retry_at - now) if self.failure else 0.0

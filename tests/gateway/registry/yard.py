@@ -1,7 +1,7 @@
 """A yard to try the registry in: a fake loader that watches for what must not happen, and a clock moved by hand."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -88,10 +88,8 @@ class FakeContainer:
     def detokenize(self, tokens: Sequence[int]) -> str:
         raise NotImplementedError
 
-    @asynccontextmanager
-    async def generate(self, job: Generation) -> AsyncIterator[AsyncIterator[Output]]:
+    def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
         raise NotImplementedError
-        yield
 
     async def aclose(self) -> None:
         await self._engine.close(self)

@@ -1,0 +1,155 @@
+"""Thousands of random histories: whatever happens in whatever order, the scheduler's promises hold.
+
+The promises themselves are asserted by `World`, at every order and after every event.
+"""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from config.settings import SwapConfig
+from gateway.registry.orders import Model, Refuse
+from tests.gateway.registry.world import World
+
+DEVICES = ("cpu", "cuda:0")
+NAMES = ("a", "b", "c", "d", "e")
+
+needs = st.one_of(
+    st.fixed_dictionaries({"cpu": st.integers(0, 110)}),
+    st.fixed_dictionaries({"cuda:0": st.integers(1, 60)}),
+    st.fixed_dictionaries({"cpu": st.integers(1, 50), "cuda:0": st.integers(1, 50)}),
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> list[Model]:
+    return [
+        Model(
+            name=name,
+            need=draw(needs),
+            load_seconds=draw(st.sampled_from([0.0, 0.3, 2.0, 30.0])),
+            slots=draw(st.integers(1, 3)),
+            pinned=draw(st.integers(0, 5)) == 0,
+            ttl=draw(st.sampled_from([-1.0, -1.0, 0.0, 7.0])),
+        )
+        for name in NAMES
+    ]
+
+
+rules = st.builds(
+    SwapConfig,
+    max_waiting=st.sampled_from([2, 6, 100]),
+    max_wait=st.sampled_from([0.0, 10.0, 120.0]),
+    min_stay=st.sampled_from([0.0, 1.0, 20.0]),
+    backoff=st.sampled_from([0.0, 10.0]),
+)
+
+
+class Histories(RuleBasedStateMachine):
+    """Clients, administrators, engines and time, in any order."""
+
+    @initialize(models=models(), rules=rules)
+    def begin(self, models: list[Model], rules: SwapConfig) -> None:
+        self.world = World({"cpu": 100, "cuda:0": 50}, rules, models)
+
+    @rule(name=st.sampled_from(NAMES), keep_alive=st.sampled_from([None, None, None, -1, 0, 5]))
+    def a_client_asks(self, name: str, keep_alive: float | None) -> None:
+        self.world.request(name, keep_alive=keep_alive)
+
+    @rule(name=st.sampled_from(NAMES))
+    def an_administrator_loads(self, name: str) -> None:
+        self.world.request(name, holds=False)
+
+    @rule(name=st.sampled_from(NAMES), again=st.booleans())
+    def an_administrator_unloads(self, name: str, again: bool) -> None:  # noqa: FBT001
+        self.world.ask_unload(name, again=again)
+
+    @precondition(lambda self: self.world.waiting)
+    @rule(data=st.data())
+    def a_waiting_client_leaves(self, data: st.DataObject) -> None:
+        self.world.cancel(data.draw(st.sampled_from(sorted(self.world.waiting))))
+
+    @precondition(lambda self: self.world.using)
+    @rule(data=st.data())
+    def an_answer_ends(self, data: st.DataObject) -> None:
+        self.world.release(data.draw(st.sampled_from(sorted(self.world.using))))
+
+    @precondition(lambda self: self.world.loading)
+    @rule(data=st.data(), percent=st.sampled_from([80, 100, 100, 100, 120]))
+    def a_load_ends_well(self, data: st.DataObject, percent: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.loading)))
+        promised = self.world.loading[name]
+        took = {device: size * percent // 100 for device, size in promised.items()}
+        self.world.finish_load(name, took)
+
+    @precondition(lambda self: self.world.loading)
+    @rule(data=st.data(), memory=st.booleans())
+    def a_load_fails(self, data: st.DataObject, memory: bool) -> None:  # noqa: FBT001
+        name = data.draw(st.sampled_from(sorted(self.world.loading)))
+        self.world.fail_load(name, memory=memory)
+
+    @precondition(lambda self: self.world.leaving)
+    @rule(data=st.data())
+    def an_unload_ends(self, data: st.DataObject) -> None:
+        self.world.finish_unload(data.draw(st.sampled_from(sorted(self.world.leaving))))
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 7.0, 60.0, 500.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.advance(seconds)
+
+    def teardown(self) -> None:
+        """When everything that runs ends and nobody new comes, everyone in line gets an answer."""
+        if hasattr(self, "world"):
+            run_out(self.world)
+            assert not self.world.waiting
+            self.world.close()
+            run_out(self.world)
+            assert not self.world.present
+
+
+def run_out(world: World) -> None:
+    """All loads end well, all answers end, all unloads end; time passes where nothing else is left."""
+    for _ in range(1000):
+        if world.loading:
+            world.finish_load(min(world.loading))
+        elif world.leaving:
+            world.finish_unload(min(world.leaving))
+        elif world.using:
+            world.release(min(world.using))
+        elif (wake := world.scheduler.wakes_at(world.now)) is not None:
+            world.advance(wake - world.now)
+        else:
+            return
+    raise AssertionError("it never comes to rest")
+
+
+def test_no_history_breaks_a_promise() -> None:
+    search(histories=1000)
+
+
+@pytest.mark.slow
+def test_no_history_breaks_a_promise_after_a_long_search() -> None:
+    search(histories=20_000)
+
+
+def search(histories: int) -> None:
+    """Look for a history that breaks a promise."""
+    how = settings(max_examples=histories, stateful_step_count=30, deadline=None, database=None)
+    run_state_machine_as_test(Histories, settings=how)
+
+
+def test_after_closing_nobody_is_let_in() -> None:
+    world = World(
+        {"cpu": 100}, SwapConfig(), [Model(name="a", need={"cpu": 1}, load_seconds=1, slots=1)]
+    )
+    world.close()
+    (order,) = world.request("a")
+    assert isinstance(order, Refuse)
+    assert order.why == "closing"
