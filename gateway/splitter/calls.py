@@ -79,6 +79,10 @@ class Calls:
         self._events.append(ToolClosed(self.count))
         self._writer = None
         self.count += 1
+        self.settle()
+
+    def settle(self) -> None:
+        """What was read up to here belongs to calls that are delivered."""
         self._reader.keep()
 
     def flush(self) -> None:

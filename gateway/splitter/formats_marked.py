@@ -95,6 +95,7 @@ _MINICPM_5 = Format(
             call_closes=("</function>",),
             parameter_opens=("<param",),
             parameter_closes=("</param>",),
+            cdata=True,
         ),
     ),
     calls_end_reasoning=True,

@@ -109,6 +109,10 @@ class Reader:
                 return best
             yield
 
+    def ends_inside(self, texts: tuple[str, ...]) -> bool:
+        """The output is over, or ended within one of `texts`. To be asked after `looking_at` them."""
+        return self.ended and any(text.startswith(self.text[self.at :]) for text in texts)
+
     def accept(self, texts: tuple[str, ...]) -> Parsing[str]:
         """Consumes the longest of `texts` that comes next; "" if none does."""
         found = yield from self.looking_at(texts)

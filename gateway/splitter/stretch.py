@@ -10,12 +10,13 @@ from gateway.events import Content, Event, Reasoning
 class Stretch:
     """The stretch of text being written, and what was written of either kind before."""
 
-    __slots__ = ("_events", "_margin", "_shell", "_written", "begun", "kind")
+    __slots__ = ("_events", "_fresh", "_margin", "_shell", "_written", "begun", "kind")
 
     def __init__(self, events: list[Event], kind: type[Reasoning] | type[Content]) -> None:
         self._events = events
         self._margin: list[str] = []
-        self._shell = False
+        self._fresh = False  # a marker was the last that came
+        self._shell = False  # the margin holds a closing shell
         self._written: set[type[Reasoning] | type[Content]] = set()
         self.kind = kind
         self.begun = False
@@ -30,30 +31,39 @@ class Stretch:
         return kind in self._written
 
     def write(self, text: str) -> None:
-        """Delivers text, except white space at its end."""
+        """Delivers text, except white space at its end and after a marker."""
+        if self._fresh:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begin()
         body = text.rstrip()
         if body:
-            if not self.begun and self.kind in self._written:
-                self._margin = ["\n"]
-                body = body.lstrip()
             self._events.append(self.kind("".join((*self._margin, body))))
-            self._margin.clear()
             self._written.add(self.kind)
+            self._margin.clear()
             self._shell = False
             self.begun = True
-        if len(body) < len(text) and (tail := text[len(text.rstrip()) :]):
-            self._margin.append(tail)
+        if len(body) < len(text):
+            self._margin.append(text[len(body) :])
+
+    def _begin(self) -> None:
+        """The first text after a marker."""
+        self._fresh = False
+        if self.kind in self._written:
+            self._margin.append("\n")
 
     def write_shell(self, text: str) -> None:
         """Holds a closing shell: it is one only if no more text follows."""
+        self._fresh = False
         self._margin.append(text)
         self._shell = True
 
     def turn(self, kind: type[Reasoning] | type[Content]) -> None:
         """A marker ends this stretch; the next one is of `kind`."""
         self._margin.clear()
-        self._shell = False
-        self.begun = False
+        self._shell = self.begun = False
+        self._fresh = True
         self.kind = kind
 
     def end(self) -> None:

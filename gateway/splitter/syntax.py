@@ -79,7 +79,7 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what tells a value's type:
     the tool's schema, or the attribute of that name (`string="true"`, `type="number"`). `trims_newline`: one newline
-    at each side of a value is markup.
+    at each side of a value is markup. `cdata`: a value may stand in `<![CDATA[..]]>`.
     """
 
     openers: tuple[str, ...]
@@ -94,6 +94,7 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
     name_attributes: tuple[str, ...] = ("name",)
     typing: Typing = "schema"
     trims_newline: bool = False
+    cdata: bool = False
     at_start: bool = False
 
 

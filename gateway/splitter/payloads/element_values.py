@@ -24,6 +24,7 @@ class Border(msgspec.Struct, frozen=True):
     closes: tuple[str, ...]
     followers: tuple[str, ...]
     trims_newline: bool = False
+    cdata: bool = False
 
 
 def copy_value(
@@ -33,14 +34,15 @@ def copy_value(
 
     Raises Malformed if the output ends inside the value.
     """
-    markers = yield from _markers(reader, border)
     if convert is None:
         writer.begin_string()
+        markers = yield from _markers(reader, border)
         yield from _text(
             reader, markers, border, lambda text: writer.string(json_text.escaped(text))
         )
         writer.end_string()
     else:
+        markers = yield from _markers(reader, border)
         parts: list[str] = []
         yield from _text(reader, markers, border, parts.append)
         writer.scalar(convert("".join(parts)))
@@ -53,7 +55,7 @@ def converter(types: frozenset[str]) -> Callable[[str], str] | None:
 
 def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
     """What ends the value, after what begins it."""
-    if (yield from reader.accept((_CDATA_OPEN,))):
+    if border.cdata and (yield from reader.accept((_CDATA_OPEN,))):
         return closing(border.closes, _CDATA_CLOSE)
     if border.trims_newline:
         yield from reader.accept(("\n",))
@@ -73,7 +75,7 @@ def _text(
     """Hands the value's text to `sink`."""
     while close := (yield from reader.until(markers, sink)):
         space = yield from reader.space()
-        if (yield from reader.looking_at(border.followers)) or not (yield from reader.peek()):
+        if (yield from reader.looking_at(border.followers)) or reader.ends_inside(border.followers):
             return
         sink(close + space)
     raise reader.fault("a value is not closed")

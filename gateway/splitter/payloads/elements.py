@@ -19,6 +19,7 @@ def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Pa
     """Reads a section of calls, or the one that `opener` begins."""
     yield from sections.parse(
         reader,
+        calls,
         opener,
         syntax.call_opens,
         syntax.closers,
@@ -30,7 +31,7 @@ def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Pa
 def border_of(syntax: ElementCalls) -> Border:
     """A parameter ends before another, or before anything that ends the call."""
     followers = (*syntax.parameter_opens, *syntax.call_closes, *syntax.closers, *syntax.call_opens)
-    return Border(syntax.parameter_closes, followers, syntax.trims_newline)
+    return Border(syntax.parameter_closes, followers, syntax.trims_newline, syntax.cdata)
 
 
 class _Call:

@@ -40,6 +40,7 @@ def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, in_array: bool) ->
     while True:
         yield from reader.expect("{")
         yield from _Call(reader, calls, syntax).parse()
+        calls.settle()
         yield from reader.space()
         separator = yield from reader.accept(_SEPARATORS)
         yield from reader.space()

@@ -16,7 +16,12 @@ _KEY = re.compile(r"[^<]*")
 def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
     yield from sections.parse(
-        reader, opener, syntax.call_opens, syntax.closers, lambda: _call(reader, calls, syntax)
+        reader,
+        calls,
+        opener,
+        syntax.call_opens,
+        syntax.closers,
+        lambda: _call(reader, calls, syntax),
     )
 
 

@@ -19,7 +19,12 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
     yield from sections.parse(
-        reader, opener, syntax.call_opens, syntax.closers, lambda: _call(reader, calls, syntax)
+        reader,
+        calls,
+        opener,
+        syntax.call_opens,
+        syntax.closers,
+        lambda: _call(reader, calls, syntax),
     )
 
 

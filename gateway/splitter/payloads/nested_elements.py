@@ -21,6 +21,7 @@ def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str)
     """Reads a section of calls."""
     yield from sections.parse(
         reader,
+        calls,
         opener,
         (f"{syntax.prefix}<{syntax.call}",),
         (f"{syntax.prefix}</{syntax.section}>",),

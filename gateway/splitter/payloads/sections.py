@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+from gateway.splitter.calls import Calls
 from gateway.splitter.reading import Parsing, Reader
 
 
 def parse(
     reader: Reader,
+    calls: Calls,
     opener: str,
     call_opens: tuple[str, ...],
     closers: tuple[str, ...],
@@ -24,6 +26,7 @@ def parse(
         yield from reader.expect(*call_opens)
     while True:
         yield from one_call()
+        calls.settle()
         yield from reader.space()
         if (yield from reader.accept(closers)):
             return

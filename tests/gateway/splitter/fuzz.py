@@ -19,7 +19,13 @@ import msgspec
 from tests.gateway.splitter.corpus import Case, join, load, run
 
 # Characters that mean something in some format, and some that are awkward everywhere.
-AWKWARD = [*"<>|[]{}()\"'\\/=:,;`_ \n\t\r\u0000\u00e9\u6f22\U0001f680\u2581\uff5c0e+-.", "</", "<|", "\\u", "\\ud83d"]
+AWKWARD = [
+    *"<>|[]{}()\"'\\/=:,;`_ \n\t\r\u0000\u00e9\u6f22\U0001f680\u2581\uff5c0e+-.",
+    "</",
+    "<|",
+    "\\u",
+    "\\ud83d",
+]
 
 
 def mutated(text: str, other: str, chance: random.Random) -> str:

@@ -27,9 +27,22 @@ SCHEMA = {
 TOOLS = [Tool(name="store", parameters=SCHEMA), Tool(name="look-up", parameters=SCHEMA)]
 
 # A family's own marks inside a value, without its escapes, are beyond any reader; all others are fair.
-own_marks = ("<|", "]<]", "<escape>", "]]>", "</", "<｜", "<arg", "<tool", "<param", "<invoke", "<func")
+own_marks = (
+    "<|",
+    "]<]",
+    "<escape>",
+    "]]>",
+    "</",
+    "<｜",
+    "<arg",
+    "<tool",
+    "<param",
+    "<invoke",
+    "<func",
+)
 texts = st.text(
-    st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n\t<>[]{}\"'\\"), max_size=40
+    st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n\t<>[]{}\"'\\"),
+    max_size=40,
 ).filter(lambda text: not any(mark in text for mark in own_marks))
 arguments = st.fixed_dictionaries(
     {},
@@ -43,7 +56,9 @@ arguments = st.fixed_dictionaries(
         "thing": st.fixed_dictionaries({"inner": st.integers(0, 99)}),
     },
 )
-some_calls = st.lists(st.tuples(st.sampled_from(["store", "look-up"]), arguments), min_size=1, max_size=3)
+some_calls = st.lists(
+    st.tuples(st.sampled_from(["store", "look-up"]), arguments), min_size=1, max_size=3
+)
 
 
 def read(format: str, text: str, size: int) -> list[tuple[str, Any]]:
