@@ -8,14 +8,14 @@ from pathlib import Path
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
 
 from config.errors import ConfigError
 from config.settings import Config
-from gateway.errors import GatewayError
+from gateway.capabilities import Capabilities
+from gateway.http import tabby_routes
 from gateway.http.doorman import Doorman
 from gateway.http.openai_routes import ROUTES
-from gateway.http.problems import answer_gateway_error, answer_http_error, answer_mistake
+from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.interpreter import Interpreters
 from gateway.pipeline import Pipeline
@@ -35,13 +35,9 @@ def build(config: Config, registry: Registry) -> Litestar:
     refuse_open_door(config)
     services = _services(config, registry)
     return Litestar(
-        route_handlers=list(ROUTES),
+        route_handlers=[*ROUTES, tabby_routes.router()],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
-        exception_handlers={
-            GatewayError: answer_gateway_error,
-            HTTPException: answer_http_error,
-            Exception: answer_mistake,
-        },
+        exception_handlers=handlers(),
         lifespan=[_running(registry)],
         cors_config=_cors(config),
         request_max_body_size=config.server.max_body,
@@ -63,6 +59,7 @@ def _services(config: Config, registry: Registry) -> Services:
         wording=Wording(registry, interpreters),
         templates=templates,
         presets=presets,
+        capabilities=Capabilities(templates),
     )
 
 

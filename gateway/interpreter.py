@@ -3,13 +3,12 @@
 Made once per loaded container, because finding it out renders the template several times.
 """
 
-from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from backends.protocol import ModelContainer, ModelInfo, ThinkingBudget
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
@@ -55,6 +54,7 @@ class Interpreter(msgspec.Struct, frozen=True):
         )
 
 
+DESCRIBED_TOOLS = "hermes_json"
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
@@ -77,20 +77,34 @@ class Interpreters:
 
 
 def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpreter:
-    """`source` (chosen or configured) wins over what the model carries, and that over the default."""
-    source = source or info.chat_template
-    template = ChatTemplate(source or DEFAULT_TEMPLATE, info.special)
+    """`source` (chosen or configured) wins over what the model carries, and that over the default.
+
+    Raises InvalidTemplate.
+    """
+    source = source or info.chat_template or DEFAULT_TEMPLATE
+    template = ChatTemplate(source, info.special)
+    return Interpreter(template, spoken(entry, info, source, template.traits))
+
+
+def spoken(
+    entry: ModelEntry, info: ModelInfo | None, source: str, traits: TemplateTraits | None
+) -> Recognised:
+    """The output format of a model with the template `source`; without `info` it isn't loaded yet.
+
+    Config wins over what is recognised. Before a load the control tokens are unknown, so a model
+    whose template says little may turn out otherwise later.
+    """
     if entry.format:
-        return Interpreter(template, Recognised(FORMATS[entry.format], "named in the configuration"))
+        return Recognised(FORMATS[entry.format], "named in the configuration")
     found = recognise(
         template=source,
-        control_tokens=info.special.control,
-        model_type=info.architecture,
-        response_template=info.response_template,
+        control_tokens=info.special.control if info else (),
+        model_type=info.architecture if info else entry.files.architecture,
+        response_template=info.response_template if info else None,
     )
-    return Interpreter(template, found)
-
-
-def known_formats() -> Mapping[str, Format]:
-    """For the configuration's check of `format`."""
-    return FORMATS
+    if traits is not None and traits.tools == "described" and not found.format.syntaxes:
+        # The template knows no tools, so the prompt asks for calls in this form.
+        found = Recognised(
+            FORMATS[DESCRIBED_TOOLS], f"{found.why}; its tools are described in the prompt"
+        )
+    return found

@@ -7,9 +7,7 @@ from typing import Any
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
-from gateway.access import Access
 from gateway.dialects import openai
-from gateway.errors import ModelNotFound
 from gateway.http.cards import card
 from gateway.http.exchange import Exchange
 from gateway.http.plain import Plain
@@ -58,11 +56,13 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-@get(["/v1/models", "/models"])
+@get("/v1/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.doorman.admit(request.headers)
-    return Plain(openai.model_list([card(status) for status in visible(services, access)]))
+    statuses = services.visible(access)
+    known = await services.capabilities.of_all(statuses)
+    return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
@@ -71,21 +71,14 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     access = services.doorman.admit(request.headers)
     name = services.registry.resolve(str(model_id).removeprefix("/")).name
     access.require_model(name)
-    for status in visible(services, access):
-        if status.id == name:
-            return Plain(openai.model_card(card(status)))
-    raise ModelNotFound(f"The model '{name}' does not exist.", param="model")
+    status = services.registry.status(name)
+    return Plain(openai.model_card(card(status, await services.capabilities.of(status))))
 
 
 @get("/health")
 async def health() -> ASGIApp:
     """The process lives and its event loop turns."""
     return Plain(b'{"status":"ok"}')
-
-
-def visible(services: Services, access: Access) -> list[Any]:
-    """The states of the models the caller may use."""
-    return [status for status in services.registry.statuses() if access.allows(status.id)]
 
 
 def new_id(request: AnyRequest) -> str:

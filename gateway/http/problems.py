@@ -1,7 +1,10 @@
-"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of ours."""
+"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of ours.
 
-from collections.abc import Mapping
-from typing import Any
+Routes of another API add to it what their clients read.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import structlog
 from litestar import MediaType, Request, Response
@@ -20,26 +23,29 @@ from gateway.errors import (
 log = structlog.get_logger()
 
 
-def answer_gateway_error(_request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-    """The error says itself what it is."""
-    return problem(error)
+Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
 
-def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """What Litestar refuses before a handler sees it."""
-    return problem(translate(request, error))
+def handlers(told: Callable[[GatewayError], bytes] = error_body) -> dict[type[Exception], Handler]:
+    """How each kind of error is answered, with bodies made by `told`."""
+
+    def gateway_error(_request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+        return problem(error, told)
+
+    def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+        return problem(translate(request, error), told)
+
+    def mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        log.error("request failed", path=request.url.path, exc_info=error)
+        return problem(InternalError("The server made a mistake; its log tells more."), told)
+
+    return {GatewayError: gateway_error, HTTPException: http_error, Exception: mistake}
 
 
-def answer_mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """A mistake of ours: told in full in the log, in general to the client."""
-    log.error("request failed", path=request.url.path, exc_info=error)
-    return problem(InternalError("The server made a mistake; its log tells more."))
-
-
-def problem(error: GatewayError) -> Response[bytes]:
+def problem(error: GatewayError, told: Callable[[GatewayError], bytes]) -> Response[bytes]:
     """The response for `error`."""
     return Response(
-        error_body(error),
+        told(error),
         status_code=error.status_hint,
         media_type=MediaType.JSON,
         headers=dict(headers(error)),

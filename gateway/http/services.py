@@ -3,10 +3,13 @@
 import msgspec
 
 from config.settings import Config
+from gateway.access import Access
+from gateway.capabilities import Capabilities
+from gateway.errors import ModelNotFound
 from gateway.http.doorman import Doorman
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
-from gateway.registry import Registry
+from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.templates import Templates
 from gateway.wording import Wording
 
@@ -21,3 +24,16 @@ class Services(msgspec.Struct, frozen=True):
     wording: Wording
     templates: Templates
     presets: Presets
+    capabilities: Capabilities
+
+    def visible(self, access: Access) -> list[ModelStatus]:
+        """The states of the models the caller may use."""
+        return [status for status in self.registry.statuses() if access.allows(status.id)]
+
+    async def find(self, name: str) -> ModelEntry:
+        """As `Registry.resolve`, but a name not known yet is looked for in the folders first."""
+        try:
+            return self.registry.resolve(name)
+        except ModelNotFound:
+            await self.registry.refresh()
+            return self.registry.resolve(name)

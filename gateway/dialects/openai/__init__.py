@@ -11,14 +11,22 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 
 from gateway.dialects.openai.chat_reply import ChatReply
 from gateway.dialects.openai.errors import error_body, error_event
-from gateway.dialects.openai.models import ModelCard, model_card, model_list
+from gateway.dialects.openai.models import (
+    CachedRepository,
+    ModelCard,
+    StatusWire,
+    model_card,
+    model_list,
+)
 from gateway.dialects.openai.request import ChatExchange, TextExchange, read_chat, read_text
 from gateway.dialects.openai.text_reply import TextReply
 
 __all__ = [
+    "CachedRepository",
     "ChatExchange",
     "ChatReply",
     "ModelCard",
+    "StatusWire",
     "TextExchange",
     "TextReply",
     "error_body",

@@ -1,0 +1,96 @@
+"""What a model can do, loaded or not: read from its chat template, once for each model and template.
+
+Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of models
+doesn't wait for all of it: what isn't known in time is told the next time.
+"""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import TypeAlias
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from backends.protocol import SpecialTokens
+from gateway.errors import InvalidTemplate
+from gateway.interpreter import spoken
+from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
+from gateway.registry import ModelEntry, ModelStatus
+from gateway.splitter import Recognised
+from gateway.templates import Templates
+
+PATIENCE = 0.025  # seconds a list waits for models not known yet
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model's files or its container tell of it."""
+
+    capabilities: tuple[str, ...]  # "tools", "reasoning", "vision"
+    recognised: Recognised
+    template: str  # the text in force
+
+
+Key: TypeAlias = tuple[str, str | None, str | None, bool]
+
+
+class Capabilities:
+    """Remembers what it found out."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._known: dict[Key, Known] = {}
+        self._one_looks = Lock()
+
+    async def of(self, status: ModelStatus) -> Known | None:
+        """What is known of one model; None where its files can't be used."""
+        if status.entry is None:
+            return None
+        key = self._key(status, status.entry)
+        if key not in self._known:
+            await to_thread.run_sync(self._look, [status])
+        return self._known[key]
+
+    async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
+        """What is known of all, by model id, within `PATIENCE`."""
+        keys = {one.id: self._key(one, one.entry) for one in statuses if one.entry is not None}
+        if missing := [one for one in statuses if one.id in keys and keys[one.id] not in self._known]:
+            with anyio.move_on_after(PATIENCE):
+                await to_thread.run_sync(self._look, missing, abandon_on_cancel=True)
+        return {name: self._known[key] for name, key in keys.items() if key in self._known}
+
+    def _key(self, status: ModelStatus, entry: ModelEntry) -> Key:
+        return entry.name, self._source(status, entry), entry.format, status.info is not None
+
+    def _source(self, status: ModelStatus, entry: ModelEntry) -> str | None:
+        own = status.info.chat_template if status.info else entry.files.chat_template
+        return self._templates.source(entry) or own
+
+    def _look(self, statuses: Sequence[ModelStatus]) -> None:
+        """In a worker thread, one at a time: a list asked for meanwhile finds what is there already."""
+        with self._one_looks:
+            for status in statuses:
+                entry = status.entry
+                assert entry is not None, "only usable models are looked at"
+                key = self._key(status, entry)
+                if key not in self._known:
+                    self._known[key] = _known(status, entry, self._source(status, entry))
+
+
+def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
+    info, text = status.info, source or DEFAULT_TEMPLATE
+    modalities = info.modalities if info else entry.files.modalities
+    vision = ("vision",) if "image" in modalities else ()
+    try:
+        traits = ChatTemplate(text, info.special if info else SpecialTokens()).traits
+    except InvalidTemplate as error:
+        recognised = spoken(entry, info, text, None)
+        broken = Recognised(recognised.format, f"{recognised.why}; but {error.message}")
+        return Known(capabilities=vision, recognised=broken, template=text)
+    recognised = spoken(entry, info, text, traits)
+    tools = ("tools",) if recognised.format.syntaxes else ()
+    thinks = traits.reasoning and recognised.format.reasoning is not None
+    reasoning = ("reasoning",) if thinks else ()
+    return Known(
+        capabilities=(*tools, *reasoning, *vision), recognised=recognised, template=text
+    )

@@ -1,0 +1,192 @@
+"""TabbyAPI's answers: a load told as it goes, and small bodies. Frames are `data:` lines of JSON.
+
+A load is told in phases (vision, draft, model). Each ends with one `finished`; whoever follows
+counts those. `module` of `modules` are the engine's own units: bytes, where it knows them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from backends.protocol import Progress
+from gateway.dialects.openai.errors import ErrorDetail, envelope
+from gateway.dialects.openai.frames import body, frame
+from gateway.dialects.openai.models import ModelCard
+from gateway.errors import GatewayError
+
+Phase: TypeAlias = Literal["vision", "draft", "model"]
+
+_PHASES: Mapping[str, Phase] = {"vision": "vision", "draft": "draft"}
+
+
+class LoadEvent(msgspec.Struct, frozen=True):
+    """One step of a load."""
+
+    model_type: Phase
+    module: int
+    modules: int
+    status: Literal["processing", "finished"]
+
+
+class LoadReply:
+    """Tells one load."""
+
+    def __init__(self) -> None:
+        self._phase: Phase | None = None
+        self._modules = 1
+
+    def progress(self, progress: Progress) -> bytes:
+        """Frames for `progress`. A new phase ends the one before."""
+        phase = _PHASES.get(progress.stage, "model")
+        ended = self._finished() if self._phase not in (None, phase) else b""
+        self._phase, self._modules = phase, max(1, progress.total)
+        module = min(progress.done, self._modules)
+        return ended + frame(LoadEvent(phase, module, self._modules, "processing"))
+
+    def loaded(self) -> bytes:
+        """The last frames. A model that was there already has gone through its phase in one step."""
+        if self._phase is None:
+            return self.progress(Progress("model", 1, 1)) + self._finished()
+        if self._phase != "model":
+            return self._finished() + self.progress(Progress("model", 1, 1)) + self._finished()
+        return self._finished()
+
+    def _finished(self) -> bytes:
+        assert self._phase is not None, "a phase begins before it ends"
+        return frame(LoadEvent(self._phase, self._modules, self._modules, "finished"))
+
+
+def load_body() -> bytes:
+    """The one answer for who doesn't want a stream."""
+    return body(LoadEvent("model", 1, 1, "finished"))
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's `error` and TabbyAPI's `detail`, since clients of both call the same routes."""
+
+    error: ErrorDetail
+    detail: str
+
+
+def problem_body(error: GatewayError) -> bytes:
+    """The body that answers a request with `error`."""
+    return body(Problem(error=envelope(error).error, detail=error.message))
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """With what a model is loaded; null: not known, or as the model says."""
+
+    max_seq_len: int
+    max_batch_size: int
+    cache_size: int | None
+    cache_mode: str | None
+    rope_scale: float | None
+    rope_alpha: float | None
+    chunk_size: int | None
+    prompt_template: str | None
+    prompt_template_content: str | None
+    use_vision: bool
+    draft: str | None = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    """How the model marks reasoning and tool calls, and why that is believed."""
+
+    id: str
+    why: str
+
+
+class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag="model"):
+    """The model that is loaded."""
+
+    parameters: Parameters
+    output_format: OutputFormat | None = None
+
+
+class Permission(msgspec.Struct, frozen=True):
+    """What a key may do."""
+
+    permission: Literal["admin", "api"]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens, and how many."""
+
+    tokens: tuple[int, ...]
+    length: int
+
+
+class Text(msgspec.Struct, frozen=True):
+    """The text of tokens."""
+
+    text: str
+
+
+class Names(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
+    """A list of names, or of anything else."""
+
+    data: tuple[Any, ...] = ()
+
+
+class Overrides(msgspec.Struct, frozen=True, kw_only=True):
+    """What is forced upon requests now. `presets` are told to administrators."""
+
+    selected_preset: str | None
+    overrides: Mapping[str, Any]
+    presets: tuple[str, ...] = ()
+
+
+class Downloaded(msgspec.Struct, frozen=True):
+    """Where a download lies."""
+
+    download_path: str
+
+
+class DownloadEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a download: `done` of `total` bytes. `file` is the one just fetched."""
+
+    status: Literal["downloading", "finished"]
+    done: int
+    total: int
+    file: str | None = None
+    download_path: str | None = None
+
+
+class Software(msgspec.Struct, frozen=True):
+    """Who answers."""
+
+    name: str = "Roundhouse"
+    repository: str = ""
+    homepage: str = ""
+
+
+class Api(msgspec.Struct, frozen=True):
+    """One API, and where it begins."""
+
+    name: str
+    relative_url: str
+    documentation: str
+    version: int
+
+
+class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The document at `/.well-known/serviceinfo` (lite.koboldai.net's, version 0.1)."""
+
+    version: float = 0.1
+    software: Software = Software()
+    api: Mapping[str, Api] = {}
+
+
+def service_info() -> bytes:
+    """What this server is and which APIs it speaks."""
+    documentation = "https://platform.openai.com/docs/api-reference"
+    return body(ServiceInfo(api={"openai": Api("OpenAI API", "/v1", documentation, 1)}))
+
+
+def permission(*, is_admin: bool) -> bytes:
+    """The body of `/v1/auth/permission`."""
+    return body(Permission("admin" if is_admin else "api"))
+
+
+NULL = b"null"  # what TabbyAPI answers where there is nothing to say

@@ -1,0 +1,185 @@
+"""TabbyAPI's bodies: what an administrator or a frontend wants, under one name each. Knows no model."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gateway.dialects.openai.fields import Fields, json_object
+
+T = TypeVar("T")
+
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+Size: TypeAlias = Annotated[int, Meta(ge=1)]
+Token: TypeAlias = Annotated[int, Meta(ge=0)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+# The names of older versions, which the loader extension of SillyTavern still sends.
+_OLD_NAMES: Mapping[str, str] = {"name": "model_name", "draft": "draft_model"}
+
+
+class LoadWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The types of the options that TabbyAPI has. What else a body holds is kept as it is."""
+
+    model_name: Name
+    backend: str | None = None
+    prompt_template: str | None = None
+    vision: bool | None = None
+    draft_model: dict[str, Any] | None = None
+    max_seq_len: Annotated[int, Meta(ge=-1)] | None = None
+    cache_size: Size | None = None
+    cache_mode: str | None = None
+    max_batch_size: Size | None = None
+    chunk_size: Size | None = None
+    rope_scale: Positive | None = None
+    rope_alpha: Positive | str | None = None
+    gpu_split: list[float] | None = None
+    gpu_split_auto: bool | None = None
+    autosplit_reserve: list[float] | None = None
+    tensor_parallel: bool | None = None
+    tensor_parallel_backend: str | None = None
+    output_chunking: bool | None = None
+    skip_queue: bool | None = None
+    fasttensors: bool | None = None
+
+
+_APART = frozenset({"model_name", "backend", "prompt_template", "vision", "draft_model"})
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Load a model. `asked`: options by TabbyAPI's names or ours; see `options.engine_options`."""
+
+    model: str
+    backend: str | None = None
+    template: str | None = None
+    vision: bool | None = None
+    draft: str | None = None  # the name of the model that drafts
+    asked: Mapping[str, Any] = {}
+
+
+class Unload(msgspec.Struct, frozen=True, kw_only=True):
+    """Unload a model, or all. `force`: running answers are cut off."""
+
+    model: str | None = None
+    force: bool = False
+
+
+class SpecialFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to become of special tokens."""
+
+    add_bos_token: bool = True
+    encode_special_tokens: bool = True
+    decode_special_tokens: bool = True
+
+
+class Encode(SpecialFlags, frozen=True, kw_only=True):
+    """Tokens of a text. A list is a conversation; the OpenAI dialect reads that."""
+
+    text: str | list[Any]
+    model: str | None = None
+
+
+class Decode(SpecialFlags, frozen=True, kw_only=True):
+    """The text of tokens."""
+
+    tokens: list[Token]
+    model: str | None = None
+
+
+class TemplateSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """Use another chat template, for one model or for those that are loaded."""
+
+    prompt_template_name: Name
+    model: str | None = None
+
+
+class TemplateUnload(msgspec.Struct, frozen=True, kw_only=True):
+    """Back to the model's own template."""
+
+    model: str | None = None
+
+
+class OverrideSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """Other sampling overrides: a preset by name, or told here. The preset wins."""
+
+    preset: str | None = None
+    overrides: dict[str, Any] | None = None
+
+
+class Lora(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapter and its weight."""
+
+    name: Name
+    scaling: float = 1.0
+
+
+class LoraLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Put adapters on a loaded model."""
+
+    loras: list[Lora]
+    model: str | None = None
+
+
+class Download(msgspec.Struct, frozen=True, kw_only=True):
+    """Fetch a repository of the hub. `include` and `exclude` are patterns of file names (fnmatch)."""
+
+    repo_id: Name
+    repo_type: str = "model"
+    folder_name: str | None = None
+    revision: str | None = None
+    token: str | None = None
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    timeout: Positive | None = None  # seconds for all of it
+    stream: bool = False
+
+
+def read(body: bytes, shape: type[T]) -> T:
+    """The body as a `shape`; an empty one has no fields. Raises InvalidRequest, naming the field."""
+    return _fields(body).read(shape)
+
+
+def read_load(body: bytes) -> Load:
+    """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
+    fields = _fields(body)
+    wire = fields.read(LoadWire)
+    asked = {name: value for name, value in fields.values.items() if name not in _APART}
+    return Load(
+        model=wire.model_name,
+        backend=wire.backend,
+        template=wire.prompt_template or None,
+        vision=wire.vision,
+        draft=_draft(fields, wire.draft_model or {}),
+        asked=asked,
+    )
+
+
+def _fields(body: bytes) -> Fields:
+    values = json_object(body) if body.strip() else {}
+    given = {name: value for name, value in values.items() if value is not None}
+    spelled = {}
+    for old, new in _OLD_NAMES.items():
+        if old in given and new not in given:
+            given[new], spelled[new] = given.pop(old), old
+    return Fields(given, spelled)
+
+
+def _draft(fields: Fields, wire: Mapping[str, Any]) -> str | None:
+    """The drafting model's name; its further options have no engine here."""
+    name = wire.get("draft_model_name")
+    if not name:
+        return None
+    if not isinstance(name, str):
+        raise fields.wrong("draft_model.draft_model_name", "Expected a name.")
+    neutral = (None, [], 1.0, "auto")
+    for option, value in wire.items():
+        if option != "draft_model_name" and value not in neutral:
+            raise fields.wrong(f"draft_model.{option}", "No engine here has this option.")
+    return name
+
+
+def as_chat(body: bytes) -> bytes:
+    """The body of an encode call that has a conversation for `text`, as the OpenAI dialect reads it."""
+    values = json_object(body)
+    return msgspec.json.encode({**values, "messages": values["text"]})

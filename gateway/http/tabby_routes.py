@@ -1,0 +1,316 @@
+"""TabbyAPI's routes for loading models and asking about them: what its clients call besides completions.
+
+Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from litestar import Request, Router, get, post
+from litestar.types import ASGIApp
+
+from gateway.dialects import openai
+from gateway.dialects.openai.frames import body
+from gateway.dialects.tabby import reply
+from gateway.dialects.tabby import request as wants
+from gateway.dialects.tabby.options import engine_options
+from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.http.cards import card, current_card
+from gateway.http.errand import ToldErrand, WholeErrand
+from gateway.http.plain import Plain
+from gateway.http.problems import handlers
+from gateway.http.services import Services
+from gateway.http.stream import EventStream
+from gateway.presets import preset
+from gateway.registry import ModelEntry, UnloadReport
+from gateway.wording import foremost
+
+AnyRequest = Request[Any, Any, Any]
+
+
+# ------------------------------------------------------------------------------------------- models
+
+
+@get(["/v1/model/list", "/v1/model/draft/list"])
+async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
+    """All models the caller may use."""
+    access = services.doorman.admit(request.headers)
+    statuses = services.visible(access)
+    known = await services.capabilities.of_all(statuses)
+    return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
+
+
+@get("/v1/model/embedding/list")
+async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
+    """No engine here makes embeddings yet."""
+    services.doorman.admit(request.headers)
+    return Plain(openai.model_list([]))
+
+
+@get("/v1/model")
+async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
+    """The loaded model that is in use, or was last; 503 where there is none."""
+    access = services.doorman.admit(request.headers)
+    status = foremost(services.visible(access))
+    if status is None:
+        raise ModelUnavailable("No model is loaded.")
+    known = await services.capabilities.of(status)
+    return Plain(body(current_card(status, known, services.templates.chosen(status.id))))
+
+
+@post("/v1/model/load")
+async def load(request: AnyRequest, services: Services) -> ASGIApp:
+    """Load a model and tell how it goes; `Accept: application/json`: one answer at the end."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = wants.read_load(await request.body())
+    entry = await services.find(order.model)
+    options = _options(order, entry, services) or None
+    if order.template:
+        services.templates.switch(entry.name, services.templates.read(order.template))
+    if wants_json(request.headers):
+
+        async def whole() -> bytes:
+            await services.registry.load(entry.name, options=options)
+            return reply.load_body()
+
+        return WholeErrand(whole)
+
+    async def tell(events: EventStream) -> None:
+        await _tell_load(events, entry.name, options, services)
+
+    return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+
+
+def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mapping[str, Any]:
+    """What the engine is to be told. Raises InvalidRequest for what it doesn't know."""
+    files = entry.files
+    if order.backend not in (None, files.backend):
+        text = f"{entry.name} is a model for {files.backend}, not for {order.backend}"
+        raise InvalidRequest(text, param="backend")
+    if order.vision is not None and order.vision != ("image" in files.modalities):
+        sight = "doesn't see" if order.vision else "sees, and can't be loaded blind"
+        raise InvalidRequest(f"{entry.name} {sight}", param="vision")
+    options = engine_options(order.asked, files.backend)
+    if order.draft is None:
+        return options
+    if files.backend != "exllamav2":
+        raise InvalidRequest(f"{files.backend} has no draft models", param="draft_model")
+    return {**options, "draft_model": str(services.registry.resolve(order.draft).files.path)}
+
+
+async def _tell_load(
+    events: EventStream, name: str, options: Mapping[str, Any] | None, services: Services
+) -> None:
+    """Progress as it comes; comments while others go first. The load outlives its listeners."""
+    load_reply = reply.LoadReply()
+    async with services.registry.loading(name, options=options) as news:
+        async for waiting in news:
+            if waiting.progress is None:
+                events.wait(waiting)
+            else:
+                await events.begin()
+                await events.write(load_reply.progress(waiting.progress))
+    await events.begin()
+    await events.write(load_reply.loaded())
+
+
+@post("/v1/model/unload")
+async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload the named model, or all; `force` cuts running answers off."""
+    services.doorman.admit(request.headers).require_admin()
+    order = wants.read(await request.body(), wants.Unload)
+
+    async def whole() -> bytes:
+        if not await unload_models(services, order.model, force=order.force):
+            raise ModelUnavailable("No model is loaded.")
+        return reply.NULL
+
+    return WholeErrand(whole)
+
+
+async def unload_models(
+    services: Services, model: str | None, *, force: bool
+) -> tuple[UnloadReport, ...]:
+    """Unload one model, or all that are loaded or on their way; what was done."""
+    statuses = services.registry.statuses()
+    names = [one.id for one in statuses if one.state in ("loading", "loaded", "draining")]
+    if model:
+        wanted = services.registry.resolve(model).name
+        names = [name for name in names if name == wanted]
+    return tuple([await services.registry.unload(name, force=force) for name in names])
+
+
+# -------------------------------------------------------------------------------------------- keys
+
+
+@get("/v1/auth/permission")
+async def permission(request: AnyRequest, services: Services) -> ASGIApp:
+    """What the caller's key may do."""
+    access = services.doorman.admit(request.headers)
+    return Plain(reply.permission(is_admin=access.role == "admin"))
+
+
+# ------------------------------------------------------------------------------------------- tokens
+
+
+@post("/v1/token/encode")
+async def encode(request: AnyRequest, services: Services) -> ASGIApp:
+    """The tokens of a text, or of a conversation as its answer's prompt."""
+    access = services.doorman.admit(request.headers)
+    data = await request.body()
+    order = wants.read(data, wants.Encode)
+    if isinstance(order.text, str):
+        tokens = await services.wording.encode(
+            order.model,
+            order.text,
+            access,
+            special=order.encode_special_tokens,
+            add_bos=order.add_bos_token,
+        )
+    else:
+        chat = openai.read_chat(wants.as_chat(data))
+        tokens = await services.wording.encode_chat(order.model, chat.request, access)
+    return Plain(body(reply.Tokens(tokens, len(tokens))))
+
+
+@post("/v1/token/decode")
+async def decode(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text of tokens."""
+    access = services.doorman.admit(request.headers)
+    order = wants.read(await request.body(), wants.Decode)
+    special = order.decode_special_tokens
+    text = await services.wording.decode(order.model, order.tokens, access, special=special)
+    return Plain(body(reply.Text(text)))
+
+
+# ---------------------------------------------------------------------------------------- templates
+
+
+@get(["/v1/templates", "/v1/template/list"])
+async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
+    """The templates to switch to; a user sees those in force."""
+    access = services.doorman.admit(request.headers)
+    if access.role == "admin":
+        return Plain(body(reply.Names(services.templates.names())))
+    chosen = (services.templates.chosen(one.id) for one in services.visible(access))
+    return Plain(body(reply.Names(tuple(sorted({name for name in chosen if name})))))
+
+
+@post("/v1/template/switch")
+async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
+    """Another template for one model, or for the loaded one in use."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = wants.read(await request.body(), wants.TemplateSwitch)
+    chosen = services.templates.read(order.prompt_template_name)
+    services.templates.switch(services.wording.named(order.model, access), chosen)
+    return Plain(reply.NULL)
+
+
+@post("/v1/template/unload")
+async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
+    """Back to the model's own template."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = wants.read(await request.body(), wants.TemplateUnload)
+    services.templates.unload(services.wording.named(order.model, access))
+    return Plain(reply.NULL)
+
+
+# ---------------------------------------------------------------------------------------- overrides
+
+
+@get(["/v1/sampling/overrides", "/v1/sampling/override/list"])
+async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
+    """The sampling overrides in force; administrators see what else there is."""
+    access = services.doorman.admit(request.headers)
+    current = services.presets.current
+    names = services.presets.names() if access.role == "admin" else ()
+    told = reply.Overrides(selected_preset=current.name, overrides=current.told, presets=names)
+    return Plain(body(told))
+
+
+@post("/v1/sampling/override/switch")
+async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
+    """A preset by name, or overrides told in the body."""
+    services.doorman.admit(request.headers).require_admin()
+    order = wants.read(await request.body(), wants.OverrideSwitch)
+    if order.preset:
+        services.presets.switch(services.presets.read(order.preset))
+    elif order.overrides:
+        services.presets.switch(preset(order.overrides))
+    else:
+        raise InvalidRequest("Name a preset, or tell the overrides.", param="preset")
+    return Plain(reply.NULL)
+
+
+@post("/v1/sampling/override/unload")
+async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
+    """Requests get what they ask for."""
+    services.doorman.admit(request.headers).require_admin()
+    services.presets.unload()
+    return Plain(reply.NULL)
+
+
+# ------------------------------------------------------------------------------------------ adapters
+
+
+@get(["/v1/loras", "/v1/lora/list", "/v1/lora"])
+async def loras(request: AnyRequest, services: Services) -> ASGIApp:
+    """None: no engine here changes adapters of a loaded model."""
+    services.doorman.admit(request.headers)
+    return Plain(body(reply.Names()))
+
+
+@post(["/v1/lora/load", "/v1/lora/unload"])
+async def lora_load(request: AnyRequest, services: Services) -> ASGIApp:
+    """Refused, with the way that there is."""
+    services.doorman.admit(request.headers).require_admin()
+    raise InvalidRequest(
+        "No engine here changes adapters of a loaded model. "
+        "Name them in the model's options (adapters) and load it again.",
+        param="loras",
+    )
+
+
+# --------------------------------------------------------------------------------------------- misc
+
+
+@get("/.well-known/serviceinfo")
+async def service_info() -> ASGIApp:
+    """What this server is and which APIs it speaks."""
+    return Plain(reply.service_info())
+
+
+def wants_json(headers: Mapping[str, str]) -> bool:
+    """One JSON answer instead of a stream; who names both gets the stream."""
+    accepted = headers.get("accept", "")
+    return "application/json" in accepted and "text/event-stream" not in accepted
+
+
+def router() -> Router:
+    """All of them, with their own form of errors."""
+    return Router(
+        path="/",
+        route_handlers=[
+            model_list,
+            embedding_list,
+            current_model,
+            load,
+            unload,
+            permission,
+            encode,
+            decode,
+            template_list,
+            template_switch,
+            template_unload,
+            overrides,
+            override_switch,
+            override_unload,
+            loras,
+            lora_load,
+            service_info,
+        ],
+        exception_handlers=handlers(reply.problem_body),
+    )
