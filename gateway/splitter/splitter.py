@@ -220,7 +220,7 @@ class Splitter:
         """Reads calls after an opener; `spelled` is what of it stands in the output."""
         self._reader.keep(spelled)
         parsing = choice.parse(self._reader, self._calls, syntax, opener)
-        yield from self._calls_of(parsing, opener)
+        yield from self._calls_of(parsing, spelled)
 
     def _calls_of(self, parsing: Parsing[None], opener: str) -> Parsing[None]:
         """Reads calls. What turns out to be none is given back as text of the phase."""
