@@ -209,9 +209,13 @@ class Scheduler:
     def _settle(self, now: float) -> Iterator[Order]:
         """Everything that follows from the present state. Who drains is decided before who is served."""
         yield from self._refuse_impossible()
-        yield from self._turns.admit(now)
-        for resident in self._in_phase("loaded"):
-            yield from self._serve(now, resident)
+        served: list[Order] | None = None
+        while (
+            served is None or served
+        ):  # a model may be free to go once those it had to stay for are served
+            yield from self._turns.admit(now)
+            served = [one for each in self._in_phase("loaded") for one in self._serve(now, each)]
+            yield from served
         self._expire(now)
         for resident in self._in_phase("draining"):
             yield from self._dismiss(now, resident)
