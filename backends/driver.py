@@ -6,8 +6,8 @@
     context exits ── Stop ────────────────▶   engine.release
                   ◀── stopped ─────────────
 
-An engine is a small synchronous object (`Engine`); `DrivenContainer` makes a `ModelContainer` of it. The driver
-knows nothing of models: text, stop strings and limits are `backends.transcript`'s.
+An engine is a small synchronous object (`Engine`); `DrivenContainer` makes a `ModelContainer` of
+it. The driver knows nothing of models: text, stop strings and limits are `backends.transcript`'s.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ class Accounting(msgspec.Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which any may."""
+    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which
+    any may.
+    """
 
     @property
     def info(self) -> ModelInfo: ...
@@ -67,7 +69,8 @@ class Engine(Protocol):
     def step(self) -> Sequence[Token]:
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
-        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is called.
+        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
+        called.
         """
         ...
 
@@ -89,10 +92,11 @@ class Engine(Protocol):
 
 
 class Mailbox:
-    """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into one.
+    """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into
+    one.
 
-    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it waits on a
-    bare future: an anyio.Event costs several times as much.
+    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
+    waits on a bare future: an anyio.Event costs several times as much.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -166,20 +170,26 @@ class Running:
 
 
 class Submit(msgspec.Struct, frozen=True):
+    """A job joins the line."""
+
     running: Running
 
 
 class Stop(msgspec.Struct, frozen=True):
+    """A job leaves; `stopped` is called when it is gone."""
+
     running: Running
     stopped: Callable[[], None]
 
 
 class Close(msgspec.Struct, frozen=True):
-    pass
+    """The thread ends after this."""
 
 
 class Driver:
-    """The thread. Created on the event loop it reports to; the engine belongs to the thread from then on."""
+    """The thread. Created on the event loop it reports to; the engine belongs to the thread from
+    then on.
+    """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
@@ -293,7 +303,9 @@ class Driver:
         return running.ended(written, self._engine.release(running.key))
 
     def _step_failed(self, error: Exception) -> None:
-        """Only the requests of this step fail. The engine is rebuilt once; a second failure is final."""
+        """Only the requests of this step fail. The engine is rebuilt once; a second failure is
+        final.
+        """
         self._failures += 1
         reason = error if isinstance(error, BackendError) else GenerationFailed(_reason(error))
         failed, self._active = list(self._active.values()), {}
@@ -365,7 +377,7 @@ class DrivenContainer:
 
 
 def check(job: Generation, info: ModelInfo) -> None:
-    """What can be seen to be wrong before the device is touched. Raises InvalidJob, PromptTooLong."""
+    """Refuse what can be seen to be wrong beforehand. Raises InvalidJob, PromptTooLong."""
     if not job.prompt:
         raise InvalidJob("the prompt is empty", "prompt")
     if len(job.prompt) >= info.context_length:

@@ -15,13 +15,12 @@ async def run_abandonable(
 ) -> T:
     """Run `work(wanted)` on a thread. When this call is cancelled, `wanted()` becomes False.
 
-    Cancellation waits until the thread has ended, and a result that came all the same goes to `discard`, so
-    that nothing is left behind. `work` should look at `wanted` often and raise when it is False.
+    Cancellation waits until the thread has ended, and a result that came all the same goes to
+    `discard`, so that nothing is left behind. `work` should look at `wanted` often and raise when
+    it is False.
     """
     abandoned = threading.Event()
-    future = asyncio.get_running_loop().run_in_executor(
-        None, work, lambda: not abandoned.is_set()
-    )
+    future = asyncio.get_running_loop().run_in_executor(None, work, lambda: not abandoned.is_set())
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """From tokens to text, for one job: what every engine should do alike, written once.
 
-Incremental UTF-8, stop strings across piece boundaries, token limits, the thinking budget. It knows no engine:
-the driver tells it each token's bytes and carries out what it decides.
+Incremental UTF-8, stop strings across piece boundaries, token limits, the thinking budget. It knows
+no engine: the driver tells it each token's bytes and carries out what it decides.
 """
 
 import codecs
@@ -78,7 +78,9 @@ class BudgetWatch:
         self._tail = ""
 
     def feed(self, text: str) -> tuple[int, ...]:
-        """The tokens to force after this one: the closing when the budget is spent, once; else none."""
+        """The tokens to force after this one: the closing when the budget is spent, once; else
+        none.
+        """
         if self._done:
             return ()
         self._tail += text
@@ -103,12 +105,16 @@ class BudgetWatch:
 
 
 class Transcript:
-    """One job's text so far. `add` is called once per token, in order, by the thread that steps the engine."""
+    """One job's text so far. `add` is called once per token, in order, by the thread that steps the
+    engine.
+    """
 
     def __init__(self, job: Generation, context_length: int) -> None:
         room = context_length - len(job.prompt)
         self._limit = min(job.max_tokens or room, room)
-        self._at_limit: Cause = "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"
+        self._at_limit: Cause = (
+            "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"
+        )
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._inside_character = False
         self._stops = StopScanner(job.stop)
@@ -152,7 +158,9 @@ class Transcript:
     def _rest(self, free: str) -> Piece | None:
         """All that is still held back: an unfinished character becomes U+FFFD."""
         match self._stops.feed(self._decoder.decode(b"", final=True)):
-            case StopFound(before, _):  # pragma: no cover - no stop string ends in U+FFFD in practice
+            case StopFound(
+                before, _
+            ):  # pragma: no cover - no stop string ends in U+FFFD in practice
                 text = before
             case str(more):
                 text = more

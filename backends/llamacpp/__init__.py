@@ -1,4 +1,5 @@
-"""llama.cpp in the process: GGUF files through the low-level API of llama-cpp-python, with continuous batching.
+"""llama.cpp in the process: GGUF files through the low-level API of llama-cpp-python, with
+continuous batching.
 
     files.py      is this a GGUF file, and what does its header say? (no engine needed)
     library.py    the C functions the loop calls, with and without releasing the GIL

@@ -1,4 +1,6 @@
-"""The arrays `llama_decode` reads, filled in bulk: element by element through ctypes costs more than the model."""
+"""The arrays `llama_decode` reads, filled in bulk: element by element through ctypes costs more
+than the model.
+"""
 
 import ctypes
 

@@ -15,7 +15,8 @@ try:
     from backends.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
-        f"llama-cpp-python can't be used here ({error}). Install it: pip install 'roundhouse[llamacpp]'"
+        f"llama-cpp-python can't be used here ({error}). "
+        "Install it: pip install 'roundhouse[llamacpp]'"
     ) from error
 
 

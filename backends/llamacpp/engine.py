@@ -1,8 +1,10 @@
-"""llama.cpp with continuous batching: one `llama_decode` for all sequences, prompts in chunks between.
+"""llama.cpp with continuous batching: one `llama_decode` for all sequences, prompts in chunks
+between.
 
-Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each running answer
-its newest token and spends what is left of its time on the oldest unfinished prompts. Whoever's last token has
-been fed gets a new one drawn. So prompt, answer, forced tokens and a recomputed answer are all one thing.
+Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
+running answer its newest token and spends what is left of its time on the oldest unfinished
+prompts. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens
+and a recomputed answer are all one thing.
 """
 
 import ctypes
@@ -12,18 +14,20 @@ from collections.abc import Sequence
 import numpy as np
 from llama_cpp import llama_cpp as api
 
+from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import Accounting, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
-from backends.cells import WORTHWHILE, Slot, common, place
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
 from backends.llamacpp.sampling import Chain, drawing, logprob
 from backends.protocol import Generation, ModelInfo
 
-STEP_SECONDS = 0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+# a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
+STEP_SECONDS = 0.05
 SMALLEST_CHUNK = 32
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
+GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
@@ -194,12 +198,16 @@ class LlamaCppEngine:
         logits = np.frombuffer(
             (ctypes.c_float * self._vocabulary.size).from_address(address), np.float32
         )
-        return Token(running.key, token, logprob(logits, token, running.job.logprobs, self._vocabulary))
+        return Token(
+            running.key, token, logprob(logits, token, running.job.logprobs, self._vocabulary)
+        )
 
     # -- cells -----------------------------------------------------------------------------------
 
     def _start(self, running: Running) -> bool:
         """Give the sequence a slot and what is already computed; False: better wait, see below."""
+        if not self._fits(running):
+            return False
         placement = place(running.tokens, self._slots, compact=self._loaded.split)
         if self._worth_waiting(running, placement.keep):
             return False
@@ -210,8 +218,18 @@ class LlamaCppEngine:
         running.cached = max(running.cached, min(keep, len(running.job.prompt)))
         return True
 
+    def _fits(self, running: Running) -> bool:
+        """A shared pool must hold it beside those who run, with room for them to go on a while."""
+        started = [other for other in self._running.values() if other.slot is not None]
+        if self._loaded.split or not started:
+            return True
+        taken = sum(len(other.tokens) + GROWTH for other in started)
+        return taken + len(running.tokens) + GROWTH <= self._loaded.cells
+
     def _worth_waiting(self, running: Running, keep: int) -> bool:
-        """Somebody is computing more of the same beginning right now (n > 1, or many alike at once)."""
+        """Somebody is computing more of the same beginning right now (n > 1, or many alike at
+        once).
+        """
         most = len(running.tokens) - 1
         return any(
             other.slot is not None
@@ -235,13 +253,15 @@ class LlamaCppEngine:
         return keep
 
     def _make_room(self) -> None:
-        """Forget the idle slot missed least; else the youngest job's cells: it is computed again later."""
+        """Forget the idle slot missed least; else the youngest job's cells: it is computed again
+        later.
+        """
         idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
         if idle:
             self._empty(min(idle, key=lambda slot: slot.used))
             return
         started = [running for running in self._running.values() if running.slot is not None]
-        if len(started) < 2:  # noqa: PLR2004 - nobody to take cells from
+        if len(started) < 2:
             raise OutOfMemory("the KV cache is too small for this request")
         youngest = started[-1]
         assert youngest.slot is not None

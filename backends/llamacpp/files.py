@@ -1,4 +1,4 @@
-"""GGUF on disk: recognising it, what its header says, the memory it will need. Imports no engine."""
+"""GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
 
 import re
 from pathlib import Path
@@ -11,18 +11,29 @@ from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from config.engines import EngineOptions, LlamaCppOptions
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for a million would claim all memory for their cache
+# tokens; models trained for a million would claim all memory for their cache
+LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 COMPUTE = 96 << 20  # bytes llama.cpp takes for graphs and buffers of a small model (measured)
-CACHE_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5}
+CACHE_BITS = {
+    "f32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "q8_0": 8.5,
+    "q5_1": 6,
+    "q5_0": 5.5,
+    "q4_1": 5,
+    "q4_0": 4.5,
+}
 
 
 class Layout(msgspec.Struct, frozen=True):
     """How the KV cache is laid out: `cells` tokens over `slots` sequences.
 
-    `split`: each sequence has its own part; attention then looks at its own cells only, which is faster, but
-    the memory is taken for all sequences at full length. Not split: one pool that all draw from.
+    `split`: each sequence has its own part; attention then looks at its own cells only, which is
+    faster, but the memory is taken for all sequences at full length. Not split: one pool that all
+    draw from.
     """
 
     cells: int
@@ -31,7 +42,8 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """A `.gguf` file (the first part stands for a split one), or a folder that holds exactly one model.
+    """A `.gguf` file (the first part stands for a split one), or a folder that holds exactly one
+    model.
 
     Raises LoadFailed for a file that says it is GGUF and is broken.
     """

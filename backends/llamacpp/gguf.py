@@ -1,6 +1,7 @@
 """The header of a GGUF file: metadata and tensor table, read without an engine.
 
-Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md. Long arrays (the vocabulary) are skipped, not built.
+Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md. Long arrays (the vocabulary) are skipped,
+not built.
 """
 
 import mmap
@@ -13,20 +14,34 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-_SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 _STRING, _ARRAY = 8, 9
 _SHORT = 64  # arrays up to here are read, longer ones only counted
 _SANE = 1 << 32  # a longer text or count means that the file is broken
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
-# Bytes per block and values per block of each ggml type (ggml.c, type_traits): enough to size a tensor.
+# Bytes per block and values per block of each ggml type (ggml.c, type_traits): enough to size a
+# tensor.
 BLOCKS: Mapping[int, tuple[int, int]] = {
-    0: (4, 1), 1: (2, 1), 2: (18, 32), 3: (20, 32), 6: (22, 32), 7: (24, 32), 8: (34, 32), 9: (36, 32),
-    10: (84, 256), 11: (110, 256), 12: (144, 256), 13: (176, 256), 14: (210, 256), 15: (292, 256),
-    16: (66, 256), 17: (74, 256), 18: (98, 256), 19: (50, 256), 20: (18, 32), 21: (110, 256),
-    22: (82, 256), 23: (136, 256), 24: (1, 1), 25: (2, 1), 26: (4, 1), 27: (8, 1), 28: (8, 1),
-    29: (56, 256), 30: (2, 1), 34: (54, 256), 35: (66, 256), 39: (17, 32),
+    0: (4, 1), 1: (2, 1), 2: (18, 32), 3: (20, 32), 6: (22, 32), 7: (24, 32),
+    8: (34, 32), 9: (36, 32), 10: (84, 256), 11: (110, 256), 12: (144, 256), 13: (176, 256),
+    14: (210, 256), 15: (292, 256), 16: (66, 256), 17: (74, 256), 18: (98, 256), 19: (50, 256),
+    20: (18, 32), 21: (110, 256), 22: (82, 256), 23: (136, 256), 24: (1, 1), 25: (2, 1),
+    26: (4, 1), 27: (8, 1), 28: (8, 1), 29: (56, 256), 30: (2, 1), 34: (54, 256),
+    35: (66, 256), 39: (17, 32),
 }  # fmt: skip
 
 
@@ -35,7 +50,9 @@ class BrokenFile(Exception):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What the file says of itself. `tensor_bytes`: all tensors together, as far as their types are known."""
+    """What the file says of itself. `tensor_bytes`: all tensors together, as far as their types are
+    known.
+    """
 
     metadata: Mapping[str, Value]
     tensors: int
@@ -84,7 +101,7 @@ class _Reader:
         return Header(metadata, tensors, size)
 
     def _tensor_table(self, tensors: int, metadata: Mapping[str, Value]) -> int:
-        end = total = 0
+        end, total, name = 0, 0, ""
         for _ in range(tensors):
             name = self._text()
             dimensions = [self._count() for _ in range(self._number("<I"))]

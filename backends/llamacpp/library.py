@@ -1,9 +1,10 @@
 """The C functions the loop calls, bound so that they keep the GIL.
 
-ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event loop's thread
-takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen times a step. Short calls
-are therefore bound through `ctypes.PyDLL`, which keeps it; only `llama_decode` and `llama_synchronize`, which
-take long, go through the binding that releases it. Measured: benchmarks/README.md.
+ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event
+loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
+times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
+`llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
+Measured: benchmarks/README.md.
 """
 
 import ctypes

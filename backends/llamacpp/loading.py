@@ -1,4 +1,6 @@
-"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own words when it fails."""
+"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own words when it
+fails.
+"""
 
 import ctypes
 import os
@@ -11,7 +13,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory
-from backends.llamacpp.files import cache_layout, context_length
+from backends.llamacpp.files import cache_layout, context_length, estimate
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
@@ -28,9 +30,10 @@ CACHE_TYPES = {
     "bf16": 30,
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
-SERIAL_WEIGHTS = 32 * 1024 * 1024  # below this, handing work to a second thread costs more than it saves
+# below this, handing work to a second thread costs more than it saves
+SERIAL_WEIGHTS = 32 * 1024 * 1024
 
-ANNOYED = (2, 3)  # ggml_log_level: warning, error
+ANNOYED = (3, 4)  # ggml_log_level (ggml.h): warning, error
 
 _words = threading.local()  # what llama.cpp logged on this thread while it loaded
 
@@ -50,6 +53,7 @@ class Loaded(msgspec.Struct, frozen=True):
     vocabulary: Vocabulary
     info: ModelInfo
     slots: int
+    cells: int
     split: bool  # each sequence has its own part of the cache
     batch_size: int
     on_device: bool  # decoding runs on beside the CPU
@@ -60,10 +64,12 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]) -> Loaded:
-    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is abandoned.
+    """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
+    abandoned.
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
+    _refuse_the_impossible(files, options)
     api.llama_log_set(_listen, None)
     _words.__dict__.pop("heard", None)
     layout = cache_layout(files, options)
@@ -80,10 +86,21 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
         vocabulary=vocabulary,
         info=_info(model, vocabulary, files, options),
         slots=layout.slots,
+        cells=layout.cells,
         split=layout.split,
         batch_size=options.batch_size,
         on_device=bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0,
     )
+
+
+def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """llama.cpp would try, and the system's out-of-memory killer would end the process."""
+    need, there = estimate(files, options), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need.total > there and not api.llama_supports_gpu_offload():
+        raise OutOfMemory(
+            f"no room for {files.path.name}: weights {need.weights:,} and KV cache "
+            f"{need.cache:,} bytes, the machine has {there:,}"
+        )
 
 
 def _load_model(
@@ -92,7 +109,9 @@ def _load_model(
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.main_gpu = options.main_gpu
-    params.load_mode = options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
+    params.load_mode = (
+        options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
+    )
     if options.tensor_split:
         split = (ctypes.c_float * api.llama_max_devices())(*options.tensor_split)
         params.tensor_split = split
@@ -101,7 +120,7 @@ def _load_model(
     model = api.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
         raise LoadFailed(f"llama.cpp can't load {files.path.name}: {_last_words()}")
-    return model
+    return model  # type: ignore[no-any-return]
 
 
 def _make_context(
@@ -125,7 +144,7 @@ def _make_context(
     context = api.llama_init_from_model(model, params)
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {_last_words()}")
-    return context
+    return context  # type: ignore[no-any-return]
 
 
 def _threads(files: ModelFiles) -> int:

@@ -1,8 +1,9 @@
 """A job's wishes as a llama.cpp sampler chain, and logprobs from the model's own logits.
 
-The order is that of the field (transformers, vLLM, exllamav2), so that the same request behaves alike on every
-engine: biases and bans, penalties, DRY, temperature, then the truncations; `temperature_last` moves it behind
-them. Repetition penalty and DRY look at the prompt too, frequency and presence at the answer alone, as OpenAI's.
+The order is that of the field (transformers, vLLM, exllamav2), so that the same request behaves
+alike on every engine: biases and bans, penalties, DRY, temperature, then the truncations;
+`temperature_last` moves it behind them. Repetition penalty and DRY look at the prompt too,
+frequency and presence at the answer alone, as OpenAI's.
 """
 
 import ctypes
@@ -34,13 +35,17 @@ Link = Any  # llama_sampler_p, which ctypes can't tell apart from other pointers
 
 
 class Chain:
-    """One job's samplers. `next` draws a token from a row of the last decode; `free` gives them back."""
+    """One job's samplers. `next` draws a token from a row of the last decode; `free` gives them
+    back.
+    """
 
     def __init__(self, job: Generation, vocabulary: Vocabulary, context_length: int) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         self._min_tokens = job.min_tokens
         if job.min_tokens:
-            api.llama_sampler_chain_add(self.pointer, _bias({t: _NEVER for t in vocabulary.ends}, vocabulary))
+            api.llama_sampler_chain_add(
+                self.pointer, _bias(dict.fromkeys(vocabulary.ends, _NEVER), vocabulary)
+            )
         for link in _links(job, vocabulary, context_length):
             api.llama_sampler_chain_add(self.pointer, link)
 
@@ -60,10 +65,12 @@ class Chain:
 
 
 def drawing(vocabulary: Vocabulary) -> Callable[[Link, api.llama_context_p, int], int]:
-    """The function that draws a token: (chain, context, row) -> token; see `library` for the choice."""
+    """The function that draws a token: (chain, context, row) -> token; see `library` for the
+    choice.
+    """
     if vocabulary.size <= SMALL_VOCABULARY:
         return keeping_gil(api.llama_sampler_sample)
-    return api.llama_sampler_sample
+    return api.llama_sampler_sample  # type: ignore[no-any-return]
 
 
 def _links(job: Generation, vocabulary: Vocabulary, context_length: int) -> Iterator[Link]:
@@ -176,7 +183,9 @@ def _truncations(sampling: Sampling, seed: int) -> Iterator[Link]:
 def logprob(
     logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: Vocabulary
 ) -> TokenLogprob:
-    """The chosen token's logprob and the `alternatives` best; `logits` has shape (vocabulary.size,)."""
+    """The chosen token's logprob and the `alternatives` best; `logits` has shape
+    (vocabulary.size,).
+    """
     peak = float(logits.max())
     normal = peak + float(np.log(np.exp(logits - peak).sum()))
 

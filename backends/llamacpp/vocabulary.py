@@ -47,7 +47,9 @@ class Vocabulary:
         count = api.llama_tokenize(self.pointer, data, len(data), tokens, size, False, special)
         if count < 0:
             tokens = (api.llama_token * -count)()
-            count = api.llama_tokenize(self.pointer, data, len(data), tokens, -count, False, special)
+            count = api.llama_tokenize(
+                self.pointer, data, len(data), tokens, -count, False, special
+            )
         return tuple(tokens[:count])
 
     def detokenize(self, tokens: Sequence[int]) -> str:

@@ -1,4 +1,6 @@
-"""The scripted engine: tokens are bytes, the answer is the first script line whose `when` is in the prompt."""
+"""The scripted engine: tokens are bytes, the answer is the first script line whose `when` is in the
+prompt.
+"""
 
 import time
 from collections.abc import Sequence
@@ -50,7 +52,7 @@ class ScriptedEngine:
             modalities=files.modalities,
         )
 
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:  # noqa: ARG002 - bytes have no control tokens
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return tuple(text.encode())
 
     def detokenize(self, tokens: Sequence[int]) -> str:

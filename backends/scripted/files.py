@@ -12,7 +12,7 @@ SUFFIX = ".script.json"
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said when the prompt contains `when`. `fail_after` tokens the engine breaks instead."""
+    """What is said when the prompt contains `when`. After `fail_after` tokens it breaks."""
 
     say: str
     when: str = ""
@@ -30,7 +30,9 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """The script at `path`; None for anything else. Raises msgspec.ValidationError for a broken script."""
+    """The script at `path`; None for anything else. Raises msgspec.ValidationError for a broken
+    script.
+    """
     if not path.name.endswith(SUFFIX) or not path.is_file():
         return None
     script = read(path)

@@ -1,7 +1,8 @@
-"""What every container promises. A backend's test calls `check_all` or picks single promises with its own model.
+"""What every container promises. A backend's test calls `check_all` or picks single promises with
+its own model.
 
-A container under test is described by `Subject`: prompts that are known to lead somewhere. Nothing here knows
-an engine.
+A container under test is described by `Subject`: prompts that are known to lead somewhere. Nothing
+here knows an engine.
 """
 
 from collections.abc import Sequence
@@ -109,7 +110,9 @@ async def characters_stay_whole(subject: Subject) -> None:
     wide = "Grüße, 蒸気機関車 🚂"
     closing = subject.container.tokenize(wide, special=False)
     assert len(closing) > len(wide)
-    budget = ThinkingBudget(tokens=1, closing=closing, open="<think>", close="</think>", is_open=True)
+    budget = ThinkingBudget(
+        tokens=1, closing=closing, open="<think>", close="</think>", is_open=True
+    )
     generation = job(subject, subject.long, thinking=budget, max_tokens=len(closing) + 1)
     pieces, _ = await run(subject.container, generation)
     assert text_of(pieces).endswith(wide)
@@ -130,7 +133,9 @@ async def too_long_is_refused(subject: Subject) -> None:
 
 
 async def leaving_frees_the_device(subject: Subject) -> None:
-    """When the context has exited the job is gone: a full house of others fits at once, again and again."""
+    """When the context has exited the job is gone: a full house of others fits at once, again and
+    again.
+    """
     room = subject.container.info.max_concurrent
     generation = job(subject, subject.long)
 
@@ -146,7 +151,9 @@ async def leaving_frees_the_device(subject: Subject) -> None:
 
 
 async def cancelled_anywhere(subject: Subject) -> None:
-    """Cancelled while waiting for the first output, in line, or not even started: nothing is left behind."""
+    """Cancelled while waiting for the first output, in line, or not even started: nothing is left
+    behind.
+    """
     room = subject.container.info.max_concurrent
     async with anyio.create_task_group() as tasks:
         for _ in range(2 * room):

@@ -1,6 +1,8 @@
 """Text from tokens: the same text for any cut into tokens, stops exact, nothing lost."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,15 +13,18 @@ from backends.transcript import StopFound, StopScanner, Transcript, Written
 ROOM = 10_000
 
 
-def cuts(text: str | bytes, borders: Sequence[int]) -> list[str] | list[bytes]:
+Text = TypeVar("Text", str, bytes)
+
+
+def cuts(text: Text, borders: Sequence[int]) -> list[Text]:
     edges = [0, *sorted(border % (len(text) + 1) for border in borders), len(text)]
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]  # type: ignore[return-value]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 def transcribe(pieces: Sequence[bytes], **job: object) -> tuple[str, Written, int]:
     """The text, the last word, and how many tokens it took."""
     transcript = Transcript(Generation(prompt=(1,), **job), ROOM)  # type: ignore[arg-type]
-    text = ""
+    text, written = "", Written()
     for token, piece in enumerate([*pieces, b""]):
         written = transcript.add(token, piece, None, ends=token == len(pieces))
         text += written.piece.text if written.piece else ""
@@ -42,7 +47,11 @@ def test_broken_bytes_are_replaced_as_in_the_whole(data: bytes, where: list[int]
     assert transcribe(cuts(data, where))[0] == data.decode(errors="replace")
 
 
-@given(st.text("abc", max_size=60), st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3), borders)
+@given(
+    st.text("abc", max_size=60),
+    st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3),
+    borders,
+)
 @example("aab", ["ab"], [1, 2])
 def test_stops_end_the_text_at_the_first_hit(text: str, stops: list[str], where: list[int]) -> None:
     scanner, given_out, found = StopScanner(stops), "", None
@@ -58,7 +67,8 @@ def test_stops_end_the_text_at_the_first_hit(text: str, stops: list[str], where:
         assert not hits
         assert given_out + scanner.flush() == text
     else:
-        # A longer stop that begins earlier may still be incomplete when a shorter one inside it is whole.
+        # A longer stop that begins earlier may still be incomplete when a shorter one inside it is
+        # whole.
         assert given_out + found == text[: len(given_out) + len(found)]
         assert found in stops
 

@@ -1,4 +1,6 @@
-"""Where a prompt starts: the longest shared beginning wins, and nobody's cells are given up without need."""
+"""Where a prompt starts: the longest shared beginning wins, and nobody's cells are given up without
+need.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,9 @@ def slots(*held: list[int], busy: tuple[int, ...] = ()) -> list[Slot]:
 def test_common_is_the_length_of_the_shared_beginning(left: list[int], right: list[int]) -> None:
     length = common(left, right)
     assert left[:length] == right[:length]
-    assert left[length : length + 1] != right[length : length + 1] or length == min(len(left), len(right))
+    assert left[length : length + 1] != right[length : length + 1] or length == min(
+        len(left), len(right)
+    )
 
 
 def test_the_next_turn_continues_in_its_own_slot() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 SCRIPT = """{"context_length": 512, "lines": [
   {"when": "hello", "say": "Hello, and welcome."},
-  {"when": "long", "say": "The engine stands on the turntable, turns, and leaves for another track."},
+  {"when": "long", "say": "An engine stands on the turntable, turns, and leaves on another track."},
   {"when": "break", "say": "This line breaks.", "fail_after": 4}
 ]}"""
 
@@ -25,7 +25,9 @@ async def load(folder: Path, options: ScriptedOptions = ScriptedOptions()) -> Mo
     path.write_text(SCRIPT)
     progress: list[Progress] = []
     files = catalog.recognise(path)
-    container = await catalog.BACKENDS[files.backend].container.load(files, options, progress.append)
+    container = await catalog.BACKENDS[files.backend].container.load(
+        files, options, progress.append
+    )
     assert progress[-1].done == progress[-1].total
     return container
 

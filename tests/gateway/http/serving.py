@@ -1,4 +1,6 @@
-"""A real server on a real socket, in the test's own event loop, so that a test can look at the rooms behind it."""
+"""A real server on a real socket, in the test's own event loop, so that a test can look at the
+rooms behind it.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

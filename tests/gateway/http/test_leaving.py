@@ -1,4 +1,6 @@
-"""Clients that leave, and servers that stop: nothing goes on for nobody, nobody is cut off without a word."""
+"""Clients that leave, and servers that stop: nothing goes on for nobody, nobody is cut off without
+a word.
+"""
 
 from pathlib import Path
 
@@ -34,7 +36,9 @@ async def read_until(stream: SocketStream, text: bytes) -> bytes:
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_that_leaves_gives_its_place_back(streamed: bool, tmp_path: Path) -> None:
     async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
-        async with await send_chat(running, msgspec.json.encode({**LONG, "stream": streamed})) as stream:
+        async with await send_chat(
+            running, msgspec.json.encode({**LONG, "stream": streamed})
+        ) as stream:
             await in_use(running.registry, 1)
             if streamed:
                 await read_until(stream, b"content")
@@ -42,21 +46,27 @@ async def test_a_client_that_leaves_gives_its_place_back(streamed: bool, tmp_pat
             await in_use(running.registry, 0)
 
 
-async def test_a_client_that_leaves_while_the_model_loads_gives_up_its_place(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, load_seconds=60), tmp_path) as running:
-        async with await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream:
-            with anyio.fail_after(10):
-                while running.registry.status("scripted").state != "loading":
-                    await anyio.sleep(0.005)
-            await stream.aclose()
-            with anyio.fail_after(10):
-                while running.registry.status("scripted").state != "unloaded":
-                    await anyio.sleep(0.005)
+async def test_a_client_that_leaves_while_the_model_loads_gives_up_its_place(
+    tmp_path: Path,
+) -> None:
+    async with (
+        serving(config(tmp_path, load_seconds=60), tmp_path) as running,
+        await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream,
+    ):
+        with anyio.fail_after(10):
+            while running.registry.status("scripted").state != "loading":
+                await anyio.sleep(0.005)
+        await stream.aclose()
+        with anyio.fail_after(10):
+            while running.registry.status("scripted").state != "unloaded":
+                await anyio.sleep(0.005)
 
 
 async def test_a_waiting_stream_is_told_what_it_waits_for(tmp_path: Path) -> None:
     async with serving(config(tmp_path, load_seconds=2.5), tmp_path) as running:
-        async with await send_chat(running, msgspec.json.encode({**LONG, "stream": True, "max_tokens": 3})) as stream:
+        async with await send_chat(
+            running, msgspec.json.encode({**LONG, "stream": True, "max_tokens": 3})
+        ) as stream:
             told = await read_until(stream, b"[DONE]")
             assert b": loading scripted" in told
             assert told.index(b": loading") < told.index(b'"role":"assistant"')
@@ -73,18 +83,24 @@ async def test_running_answers_end_well_when_the_server_stops(tmp_path: Path) ->
 
 async def test_answers_that_outlast_the_grace_end_with_an_error_event(tmp_path: Path) -> None:
     settings = config(tmp_path, server=ServerConfig(shutdown_grace=0.3), tokens_per_second=20)
-    async with serving(settings, tmp_path) as running:
-        async with await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream:
-            await read_until(stream, b"content")
-            running.server.should_exit = True
-            told = await read_until(stream, b'"error"')
-            assert b"shutting_down" in told
-            assert b"[DONE]" not in told
+    async with (
+        serving(settings, tmp_path) as running,
+        await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream,
+    ):
+        await read_until(stream, b"content")
+        running.server.should_exit = True
+        told = await read_until(stream, b'"error"')
+        assert b"shutting_down" in told
+        assert b"[DONE]" not in told
 
 
 async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
-        body = {"model": "scripted", "stream": True, "messages": [{"role": "user", "content": "break"}]}
+        body = {
+            "model": "scripted",
+            "stream": True,
+            "messages": [{"role": "user", "content": "break"}],
+        }
         answer = await running.client.post("/v1/chat/completions", json=body)
         assert answer.status_code == httpx.codes.OK
         last = answer.text.strip().rpartition("\n")[2]

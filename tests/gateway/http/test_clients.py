@@ -1,0 +1,255 @@
+"""The clients people use, on a real socket, with the bundled model: openai and huggingface_hub."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from huggingface_hub import AsyncInferenceClient
+
+from tests.gateway.http.serving import Running
+
+pytestmark = pytest.mark.anyio
+
+HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def client(running: Running) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+
+
+async def test_streamed_and_whole_are_the_same(running: Running) -> None:
+    async with client(running) as api:
+        whole = await api.chat.completions.create(
+            model="roundhouse-tiny", messages=HELLO, temperature=0
+        )
+        async with api.chat.completions.stream(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            temperature=0,
+            stream_options={"include_usage": True},
+        ) as stream:
+            streamed = await stream.get_final_completion()
+    told, said = whole.choices[0].message, streamed.choices[0].message
+    assert said.content == told.content
+    assert said.content
+    assert said.model_extra is not None
+    assert told.model_extra is not None
+    assert said.model_extra["reasoning_content"] == told.model_extra["reasoning_content"]
+    assert streamed.usage is not None
+    assert whole.usage is not None
+    assert streamed.usage.completion_tokens == whole.usage.completion_tokens
+
+
+async def test_a_tool_is_called_and_its_result_answered(running: Running) -> None:
+    async with client(running) as api:
+        async with api.chat.completions.stream(
+            model="roundhouse-tiny", messages=WEATHER, tools=[TOOL], temperature=0
+        ) as stream:
+            called = (await stream.get_final_completion()).choices[0]
+        assert called.finish_reason == "tool_calls"
+        assert called.message.tool_calls is not None
+        (call,) = called.message.tool_calls
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments) == {"city": "Lisbon"}
+        answer = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            temperature=0,
+            tools=[TOOL],
+            messages=[
+                *WEATHER,
+                called.message.model_dump(include={"role", "tool_calls"}),  # type: ignore[list-item]
+                {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21 degrees"},
+            ],
+        )
+    assert "sunny" in (answer.choices[0].message.content or "")
+
+
+async def test_tool_choice_none_never_calls(running: Running) -> None:
+    async with client(running) as api:
+        answer = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            messages=WEATHER,
+            tools=[TOOL],
+            tool_choice="none",
+            temperature=0,
+        )
+    assert answer.choices[0].message.tool_calls is None
+    assert answer.choices[0].finish_reason == "stop"
+
+
+async def test_several_choices_share_one_prompt(running: Running) -> None:
+    async with client(running) as api:
+        answer = await api.chat.completions.create(
+            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=1.5, max_tokens=12
+        )
+        again = await api.chat.completions.create(
+            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=1.5, max_tokens=12
+        )
+        single = await api.chat.completions.create(
+            model="roundhouse-tiny", messages=HELLO, max_tokens=1
+        )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({str(choice.message) for choice in answer.choices}) > 1
+    assert [str(c.message) for c in answer.choices] == [str(c.message) for c in again.choices]
+    assert answer.usage is not None
+    assert single.usage is not None
+    assert answer.usage.prompt_tokens == single.usage.prompt_tokens
+
+
+async def test_thinking_can_be_switched_off_and_shown_inline(running: Running) -> None:
+    async with client(running) as api:
+        off = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            temperature=0,
+            extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+        )
+        inline = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            temperature=0,
+            extra_body={"reasoning_format": "none"},
+        )
+    assert "reasoning_content" not in (off.choices[0].message.model_extra or {})
+    assert off.usage is not None
+    assert off.usage.completion_tokens_details is not None
+    assert off.usage.completion_tokens_details.reasoning_tokens == 0
+    assert "</think>" in (inline.choices[0].message.content or "")
+
+
+async def test_a_trailing_assistant_message_is_a_prefix(running: Running) -> None:
+    async with client(running) as api:
+        answer = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            temperature=0,
+            max_tokens=40,
+            messages=[
+                {"role": "user", "content": "Count to 9."},
+                {"role": "assistant", "content": "1, 2, 3,"},
+            ],
+        )
+    assert (answer.choices[0].message.content or "").strip().startswith("4")
+
+
+async def test_logprobs_are_real(running: Running) -> None:
+    async with client(running) as api:
+        answer = await api.chat.completions.create(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            temperature=0,
+            logprobs=True,
+            top_logprobs=3,
+            extra_body={"enable_thinking": False},
+        )
+    assert answer.choices[0].logprobs is not None
+    tokens = answer.choices[0].logprobs.content
+    assert tokens
+    assert "".join(token.token for token in tokens).strip() == answer.choices[0].message.content
+    for token in tokens:
+        assert token.logprob <= 0
+        assert token.top_logprobs[0].token == token.token
+        assert len(token.top_logprobs) == 3
+
+
+async def test_text_completion_is_raw(running: Running) -> None:
+    prompt = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+    async with client(running) as api:
+        one = await api.completions.create(model="", prompt=prompt, temperature=0, max_tokens=60)
+        tokens = [
+            chunk
+            async for chunk in await api.completions.create(
+                model="", prompt=prompt, temperature=0, max_tokens=60, stream=True
+            )
+        ]
+        two = await api.completions.create(
+            model="", prompt=[prompt, "Once upon"], n=2, temperature=0, max_tokens=4, echo=True
+        )
+    assert "<think>" in one.choices[0].text
+    assert (
+        "".join(chunk.choices[0].text for chunk in tokens if chunk.choices) == one.choices[0].text
+    )
+    assert [choice.index for choice in two.choices] == [0, 1, 2, 3]
+    assert two.choices[2].text.startswith("Once upon")
+
+
+async def test_models_are_listed_and_found_by_ids_with_slashes(running: Running) -> None:
+    async with client(running) as api:
+        assert [model.id async for model in await api.models.list()] == [
+            "roundhouse-tiny",
+            "scripted",
+        ]
+        assert (await api.models.retrieve("org/tiny")).id == "roundhouse-tiny"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param", "code"),
+    [
+        ({"temperature": "hot"}, "temperature", None),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", None),
+        (
+            {"messages": [{"role": "user", "content": "long " * 5000}]},
+            "messages",
+            "context_length_exceeded",
+        ),
+        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", None),
+        ({"suffix": 3}, None, None),
+    ],
+)
+async def test_mistakes_name_their_field_before_any_stream(
+    wrong: dict[str, Any], param: str | None, code: str | None, running: Running
+) -> None:
+    body = {"model": "", "messages": HELLO, "stream": True, "max_tokens": 3, **wrong}
+    answer = await running.client.post("/v1/chat/completions", json=body)
+    if param is None:  # unknown here, so accepted
+        assert answer.status_code == 200
+        return
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
+
+
+async def test_an_unknown_model_is_not_answered_by_another(running: Running) -> None:
+    async with client(running) as api:
+        with pytest.raises(openai.NotFoundError, match="roundhouse-tiny") as caught:
+            await api.chat.completions.create(model="roundhouse-tinny", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+
+
+async def test_the_hub_s_client_streams_and_calls(running: Running) -> None:
+    async with AsyncInferenceClient(running.url) as hub:
+        payloads = [
+            payload
+            async for payload in await hub.chat_completion(
+                HELLO, stream=True, model="roundhouse-tiny", max_tokens=20
+            )
+        ]
+        called = await hub.chat_completion(
+            WEATHER, tools=[TOOL], model="roundhouse-tiny", temperature=0
+        )
+    first, *middle, last = payloads
+    assert first.choices[0].delta.role == "assistant"
+    assert first.choices[0].delta.content is None
+    assert all(payload.choices[0].delta.role is None for payload in middle)
+    assert last.choices[0].finish_reason in ("stop", "length")
+    assert called.choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions"])
+async def test_the_version_may_be_left_out(path: str, running: Running) -> None:
+    answer = await running.client.post(path, json={"messages": HELLO, "max_tokens": 1})
+    assert answer.json()["object"] == "chat.completion"
+    assert answer.headers["x-roundhouse-model"] == "roundhouse-tiny"
