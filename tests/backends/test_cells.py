@@ -5,7 +5,7 @@ need.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.llamacpp.cells import Placement, Slot, common, place
+from backends.cells import Placement, Slot, common, place
 
 SYSTEM = list(range(100, 140))
 
