@@ -19,17 +19,29 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class Aim:
     """What a pass is about to write and read; the layers look here."""
 
-    def __init__(self) -> None:
-        self.first = 0  # the first row
-        self.length = 0  # cells to read in each row
-        self.cells = torch.empty(
-            0, dtype=torch.long
-        )  # where each new token goes, counted over the whole grid
+    def __init__(self, first: int, positions: torch.Tensor, length: int, capacity: int) -> None:
+        self.first = first  # the first row
+        self.length = length  # cells to read in each row
+        self._positions = positions
+        self._capacity = capacity
+        self._cells: dict[int, torch.Tensor] = {}
+
+    def cells(self, heads: int) -> torch.Tensor:
+        """Where each head of each new token goes, counted over a layer's whole grid."""
+        found = self._cells.get(heads)
+        if found is None:
+            rows, device = self._positions.shape[0], self._positions.device
+            lines = torch.arange(self.first * heads, (self.first + rows) * heads, device=device)
+            starts = (lines * self._capacity).view(rows, heads, 1)
+            found = self._cells[heads] = (starts + self._positions[:, None, :]).flatten()
+        return found
 
 
 class GridLayer(CacheLayerMixin):
-    """One layer's keys and values: (rows * capacity, heads * width), seen as (rows, capacity,
-    heads, width).
+    """One layer's keys and values, each (rows, heads, capacity, width).
+
+    Heads come before cells: attention reads one head's cells after another, and takes half as long
+    when they lie side by side (measured on a CPU, 1,000 cells).
     """
 
     is_sliding = False
@@ -44,7 +56,7 @@ class GridLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def _blank(self, states: torch.Tensor) -> torch.Tensor:
-        shape = (self._grid.rows, self._grid.capacity, states.shape[1], states.shape[3])
+        shape = (self._grid.rows, states.shape[1], self._grid.capacity, states.shape[3])
         return torch.zeros(shape, dtype=states.dtype, device=states.device)
 
     def update(
@@ -55,15 +67,8 @@ class GridLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        aim, count = self._grid.aim, key_states.shape[0]
-        return self._written(self.keys, key_states, aim, count), self._written(
-            self.values, value_states, aim, count
-        )
-
-    @staticmethod
-    def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim, count: int) -> torch.Tensor:
-        cells.flatten(0, 1).index_copy_(0, aim.cells, states.transpose(1, 2).flatten(0, 1))
-        return cells[aim.first : aim.first + count, : aim.length].transpose(1, 2)
+        aim = self._grid.aim
+        return _written(self.keys, key_states, aim), _written(self.values, value_states, aim)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._grid.aim.length, 0
@@ -88,7 +93,7 @@ class Grid:
     def __init__(self, layers: int) -> None:
         self.rows = 0
         self.capacity = 0
-        self.aim = Aim()
+        self.aim = Aim(0, torch.empty(0, 0), 0, 0)
         self._layers = [GridLayer(self) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
 
@@ -96,9 +101,7 @@ class Grid:
         """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length`
         cells of each.
         """
-        rows = torch.arange(first, first + positions.shape[0], device=positions.device)
-        self.aim.first, self.aim.length = first, length
-        self.aim.cells = (positions + rows[:, None] * self.capacity).flatten()
+        self.aim = Aim(first, positions, length, self.capacity)
 
     def reshape(self, rows: int, capacity: int) -> None:
         """Rows and cells beyond the new size are lost."""
@@ -109,14 +112,14 @@ class Grid:
     def copy(self, source: int, target: int, count: int) -> None:
         """The first `count` cells of row `source` into row `target`."""
         for cells in self._tensors():
-            cells[target, :count] = cells[source, :count]
+            cells[target, :, :count] = cells[source, :, :count]
 
     def swap(self, one: int, other: int, count: int) -> None:
         """Two rows change places; `count` cells of them matter."""
         for cells in self._tensors():
-            kept = cells[one, :count].clone()
-            cells[one, :count] = cells[other, :count]
-            cells[other, :count] = kept
+            kept = cells[one, :, :count].clone()
+            cells[one, :, :count] = cells[other, :, :count]
+            cells[other, :, :count] = kept
 
     def clear(self) -> None:
         """Give the memory back."""
@@ -130,8 +133,14 @@ class Grid:
         return [cells for layer in held for cells in (layer.keys, layer.values)]
 
 
+def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim) -> torch.Tensor:
+    rows, heads, _, width = states.shape
+    cells.view(-1, width).index_copy_(0, aim.cells(heads), states.reshape(-1, width))
+    return cells[aim.first : aim.first + rows, :, : aim.length]
+
+
 def _moved(cells: torch.Tensor, rows: int, capacity: int) -> torch.Tensor:
-    moved = cells.new_zeros((rows, capacity, *cells.shape[2:]))
-    both_rows, both_cells = min(rows, cells.shape[0]), min(capacity, cells.shape[1])
-    moved[:both_rows, :both_cells] = cells[:both_rows, :both_cells]
+    moved = cells.new_zeros((rows, cells.shape[1], capacity, cells.shape[3]))
+    both_rows, both_cells = min(rows, cells.shape[0]), min(capacity, cells.shape[2])
+    moved[:both_rows, :, :both_cells] = cells[:both_rows, :, :both_cells]
     return moved

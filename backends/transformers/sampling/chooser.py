@@ -11,7 +11,8 @@ from backends.transformers.sampling.dry import Dry, breaker_finder
 from backends.transformers.vocabulary import Vocabulary
 
 _NEVER = float("-inf")
-_STEPS = 24  # bits of a random number: as many as float32 holds exactly
+# Bits of a random number: so few that float32 tells the greatest from 1 after a multiplication.
+_BITS = 22
 
 SUPPORTED = frozenset(Sampling.__struct_fields__) - {
     "skew",
@@ -73,7 +74,7 @@ class Chooser:
 
     def number(self) -> float:
         """The job's next random number in [0, 1)."""
-        return self._random.getrandbits(_STEPS) / (1 << _STEPS)
+        return self._random.getrandbits(_BITS) / (1 << _BITS)
 
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""

@@ -35,6 +35,10 @@ class Temperature:
         self._dynamic = self._bounds(wishes, dynamic) if any(dynamic) else None
         self._smooth = self._curves(wishes, smooth) if any(smooth) else None
 
+    @property
+    def changes(self) -> bool:
+        return not (self._fixed is None and self._dynamic is None and self._smooth is None)
+
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """New logits, or the same where there is nothing to change."""
         if self._smooth is not None:

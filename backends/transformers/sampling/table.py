@@ -23,6 +23,7 @@ class Table:
         self._ends = desk.ends
         self._bias = _stacked_biases(choosers, desk)
         self._penalties = Penalties(choosers, desk) if any(c.counts for c in choosers) else None
+        self._dry = [(row, c, c.dry) for row, c in enumerate(choosers) if c.dry is not None]
         self._draws = [
             draw
             for draw in (
@@ -67,8 +68,8 @@ class Table:
                 scores[row, self._ends] = _NEVER
         if self._penalties is not None:
             scores = self._penalties.apply(scores)
-        for row, chooser in enumerate(self.choosers):
-            if chooser.dry is not None and (costs := chooser.dry.penalties(chooser.tokens)):
+        for row, chooser, dry in self._dry:
+            if costs := dry.penalties(chooser.tokens):
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(costs)] -= scores.new_tensor(list(costs.values()))
         return scores
@@ -99,6 +100,8 @@ class Penalties:
         self._repetition = _column([wish.repetition_penalty for wish in wishes], desk)
         self._frequency = _column([wish.frequency_penalty for wish in wishes], desk)
         self._presence = _column([wish.presence_penalty for wish in wishes], desk)
+        self._repeats = any(wish.repetition_penalty != 1 for wish in wishes)
+        self._adds = any(wish.frequency_penalty or wish.presence_penalty for wish in wishes)
         self._places = torch.arange(len(counts), device=desk.device)
         self._one = torch.ones(len(counts), dtype=torch.int32, device=desk.device)
         self._all = len(self._rows) == len(choosers)
@@ -112,9 +115,13 @@ class Penalties:
         return changed
 
     def _penalized(self, scores: torch.Tensor) -> torch.Tensor:
-        milder = torch.where(scores > 0, scores / self._repetition, scores * self._repetition)
-        scores = torch.where(self._seen > 0, milder, scores)
-        return scores - self._frequency * self._said - self._presence * (self._said > 0)
+        if self._repeats:
+            factor = torch.where(scores > 0, 1 / self._repetition, self._repetition)
+            scores = torch.where(self._seen > 0, scores * factor, scores)
+        if self._adds:
+            said = self._said
+            scores = scores - self._frequency * said - self._presence * (said > 0)
+        return scores
 
     def count(self, tokens: torch.Tensor) -> None:
         """The jobs' new tokens, (jobs,)."""
@@ -141,27 +148,32 @@ class Draw:
         """A token for each of `scores` (rows, vocabulary)."""
         logits = self._before.apply(scores)
         if self._truncation is None:
-            return self._spin(self._after.apply(logits))
+            return self._spin(self._after.apply(logits).softmax(-1))
         candidates = self._truncation.apply(logits, self._strikes())
-        place = self._spin(self._after.apply(candidates.logits))
-        return candidates.ids.gather(-1, place[:, None]).squeeze(-1)
+        probabilities = candidates.probabilities
+        if self._after.changes:
+            probabilities = self._after.apply(probabilities.log()).softmax(-1)
+        return candidates.ids.gather(-1, self._spin(probabilities)[:, None]).squeeze(-1)
 
-    def _strikes(self) -> torch.Tensor:
+    def _strikes(self) -> torch.Tensor | None:
         """Where XTC happens this time; only jobs that want it spend a random number."""
+        if not any(self._xtc):
+            return None
         strikes = [
             chance > 0 and chooser.number() < chance
             for chooser, chance in zip(self._choosers, self._xtc, strict=True)
         ]
         return torch.tensor(strikes, device=self._device)[:, None]
 
-    def _spin(self, logits: torch.Tensor) -> torch.Tensor:
-        """By the inverse of the cumulative distribution, in double precision so that no impossible
-        token is hit.
+    def _spin(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """Places in `probabilities` (rows, tokens), whose sums needn't be 1: the first token whose
+        cumulated probability reaches above the job's number. One of zero never does.
         """
-        heights = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
-        numbers = [[chooser.number()] for chooser in self._choosers]
-        at = torch.tensor(numbers, dtype=torch.float64, device=self._device) * heights[:, -1:]
-        return torch.searchsorted(heights, at, right=True).squeeze(-1)
+        heights = probabilities.cumsum(-1)
+        numbers = torch.tensor(
+            [[chooser.number()] for chooser in self._choosers], device=self._device
+        )
+        return torch.searchsorted(heights, numbers * heights[:, -1:], right=True).squeeze(-1)
 
 
 def _column(values: Sequence[float], desk: Desk) -> torch.Tensor:

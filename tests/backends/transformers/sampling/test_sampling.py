@@ -1,0 +1,279 @@
+"""The samplers mean what llama.cpp's mean (its own functions are the judge), for every row of a
+batch alike.
+"""
+
+import ctypes
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bundled
+from backends.protocol import Generation, Sampling
+from backends.transformers.sampling.chooser import Chooser, Desk
+from backends.transformers.sampling.dry import Dry
+from backends.transformers.sampling.logprobs import logprobs
+from backends.transformers.sampling.reshaping import Temperature
+from backends.transformers.sampling.table import Table
+from backends.transformers.sampling.truncation import Truncation
+from backends.transformers.vocabulary import Vocabulary
+
+CPU = torch.device("cpu")
+PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)
+
+
+@cache
+def desk() -> Desk:
+    from transformers import AutoTokenizer
+
+    return Desk(Vocabulary(AutoTokenizer.from_pretrained(bundled.SAFETENSORS), [2], 768), CPU)
+
+
+def chooser(sampling: Sampling, **changes: Any) -> Chooser:
+    job = msgspec.structs.replace(Generation(prompt=PROMPT, sampling=sampling), **changes)
+    return Chooser(job, list(job.prompt), desk())
+
+
+def some_logits(seed: int, rows: int = 1) -> torch.Tensor:
+    return torch.randn(rows, 768, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
+    """What may be drawn, with its probability, when everything is applied but the draw."""
+    choosers = [chooser(sampling)]
+    before = Temperature(choosers, [not sampling.temperature_last], CPU).apply(logits)
+    candidates = Truncation(choosers, CPU).apply(
+        before, torch.tensor([[sampling.xtc_probability > 0]])
+    )
+    left = candidates.shares().log()
+    left = Temperature(choosers, [sampling.temperature_last], CPU).apply(left).softmax(-1)
+    pairs = zip(candidates.ids[0].tolist(), left[0].tolist(), strict=True)
+    return {token: share for token, share in pairs if share > 0}
+
+
+def theirs(logits: torch.Tensor, links: Sequence[Callable[[Any], Any]]) -> dict[int, float]:
+    """The same by llama.cpp's samplers."""
+    from llama_cpp import llama_cpp as api
+
+    row = logits[0].tolist()
+    data = (api.llama_token_data * len(row))(
+        *(api.llama_token_data(token, logit, 0.0) for token, logit in enumerate(row))
+    )
+    array = api.llama_token_data_array(data, len(row), -1, False)
+    for make in links:
+        link = make(api)
+        api.llama_sampler_apply(link, ctypes.byref(array))
+        api.llama_sampler_free(link)
+    kept = {array.data[place].id: array.data[place].logit for place in range(array.size)}
+    peak = max(kept.values())
+    total = sum(math.exp(logit - peak) for logit in kept.values())
+    return {token: math.exp(logit - peak) / total for token, logit in kept.items()}
+
+
+CASES: Sequence[tuple[Sampling, Sequence[Callable[[Any], Any]]]] = (
+    (Sampling(top_k=7), [lambda api: api.llama_sampler_init_top_k(7)]),
+    (Sampling(top_p=0.8), [lambda api: api.llama_sampler_init_top_p(0.8, 1)]),
+    (Sampling(top_p=0.995), [lambda api: api.llama_sampler_init_top_p(0.995, 1)]),
+    (Sampling(min_p=0.05), [lambda api: api.llama_sampler_init_min_p(0.05, 1)]),
+    (Sampling(typical_p=0.7), [lambda api: api.llama_sampler_init_typical(0.7, 1)]),
+    (Sampling(top_n_sigma=1.5), [lambda api: api.llama_sampler_init_top_n_sigma(1.5)]),
+    (
+        Sampling(xtc_probability=1.0, xtc_threshold=0.05),
+        [lambda api: api.llama_sampler_init_xtc(1.0, 0.05, 1, 0)],
+    ),
+    (
+        Sampling(min_temp=0.3, max_temp=1.9, temp_exponent=1.5),
+        [lambda api: api.llama_sampler_init_temp_ext(1.1, 0.8, 1.5)],
+    ),
+    (
+        Sampling(temperature=1.7, top_k=40, top_p=0.9, min_p=0.02),
+        [
+            lambda api: api.llama_sampler_init_temp(1.7),
+            lambda api: api.llama_sampler_init_top_k(40),
+            lambda api: api.llama_sampler_init_top_p(0.9, 1),
+            lambda api: api.llama_sampler_init_min_p(0.02, 1),
+        ],
+    ),
+    (
+        Sampling(temperature=3.0, temperature_last=True, top_p=0.9),
+        [
+            lambda api: api.llama_sampler_init_top_p(0.9, 1),
+            lambda api: api.llama_sampler_init_temp(3.0),
+        ],
+    ),
+    (
+        Sampling(temperature=1.7, typical_p=0.9, top_p=0.95, min_p=0.01),
+        [
+            lambda api: api.llama_sampler_init_temp(1.7),
+            lambda api: api.llama_sampler_init_typical(0.9, 1),
+            lambda api: api.llama_sampler_init_top_p(0.95, 1),
+            lambda api: api.llama_sampler_init_min_p(0.01, 1),
+        ],
+    ),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(sorted(case[0].wished())))
+def test_what_may_be_drawn_is_what_llama_cpp_would_draw(
+    case: tuple[Sampling, Sequence[Callable[[Any], Any]]], seed: int
+) -> None:
+    sampling, links = case
+    logits = some_logits(seed)
+    found, expected = ours(logits, sampling), theirs(logits, links)
+    kept = {token: share for token, share in expected.items() if share > 1e-12}
+    assert set(found) >= set(kept)
+    assert found == pytest.approx({token: kept.get(token, 0.0) for token in found}, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_penalties_are_llama_cpps(seed: int) -> None:
+    """Repetition over prompt and answer, frequency and presence over the answer."""
+    answer = (20, 21, 20, 9)
+    wishes = Sampling(
+        temperature=0, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2
+    )
+    told = chooser(wishes)
+    table = Table([told], desk())
+    for token in answer:
+        told.tokens.append(token)  # type: ignore[attr-defined]
+        told.accepted()
+    logits = some_logits(seed)
+
+    def repetition(api: Any) -> Any:
+        link = api.llama_sampler_init_penalties(768, 100, 1.3, 0.0, 0.0)
+        for token in (*PROMPT, *answer):
+            api.llama_sampler_accept(link, token)
+        return link
+
+    def frequency(api: Any) -> Any:
+        link = api.llama_sampler_init_penalties(768, 100, 1.0, 0.4, 0.2)
+        for token in answer:
+            api.llama_sampler_accept(link, token)
+        return link
+
+    expected = theirs(logits, [repetition, frequency])
+    scores = table._scores(logits).softmax(-1)[0].tolist()  # noqa: SLF001 - the one step without a draw
+    assert dict(enumerate(scores)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_penalty_range_forgets_what_is_further_back() -> None:
+    wishes = Sampling(temperature=0, repetition_penalty=2.0, penalty_range=2)
+    told = chooser(wishes)
+    table = Table([told], desk())
+    logits = torch.zeros(1, 768)
+    logits[0, [300, 301, 20]] = torch.tensor([3.0, 2.5, 2.0])
+    drawn = []
+    for _ in range(3):
+        [token] = table.draw(logits)
+        drawn.append(token)
+        told.tokens.append(token)  # type: ignore[attr-defined]
+        told.drawn()
+    # 300 and 301 end the prompt: 1.5 and 1.25 are left of them, until 20 has pushed 300 out.
+    assert drawn == [20, 300, 301]
+
+
+@given(st.integers(0, 1000), st.permutations(range(5)))
+def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) -> None:
+    wishes = [
+        Sampling(temperature=0),
+        Sampling(seed=1),
+        Sampling(seed=2, top_p=0.5, temperature=1.5),
+        Sampling(seed=3, min_temp=0.5, max_temp=2.0, repetition_penalty=1.2, xtc_probability=0.5),
+        Sampling(
+            seed=4, typical_p=0.5, tfs=0.9, top_a=0.1, smoothing_factor=0.3, dry_multiplier=1.0
+        ),
+    ]
+    logits = some_logits(seed, rows=len(wishes))
+    alone = [
+        Table([chooser(wish)], desk()).draw(logits[row : row + 1])[0]
+        for row, wish in enumerate(wishes)
+    ]
+    together = Table([chooser(wishes[row]) for row in order], desk()).draw(logits[order])
+    assert together == [alone[row] for row in order]
+
+
+def test_draws_follow_the_probabilities() -> None:
+    logits = torch.full((1, 768), -40.0)
+    logits[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    table = Table([chooser(Sampling(seed=7))], desk())
+    count = 4000
+    drawn = Counter(table.draw(logits)[0] for _ in range(count))
+    for token, share in enumerate((0.5, 0.3, 0.15, 0.05)):
+        assert drawn[token] / count == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("truncated", [{}, {"top_p": 0.999}], ids=["plain", "truncated"])
+def test_what_is_banned_is_never_drawn(truncated: dict[str, float]) -> None:
+    allowed = (3, 700)
+    wishes = Sampling(
+        seed=1, temperature=5.0, allowed_tokens=allowed, banned_tokens=(3,), **truncated
+    )
+    table = Table([chooser(wishes)], desk())
+    assert {table.draw(some_logits(seed))[0] for seed in range(50)} == {700}
+
+
+def test_a_flat_distribution_needs_more_than_the_first_candidates() -> None:
+    """top_p over 768 equal tokens keeps more than the ones looked at first."""
+    assert len(ours(torch.zeros(1, 768), Sampling(top_p=0.75))) == 576
+
+
+def test_the_end_waits_for_the_least_length() -> None:
+    logits = torch.zeros(1, 768)
+    logits[0, 2] = 10.0
+    told = chooser(Sampling(temperature=0), min_tokens=2)
+    table = Table([told], desk())
+    drawn = []
+    for _ in range(3):
+        drawn += table.draw(logits)
+        told.drawn()
+    assert 2 not in drawn[:2]
+    assert drawn[2] == 2
+
+
+def test_dry_punishes_what_would_repeat() -> None:
+    wishes = Sampling(dry_multiplier=0.8, dry_base=2.0, dry_allowed_length=2)
+    dry = Dry(wishes, breakers=frozenset({99}))
+    assert dry.penalties([1, 2, 3, 4, 1, 2, 3]) == {4: pytest.approx(0.8 * 2.0)}
+    assert dry.penalties([1, 2, 3, 4, 5, 3]) == {}  # a match of one is allowed
+    assert dry.penalties([1, 2, 99, 4, 1, 2, 99]) == {}  # nothing matches over a breaker
+    ranged = msgspec.structs.replace(wishes, dry_range=4)
+    assert Dry(ranged, frozenset()).penalties([1, 2, 3, 4, 1, 2, 3]) == {}
+
+
+def test_dry_breakers_are_tokens_that_contain_them() -> None:
+    from transformers import AutoTokenizer
+
+    found = desk().breakers(("\n",))
+    (newline,) = AutoTokenizer.from_pretrained(bundled.SAFETENSORS).encode("\n")
+    assert newline in found
+    assert all(b"\n" in desk_piece(token) for token in found)
+
+
+def desk_piece(token: int) -> bytes:
+    from transformers import AutoTokenizer
+
+    return Vocabulary(AutoTokenizer.from_pretrained(bundled.SAFETENSORS), [2], 768).piece(token)
+
+
+def test_logprobs_are_of_the_raw_distribution_and_only_where_asked_for() -> None:
+    logits = some_logits(1, rows=3)
+    told = logprobs(logits, [4, 5, 6], [None, 0, 3], lambda token: str(token).encode())
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[2] is not None
+    assert told[1].top == ()
+    assert told[1].chosen.logprob == pytest.approx(float(logits[1].log_softmax(-1)[5]), abs=1e-5)
+    values, ids = logits[2].log_softmax(-1).topk(3)
+    assert [candidate.token for candidate in told[2].top] == ids.tolist()
+    assert [candidate.logprob for candidate in told[2].top] == pytest.approx(
+        values.tolist(), abs=1e-5
+    )
+    assert told[2].top[0].text == str(ids[0].item()).encode()
