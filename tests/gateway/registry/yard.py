@@ -1,19 +1,38 @@
-"""A yard to try the registry in: a fake loader that watches for what must not happen, and a clock moved by hand."""
+"""A yard to try the registry in.
 
-from collections.abc import AsyncIterator, Sequence
+A fake engine that objects to what must not happen, a clock that is moved by hand, and clients that
+come and leave when the test says so.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import msgspec
+from anyio.abc import TaskGroup
 
 from backends.catalog import MemoryNeed, ModelFiles
 from backends.errors import LoadFailed
 from backends.protocol import Generation, ModelInfo, Output, Progress, Report
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
-from gateway.registry import History, Library, Registry
+from gateway.errors import GatewayError
+from gateway.registry import Happening, History, Lease, Library, Registry, Waiting
 from gateway.registry.orders import Bytes
+
+AT_ONCE = SwapConfig(min_stay=0.0)
+
+
+async def settled() -> None:
+    """Let everything happen that follows from what was done.
+
+    Twice, because a task whose cancellation is on its way counts as blocked.
+    """
+    for _ in range(2):
+        await anyio.wait_all_tasks_blocked()
+        await anyio.lowlevel.checkpoint()
 
 
 class HandClock:
@@ -42,27 +61,11 @@ class HandClock:
         self._now += seconds
         self._moved.set()
         self._moved = anyio.Event()
-        await anyio.wait_all_tasks_blocked()
-
-
-class FakeGauge:
-    """Measures what the engine holds; `extra` bytes appear with every look, as if a load had taken more."""
-
-    def __init__(self, engine: "FakeEngine", extra: int = 0) -> None:
-        self._engine = engine
-        self._extra = extra
-        self._looks = 0
-
-    def free(self) -> Bytes:
-        return {"cpu": self._engine.budget}
-
-    def used(self) -> Bytes:
-        self._looks += 1
-        return {"cpu": sum(self._engine.present.values()) + self._extra * self._looks}
+        await settled()
 
 
 class FakeContainer:
-    """Knows whether it is used, and that it must not be closed then."""
+    """A model in memory that does nothing."""
 
     def __init__(self, engine: "FakeEngine", name: str) -> None:
         self.name = name
@@ -76,11 +79,6 @@ class FakeContainer:
             vocab_size=256,
             size_bytes=1,
         )
-        self.users = 0
-
-    def use(self) -> None:
-        assert self.name in self._engine.present, f"{self.name} is used but not there"
-        self.users += 1
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         raise NotImplementedError
@@ -96,83 +94,214 @@ class FakeContainer:
 
 
 class FakeEngine:
-    """Loads nothing, but notices a model loaded twice, closed while used, or too much at once.
+    """Loads nothing, but notices a model loaded twice, closed while leased, or too much at once.
 
-    A model named in `gates` loads only when its gate opens; one in `failures` fails so often.
+    `gates`: models that load only when their gate is opened. `stubborn`: those that end their load
+    well though they are cancelled. `broken_closes`: those that raise when they are closed.
+    `failures`: what a model's next loads raise. `real`: what it really takes, where that differs.
     """
 
-    def __init__(self, budget: int = 100) -> None:
-        self.budget = budget
+    def __init__(
+        self,
+        *,
+        gates: Iterable[str] = (),
+        stubborn: Iterable[str] = (),
+        broken_closes: Iterable[str] = (),
+        parts: Mapping[str, tuple[Path, ...]] | None = None,
+        real: Mapping[str, int] | None = None,
+    ) -> None:
+        self.unit = 1  # bytes to a byte of a model's name
+        self.options: dict[str, EngineOptions] = {}
         self.present: dict[str, int] = {}
-        self.on_the_way: set[str] = set()
         self.history: list[str] = []
-        self.gates: dict[str, anyio.Event] = {}
+        self.gates = {name: anyio.Event() for name in gates}
         self.closing_gates: dict[str, anyio.Event] = {}
         self.failures: dict[str, list[Exception]] = {}
-        self.broken_closes: set[str] = set()
+        self.leased: dict[str, int] = {}
+        self.last_report = Progress("weights", 0, 0)
+        self._stubborn = set(stubborn)
+        self._broken_closes = set(broken_closes)
+        self._parts = parts or {}
+        self._real = real or {}
+        self._reports: dict[str, Report] = {}
+
+    @property
+    def budget(self) -> int:
+        return 100 * self.unit
+
+    def recognise(self, path: Path, backend: str | None) -> ModelFiles:
+        """`a40` is a model of 40 bytes."""
+        size = path.name.lstrip("abcdefghijklmnopqrstuvwxyz")
+        if not size.isdigit():
+            raise LoadFailed(f"{path} is no model")
+        return ModelFiles(
+            path=path,
+            backend="scripted",
+            format="script",
+            architecture="script",
+            size_bytes=int(size) * self.unit,
+            context_length=64,
+            cache_bytes_per_token=0,
+            parts=self._parts.get(path.name, ()),
+        )
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> FakeContainer:
         name = files.path.name
-        assert name not in self.on_the_way, f"{name} is loaded twice at once"
+        assert name not in self._reports, f"{name} is loaded twice at once"
         assert name not in self.present, f"{name} is loaded though it is there"
-        self.on_the_way.add(name)
+        self._reports[name] = report
+        self.present[name] = self._real.get(name, files.size_bytes)
         try:
-            held = sum(self.present.values()) + files.size_bytes
+            held = sum(self.present.values())
             assert held <= self.budget, f"memory is promised twice: {held} of {self.budget}"
-            self.present[name] = files.size_bytes
-            return await self._bring(name, report)
-        except BaseException:
-            self.present.pop(name, None)
+            return await self._bring(name, options)
+        except anyio.get_cancelled_exc_class():
+            self.history.append(f"cancelled {name}")
+            del self.present[name]
+            raise
+        except Exception:
+            del self.present[name]
             raise
         finally:
-            self.on_the_way.discard(name)
+            del self._reports[name]
 
-    async def _bring(self, name: str, report: Report) -> FakeContainer:
+    async def _bring(self, name: str, options: EngineOptions) -> FakeContainer:
         self.history.append(f"load {name}")
-        report(Progress("weights", 0, 10))
+        self._reports[name](Progress("weights", 0, 10))
         if name in self.gates:
-            await self.gates[name].wait()
+            with anyio.CancelScope(shield=name in self._stubborn):
+                await self.gates[name].wait()
         if self.failures.get(name):
             raise self.failures[name].pop(0)
-        report(Progress("weights", 10, 10))
         self.history.append(f"loaded {name}")
+        self.options[name] = options
         return FakeContainer(self, name)
 
+    async def open(self, name: str) -> None:
+        """Let the load end, and everything happen that follows."""
+        self.gates.pop(name).set()
+        await settled()
+
+    async def report(self, name: str, done: int, total: int) -> None:
+        """The load got so far."""
+        self.last_report = Progress("weights", done, total)
+        self._reports[name](self.last_report)
+        await settled()
+
     async def close(self, container: FakeContainer) -> None:
-        assert container.users == 0, f"{container.name} is closed while it is used"
-        if container.name in self.closing_gates:
-            await self.closing_gates[container.name].wait()
-        del self.present[container.name]
-        self.history.append(f"closed {container.name}")
-        if container.name in self.broken_closes:
+        name = container.name
+        assert not self.leased.get(name), f"{name} is closed while it is leased"
+        if name in self.closing_gates:
+            await self.closing_gates[name].wait()
+        del self.present[name]
+        self.history.append(f"closed {name}")
+        if name in self._broken_closes:
             raise RuntimeError("the engine broke while closing")
 
 
-def recognise(path: Path, backend: str | None) -> ModelFiles:
-    """`x40` is a model of 40 bytes."""
-    size = path.name.lstrip("abcdefghijklmnopqrstuvwxyz")
-    if not size.isdigit():
-        raise LoadFailed(f"{path} is no model")
-    return ModelFiles(
-        path=path,
-        backend="scripted",
-        format="script",
-        architecture="script",
-        size_bytes=int(size),
-        context_length=64,
-        cache_bytes_per_token=0,
-    )
+class FakeGauge:
+    """Measures what the engine really holds."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+
+    def free(self) -> Bytes:
+        return {"cpu": self._engine.budget}
+
+    def used(self) -> Bytes:
+        return {"cpu": sum(self._engine.present.values())}
+
+
+class Client:
+    """One client with one lease, which it holds until it is told to leave."""
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self.news: list[Waiting] = []
+        self.error: GatewayError | None = None
+        self._scope = anyio.CancelScope()
+
+    @classmethod
+    @asynccontextmanager
+    async def group(cls) -> AsyncIterator["Clients"]:
+        """Clients that all leave at the end."""
+        async with anyio.create_task_group() as tasks:
+            yield Clients(tasks)
+            tasks.cancel_scope.cancel()
+
+    async def stay(self, registry: Registry, name: str) -> None:
+        with self._scope:
+            try:
+                async with registry.lease(name, on_wait=self.news.append) as lease:
+                    await self._use(lease)
+            except GatewayError as error:
+                self.error = error
+
+    async def _use(self, lease: Lease) -> None:
+        container = lease.container
+        assert isinstance(container, FakeContainer)
+        engine, name = container._engine, container.name  # noqa: SLF001 - the fake's own house
+        assert name in engine.present, f"{name} is leased, but not there"
+        self.lease = lease
+        engine.leased[name] = engine.leased.get(name, 0) + 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            engine.leased[name] -= 1
+
+    def stop(self) -> None:
+        """Leave; what follows from it has not happened yet."""
+        self._scope.cancel()
+
+    async def leave(self) -> None:
+        """Leave, and let everything happen that follows."""
+        self.stop()
+        await settled()
+
+
+class Clients:
+    """Starts clients in the background."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+
+    def start(self, registry: Registry, name: str) -> Client:
+        """A client that has not even asked yet."""
+        client = Client()
+        self._tasks.start_soon(client.stay, registry, name)
+        return client
+
+    async def lease(self, registry: Registry, name: str) -> Client:
+        """A client that has its lease, or waits for it."""
+        client = self.start(registry, name)
+        await settled()
+        return client
+
+
+class Watcher:
+    """Keeps what the registry tells those who watch it."""
+
+    def __init__(self) -> None:
+        self.happenings: list[Happening] = []
+
+    def __call__(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+
+    def of(self, kind: type[Happening]) -> list[Happening]:
+        return [one for one in self.happenings if isinstance(one, kind)]
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """As large as its name says."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
 
 
 def model(name: str, **settings: object) -> ModelConfig:
     """`a40` is a model of 40 bytes."""
-    return msgspec.convert({"name": name, "path": name, **settings}, type=ModelConfig)
+    path = name.rpartition("/")[2]
+    return msgspec.convert({"name": name, "path": path, **settings}, type=ModelConfig)
 
 
 @asynccontextmanager
@@ -180,20 +309,21 @@ async def yard(
     *models: ModelConfig | str,
     engine: FakeEngine,
     clock: HandClock | None = None,
-    swap: SwapConfig = SwapConfig(min_stay=0.0),  # noqa: B008 - a frozen struct
+    swap: SwapConfig = AT_ONCE,
     history: History | None = None,
-    gauge: FakeGauge | None = None,
+    watch: Watcher | None = None,
 ) -> AsyncIterator[Registry]:
-    """A registry over the fake engine, with a budget of 100 bytes."""
+    """A registry over the fake engine, on a machine with 100 bytes."""
     entries = tuple(one if isinstance(one, ModelConfig) else model(one) for one in models)
     config = Config(models=entries, swap=swap)
     async with Registry(
-        Library(config, recognise=recognise),
+        Library(config, recognise=engine.recognise),
         config,
         loader=engine.load,
         estimate=estimate,
-        gauge=gauge or FakeGauge(engine),
+        gauge=FakeGauge(engine),
         history=history or History(None),
         clock=clock or HandClock(),
+        watch=watch or Watcher(),
     ) as registry:
         yield registry

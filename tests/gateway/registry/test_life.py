@@ -1,0 +1,156 @@
+"""The registry's own life: what is there from the start, and that nothing is left when it ends."""
+
+import anyio
+import pytest
+
+from backends.errors import LoadFailed
+from gateway.errors import ShuttingDown
+from gateway.registry import History, ModelLoaded, ModelLoadFailed, ModelUnloaded, Registry
+from tests.gateway.registry.yard import (
+    Client,
+    Clients,
+    FakeEngine,
+    HandClock,
+    Watcher,
+    model,
+    settled,
+    yard,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_leaving_the_registry_unloads_everything() -> None:
+    engine = FakeEngine()
+    async with yard("a40", "b40", engine=engine) as registry:
+        await registry.load("a40")
+        await registry.load("b40")
+    assert engine.present == {}
+
+
+async def test_a_mistake_in_the_body_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with yard("a40", engine=FakeEngine()) as registry:
+            await registry.load("a40")
+            raise ZeroDivisionError
+
+
+async def test_preloaded_models_come_by_themselves_and_one_that_fails_harms_nobody() -> None:
+    engine = FakeEngine()
+    engine.failures["a40"] = [LoadFailed("the header is broken")]
+    models = (model("a40", preload=True), model("b40", preload=True), "c10")
+    async with yard(*models, engine=engine) as registry:
+        await settled()
+        assert engine.present == {"b40": 40}
+        assert registry.status("a40").state == "failed"
+
+
+async def test_stopping_while_a_model_loads_cancels_the_load() -> None:
+    engine = FakeEngine(gates=["a40"])
+    async with Client.group() as clients:
+        async with yard("a40", engine=engine) as registry:
+            waiting = await clients.lease(registry, "a40")
+        await settled()
+        assert engine.history == ["load a40", "cancelled a40"]
+        assert isinstance(waiting.error, ShuttingDown)
+
+
+async def test_stopping_cuts_off_running_answers_and_closes_their_models_after_them() -> None:
+    engine = FakeEngine()
+    async with Client.group() as clients:
+        async with yard("a60", "b60", engine=engine) as registry:
+            user = await clients.lease(registry, "a60")
+            waiting = await clients.lease(registry, "b60")
+        await settled()
+        assert isinstance(user.error, ShuttingDown)
+        assert isinstance(waiting.error, ShuttingDown)
+        assert engine.history == ["load a60", "loaded a60", "closed a60"]
+
+
+async def test_after_the_cut_off_nobody_is_let_in() -> None:
+    engine = FakeEngine()
+    async with yard("a40", engine=engine) as registry:
+        await registry.load("a40")
+        registry.cut_off()
+        with pytest.raises(ShuttingDown):
+            await registry.load("a40")
+        with pytest.raises(ShuttingDown):
+            async with registry.lease("a40"):
+                pass
+
+
+async def test_stopping_waits_for_an_unload_that_has_begun() -> None:
+    engine = FakeEngine()
+    engine.closing_gates["a60"] = anyio.Event()
+
+    async def serve(clients: Clients) -> None:
+        async with yard("a60", "b60", engine=engine) as registry:
+            await registry.load("a60")
+            await clients.lease(registry, "b60")
+
+    async with Client.group() as clients, anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, clients)
+        await settled()
+        assert engine.present == {"a60": 60}
+        engine.closing_gates["a60"].set()
+    assert engine.present == {}
+
+
+@pytest.mark.parametrize("gates", [[], ["a40"]])
+async def test_when_all_around_it_is_cancelled_its_memory_is_freed_all_the_same(
+    gates: list[str],
+) -> None:
+    engine = FakeEngine(gates=gates)
+
+    async def serve() -> None:
+        async with yard("a40", engine=engine) as registry, registry.lease("a40"):
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        await settled()
+        assert engine.present == {"a40": 40}
+        tasks.cancel_scope.cancel()
+    assert engine.present == {}
+
+
+async def test_what_a_load_really_took_replaces_the_estimate_and_is_remembered() -> None:
+    engine, history = FakeEngine(real={"a40": 55}), History(None)
+    async with yard("a40", "b50", engine=engine, history=history) as registry:
+        assert need(registry, "a40") == 40
+        await registry.load("a40")
+        assert need(registry, "a40") == 55
+        await registry.load("b50")
+        assert engine.present == {"b50": 50}
+    async with yard("a40", engine=FakeEngine(), history=history) as registry:
+        assert need(registry, "a40") == 55
+
+
+def need(registry: Registry, name: str) -> int:
+    found = registry.status(name).need
+    assert found is not None
+    return found.total
+
+
+async def test_a_watcher_hears_of_loads_failures_and_unloads_with_their_reasons() -> None:
+    engine, watcher = FakeEngine(), Watcher()
+    engine.failures["c10"] = [LoadFailed("the header is broken")]
+    clock = HandClock()
+    models = (model("a60", ttl=5), "b60", "c10")
+    async with yard(*models, engine=engine, watch=watcher, clock=clock) as registry:
+        async with Client.group() as clients:
+            await clients.lease(registry, "c10")
+        await registry.load("a60")
+        await registry.load("b60")
+        await registry.unload("b60")
+        await registry.load("a60")
+        await clock.advance(5.0)
+    assert watcher.happenings == [
+        ModelLoadFailed("c10", 0.0, "the header is broken"),
+        ModelLoaded("a60", 0.0),
+        ModelUnloaded("a60", 0.0, "room"),
+        ModelLoaded("b60", 0.0),
+        ModelUnloaded("b60", 0.0, "asked"),
+        ModelLoaded("a60", 0.0),
+        ModelUnloaded("a60", 0.0, "idle"),
+    ]
