@@ -6,6 +6,7 @@ Made once per loaded container, because finding it out renders the template seve
 from weakref import WeakKeyDictionary
 
 import msgspec
+from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, ThinkingBudget
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
@@ -16,7 +17,9 @@ from gateway.templates import Templates
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """The template that makes a prompt of a conversation, and the format that makes events of an answer."""
+    """The template that makes a prompt of a conversation, and the format that makes events of an
+    answer.
+    """
 
     template: ChatTemplate
     recognised: Recognised
@@ -40,7 +43,9 @@ class Interpreter(msgspec.Struct, frozen=True):
     def budget(
         self, request: ChatRequest, prompt: str, container: ModelContainer
     ) -> ThinkingBudget | None:
-        """The thinking budget as the driver enforces it; None when there is none, or no reasoning to limit."""
+        """The thinking budget as the driver enforces it; None when there is none, or no reasoning
+        to limit.
+        """
         thinking, reasoning = request.thinking, self.format.reasoning
         if thinking.budget is None or reasoning is None:
             return None
@@ -67,12 +72,13 @@ class Interpreters:
             WeakKeyDictionary()
         )
 
-    def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
-        """Raises InvalidTemplate."""
+    async def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
+        """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
         source = self._templates.source(entry)
         known = self._known.get(container)
         if known is None or known[0] != source:
-            known = self._known[container] = (source, interpret(container.info, entry, source))
+            made = await to_thread.run_sync(interpret, container.info, entry, source)
+            known = self._known[container] = (source, made)
         return known[1]
 
 

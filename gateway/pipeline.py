@@ -1,12 +1,13 @@
-"""From a request to a stream of deltas: lease -> prompt -> generate -> split, in one context manager.
+"""From a request to a stream of deltas: lease -> prompt -> generate -> split, in one context
+manager.
 
     async with pipeline.chat(request, access) as answer:
         async for delta in answer.deltas():
             ...
         usage = answer.usage()
 
-Everything an answer holds (the lease, the jobs on the device) belongs to the context: when it has exited, by
-whatever way, the device is free and the lease is back.
+Everything an answer holds (the lease, the jobs on the device) belongs to the context: when it has
+exited, by whatever way, the device is free and the lease is back.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -51,7 +52,7 @@ class Pipeline:
         _refuse_what_is_missing(request)
         async with AsyncExitStack() as held:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
-            interpreter = self._interpreters.of(lease.container, lease.entry)
+            interpreter = await self._interpreters.of(lease.container, lease.entry)
             rendered = interpreter.template.render(request)
             with translated():
                 tokens = await tokenize(lease.container, rendered.text)
@@ -75,7 +76,9 @@ class Pipeline:
         async with AsyncExitStack() as held:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             with translated():
-                prompts = [await _prompt(request, lease.container, prompt) for prompt in request.prompts]
+                prompts = [
+                    await _prompt(request, lease.container, prompt) for prompt in request.prompts
+                ]
             jobs = self._jobs(prompts, request.answering, lease)
             choices = [Choice(index, job, Unsplit()) for index, job in enumerate(jobs)]
             answer = await self._answer(held, lease, choices, request.answering)
@@ -111,13 +114,16 @@ class Pipeline:
         source = choices[0].deltas(outputs[0])
         if len(choices) > 1:
             streams = Streams(await held.enter_async_context(companions()))
+            held.callback(streams.close)
             for choice, stream in zip(choices, outputs, strict=True):
                 streams.add(choice, stream)
             source = streams.deltas()
         return Answer(lease, ignored, choices, source)
 
     def _ignored(self, answering: Answering, lease: Lease) -> tuple[str, ...]:
-        """The sampling parameters this engine lacks; in strict mode those the client named are refused."""
+        """The sampling parameters this engine lacks; in strict mode those the client named are
+        refused.
+        """
         able = lease.container.info.samplers
         if self._strict and (refused := sorted(answering.sampling.values.wished() - able)):
             raise InvalidRequest(
@@ -129,7 +135,9 @@ class Pipeline:
     def _jobs(
         self, prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease
     ) -> list[Generation]:
-        """One for each choice. What is said nearer to the request wins: engine, model, preset, request."""
+        """One for each choice. What is said nearer to the request wins: engine, model, preset,
+        request.
+        """
         asked = self._presets.current.over(answering)
         defaults = lease.container.info.generation_defaults or Sampling()
         sampling = asked.sampling.over(lease.entry.sampling.over(defaults))
@@ -154,8 +162,12 @@ def _refuse_what_is_missing(request: ChatRequest) -> None:
         )
 
 
-async def tokenize(container: ModelContainer, text: str, *, add_bos: bool | None = None) -> tuple[int, ...]:
-    """`text` as tokens, control tokens recognised, with one bos where the model wants it. None: as it does."""
+async def tokenize(
+    container: ModelContainer, text: str, *, add_bos: bool | None = None
+) -> tuple[int, ...]:
+    """`text` as tokens, control tokens recognised, with one bos where the model wants it. None: as
+    it does.
+    """
     bos = container.info.special.bos
     wanted = container.info.adds_bos if add_bos is None else add_bos
     if wanted and bos and not text.startswith(bos):
@@ -176,7 +188,9 @@ async def _prompt(
     if not special.fill_middle:
         raise InvalidRequest("this model can't fill in before a suffix", param="suffix")
     text = prompt if isinstance(prompt, str) else container.detokenize(prompt)
-    framed = f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
+    framed = (
+        f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
+    )
     return await tokenize(container, framed, add_bos=request.add_bos)
 
 

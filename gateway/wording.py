@@ -1,4 +1,4 @@
-"""Text to tokens and back, for who asks for no answer: a leased model's own tokenizer and template."""
+"""Text to tokens and back, without an answer: a leased model's own tokenizer and template."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,7 +31,9 @@ class Wording:
     async def encode(
         self, model: str | None, text: str, access: Access, *, special: bool, add_bos: bool
     ) -> tuple[int, ...]:
-        """The tokens of `text`. `special`: texts of control tokens become them. `add_bos`: where it is usual."""
+        """The tokens of `text`. `special`: texts of control tokens become them. `add_bos`: where it
+        is usual.
+        """
         async with self.leased(model, access) as lease:
             info = lease.container.info
             tokens = await _tokens(lease.container, text, special=special)
@@ -45,14 +47,16 @@ class Wording:
     ) -> tuple[int, ...]:
         """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
-            interpreter = self._interpreters.of(lease.container, lease.entry)
+            interpreter = await self._interpreters.of(lease.container, lease.entry)
             text = interpreter.template.render(request).text
             return await _tokens(lease.container, text, special=True)
 
     async def decode(
         self, model: str | None, tokens: Sequence[int], access: Access, *, special: bool = True
     ) -> str:
-        """The text of `tokens`; without `special`, control tokens leave none. Raises InvalidRequest."""
+        """The text of `tokens`; without `special`, control tokens leave none. Raises
+        InvalidRequest.
+        """
         async with self.leased(model, access) as lease:
             container = lease.container
             if tokens and max(tokens) >= container.info.vocab_size:
@@ -90,7 +94,5 @@ async def _tokens(container: ModelContainer, text: str, *, special: bool) -> tup
 
 
 def _without_control(container: ModelContainer, tokens: Sequence[int]) -> tuple[int, ...]:
-    control = {
-        container.tokenize(text, special=True) for text in container.info.special.control
-    }
+    control = {container.tokenize(text, special=True) for text in container.info.special.control}
     return tuple(token for token in tokens if (token,) not in control)
