@@ -116,11 +116,12 @@ def _penalties(job: Generation, vocabulary: Vocabulary, context_length: int) -> 
     sampling = job.sampling
     back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
     if sampling.repetition_penalty != 1:
-        link = api.llama_sampler_init_penalties(back, sampling.repetition_penalty, 0.0, 0.0)
+        repetition = sampling.repetition_penalty
+        link = api.llama_sampler_init_penalties(vocabulary.size, back, repetition, 0.0, 0.0)
         yield _told(link, job.prompt[-back:] if back else ())
     if sampling.frequency_penalty or sampling.presence_penalty:
         yield api.llama_sampler_init_penalties(
-            back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
+            vocabulary.size, back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
         )
     if sampling.dry_multiplier:
         far = context_length if sampling.dry_range <= 0 else sampling.dry_range
