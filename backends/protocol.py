@@ -68,11 +68,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     def wished(self) -> frozenset[str]:
         """The fields that differ from their neutral value."""
-        return frozenset(
-            field.name
-            for field in msgspec.structs.fields(self)
-            if getattr(self, field.name) != field.default
-        )
+        return frozenset(name for name in SAMPLERS if getattr(self, name) != getattr(NEUTRAL, name))
+
+
+NEUTRAL = Sampling()
+SAMPLERS = Sampling.__struct_fields__
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
