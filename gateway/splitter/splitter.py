@@ -151,7 +151,7 @@ class Splitter:
                 self._turn(Phase.CONTENT, marker)
             case Step.CLOSE_SHELL if not self._format.special_tokens:
                 self._stretch.write_shell(marker)
-            case Step.OPEN_SHELL | Step.CLOSE_SHELL:
+            case _:
                 self._turn(Phase.CONTENT)
 
     def _applies(self, step: Step) -> bool:
@@ -169,7 +169,7 @@ class Splitter:
                 return self._phase is Phase.REASONING or untouched  # the model repeats it
             case Step.OPEN_SHELL:
                 return untouched or self._format.special_tokens
-            case Step.CLOSE_SHELL:
+            case _:
                 return True
 
     def _turn(self, phase: Phase, marker: str = "") -> None:
@@ -211,7 +211,7 @@ class Splitter:
             case messages.Called():
                 self._turn(Phase.CONTENT)
                 self._stretch.write(head)
-            case messages.Dropped():
+            case _:
                 self._warning = f"a message that goes nowhere: {head[:200]!r}"
                 body_end = element_values.closing(headers.body_ends, "")
                 yield from self._reader.until(body_end, lambda _text: None)

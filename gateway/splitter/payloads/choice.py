@@ -18,7 +18,6 @@ from gateway.splitter.syntax import (
     KeyValueCalls,
     NamedJsonCalls,
     NestedElementCalls,
-    PythonicCalls,
     Syntax,
 )
 
@@ -38,5 +37,5 @@ def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[
             return nested_elements.parse(reader, calls, syntax, opener)
         case BareDictCalls():
             return bare_dict.parse(reader, calls, syntax)
-        case PythonicCalls():
+        case _:
             return pythonic.parse(reader, calls, syntax)

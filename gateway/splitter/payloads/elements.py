@@ -91,7 +91,7 @@ class _Call:
                 return element_values.converter(types)
             case "string":
                 return None if head.get("string") == "true" else coercion.guess
-            case "type":
+            case _:
                 return element_values.converter(frozenset({head.get("type", "string")}))
 
     def _head(self) -> Parsing[dict[str, str]]:

@@ -115,8 +115,9 @@ def _escape(reader: Reader) -> Parsing[str]:
 
 def _paired(reader: Reader, unit: str) -> Parsing[str]:
     """A character; of a surrogate and its other half, as JSON writes them, the one they make."""
-    if "\ud800" <= unit <= "\udbff" and (yield from reader.looking_at(("\\u",))):
-        unit += yield from _escape(reader)
+    if "\ud800" <= unit <= "\udbff" and (yield from reader.accept(("\\u",))):
+        digits = yield from _digits(reader, _HEX, 4)
+        unit += chr(int(digits, 16)) if len(digits) == 4 else f"\\u{digits}"
     return json_text.without_lone_surrogates(unit)
 
 

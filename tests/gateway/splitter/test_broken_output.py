@@ -41,6 +41,7 @@ NEVER_A_CALL = [
     ("hermes_json", '<tool_call>{"name": "", "arguments": {}}</tool_call>'),
     ("hermes_json", '<tool_call>{"name": "two words", "arguments": {}}</tool_call>'),
     ("hermes_json", '<tool_call>{"arguments": {}}</tool_call>'),
+    ("hermes_json", "<tool_call>{}</tool_call>"),
     ("hermes_json", '<tool_call>{"name" "weather"}</tool_call>'),
     ("hermes_json", '<tool_call>{"name": 5}</tool_call>'),
     ("hermes_json", '<tool_call>{"name": "weather" "arguments": {}}</tool_call>'),

@@ -11,7 +11,12 @@ TOOLS = [Tool(name="lamp", parameters={"type": "object"})]
 
 
 def read(
-    format: str, text: str, *, in_reasoning: bool = False, inline: bool = False, prompt_tail: str = ""
+    format: str,
+    text: str,
+    *,
+    in_reasoning: bool = False,
+    inline: bool = False,
+    prompt_tail: str = "",
 ) -> tuple[str, str, tuple[str, ...]]:
     """Reasoning, content, names of the calls."""
     splitter = Splitter(
@@ -105,7 +110,9 @@ def test_calls_are_found_when_reasoning_is_left_in_the_content() -> None:
 
 
 def test_harmony_left_in_the_content_keeps_the_header_of_reasoning() -> None:
-    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    text = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+    )
     content = "<|channel|>analysis<|message|>Hm.<|end|>\nYes."
     assert read("harmony", text, inline=True) == ("", content, ())
 

@@ -112,7 +112,9 @@ def test_by_model_type_where_nothing_else_tells() -> None:
         ("<tool_call> <tool_sep> <arg_key set X = ':open'", "<think:open>", "</think:open>"),
     ],
 )
-def test_reasoning_is_marked_as_the_template_spells_it(template: str, open: str, close: str) -> None:
+def test_reasoning_is_marked_as_the_template_spells_it(
+    template: str, open: str, close: str
+) -> None:
     reasoning = recognise(template=template).format.reasoning
     assert reasoning is not None
     assert (reasoning.open, reasoning.close) == (open, close)
@@ -218,4 +220,6 @@ def test_a_family_without_reasoning_never_begins_in_it() -> None:
 def test_harmony_continued_in_its_analysis() -> None:
     format = FORMATS["harmony"]
     assert starts_in_reasoning(format, "<|start|>assistant<|channel|>analysis<|message|>Hm")
-    assert not starts_in_reasoning(format, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant")
+    assert not starts_in_reasoning(
+        format, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+    )
