@@ -1,22 +1,24 @@
 """The wiring: configuration to a running server. Builds everything; everything else receives."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 
 from config.errors import ConfigError
 from config.settings import Config
 from gateway.capabilities import Capabilities
-from gateway.http import tabby_routes
+from gateway.dialects.tabby.reply import problem_body
+from gateway.http import hub_routes, management_routes, openai_routes, tabby_routes
 from gateway.http.doorman import Doorman
-from gateway.http.openai_routes import ROUTES
 from gateway.http.problems import handlers
 from gateway.http.services import Services
+from gateway.hub import Hub
 from gateway.interpreter import Interpreters
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
@@ -31,11 +33,16 @@ OPEN_TO_ALL = (
 
 
 def build(config: Config, registry: Registry) -> Litestar:
-    """The ASGI application. The registry is entered and left by its lifespan. Raises ConfigError."""
+    """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError."""
     refuse_open_door(config)
     services = _services(config, registry)
     return Litestar(
-        route_handlers=[*ROUTES, tabby_routes.router()],
+        route_handlers=[
+            *openai_routes.ROUTES,
+            _with_detail(
+                *tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES
+            ),
+        ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(),
         lifespan=[_running(registry)],
@@ -43,6 +50,13 @@ def build(config: Config, registry: Registry) -> Litestar:
         request_max_body_size=config.server.max_body,
         openapi_config=None,
         logging_config=None,
+    )
+
+
+def _with_detail(*routes: HTTPRouteHandler) -> Router:
+    """Routes of servers whose clients read `detail`: their errors carry it besides `error`."""
+    return Router(
+        path="/", route_handlers=list(routes), exception_handlers=handlers(problem_body)
     )
 
 
@@ -60,6 +74,7 @@ def _services(config: Config, registry: Registry) -> Services:
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),
+        hub=Hub(config),
     )
 
 
@@ -89,7 +104,7 @@ def _giver(services: Services) -> Callable[[], Services]:
     return give
 
 
-def _running(registry: Registry) -> Callable[[Litestar], object]:
+def _running(registry: Registry) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
         async with registry:

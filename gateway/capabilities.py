@@ -1,7 +1,8 @@
-"""What a model can do, loaded or not: read from its chat template, once for each model and template.
+"""What a model can do, loaded or not: read from its chat template, once for each model and
+template.
 
-Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of models
-doesn't wait for all of it: what isn't known in time is told the next time.
+Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of
+models doesn't wait for all of it: what isn't known in time is told the next time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,9 @@ class Capabilities:
     async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
         """What is known of all, by model id, within `PATIENCE`."""
         keys = {one.id: self._key(one, one.entry) for one in statuses if one.entry is not None}
-        if missing := [one for one in statuses if one.id in keys and keys[one.id] not in self._known]:
+        if missing := [
+            one for one in statuses if one.id in keys and keys[one.id] not in self._known
+        ]:
             with anyio.move_on_after(PATIENCE):
                 await to_thread.run_sync(self._look, missing, abandon_on_cancel=True)
         return {name: self._known[key] for name, key in keys.items() if key in self._known}
@@ -67,7 +70,9 @@ class Capabilities:
         return self._templates.source(entry) or own
 
     def _look(self, statuses: Sequence[ModelStatus]) -> None:
-        """In a worker thread, one at a time: a list asked for meanwhile finds what is there already."""
+        """In a worker thread, one at a time: a list asked for meanwhile finds what is there
+        already.
+        """
         with self._one_looks:
             for status in statuses:
                 entry = status.entry
@@ -91,6 +96,4 @@ def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     tools = ("tools",) if recognised.format.syntaxes else ()
     thinks = traits.reasoning and recognised.format.reasoning is not None
     reasoning = ("reasoning",) if thinks else ()
-    return Known(
-        capabilities=(*tools, *reasoning, *vision), recognised=recognised, template=text
-    )
+    return Known(capabilities=(*tools, *reasoning, *vision), recognised=recognised, template=text)

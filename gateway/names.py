@@ -1,4 +1,6 @@
-"""Names that clients choose, as paths that can't leave their folder. Knows no file system but links."""
+"""Names that clients choose, as paths that can't leave their folder. Knows no file system but
+links.
+"""
 
 from pathlib import Path, PurePosixPath
 
@@ -8,7 +10,8 @@ from gateway.errors import InvalidRequest
 def within(root: Path, name: str, param: str) -> Path:
     """`root/name`, where name may have several parts.
 
-    Raises InvalidRequest for a name that is absolute, hidden, or leads out of `root`, be it by a link.
+    Raises InvalidRequest for a name that is absolute, hidden, or leads out of `root`, be it by a
+    link.
     """
     parts = PurePosixPath(name).parts
     plain = all(part and not part.startswith(".") and part.isprintable() for part in parts)
@@ -21,7 +24,9 @@ def within(root: Path, name: str, param: str) -> Path:
 
 
 def listed(root: Path | None, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """The files of `root` with one of `suffixes`, by name without it. A folder that is absent has none."""
+    """The files of `root` with one of `suffixes`, by name without it. A folder that is absent has
+    none.
+    """
     if root is None or not root.is_dir():
         return {}
     files = sorted(path for path in root.iterdir() if path.suffix in suffixes and path.is_file())

@@ -1,7 +1,8 @@
 """Sampling overrides: parameters that administrators put under, over or beside those of requests.
 
-Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever the
-request says; with `additive` a list goes in front of the request's. Presets are YAML files of that.
+Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever
+the request says; with `additive` a list goes in front of the request's. Presets are YAML files of
+that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -135,9 +136,7 @@ def _over(low: SamplingWishes, high: SamplingWishes) -> SamplingWishes:
 
 def _joined(added: SamplingWishes, wishes: SamplingWishes) -> SamplingWishes:
     """Lists in front of those that are there."""
-    joined = {
-        name: getattr(added.values, name) + _list(wishes, name) for name in added.named
-    }
+    joined = {name: getattr(added.values, name) + _list(wishes, name) for name in added.named}
     return SamplingWishes(replace(wishes.values, **joined), wishes.named | added.named)
 
 

@@ -15,7 +15,9 @@ def card(status: ModelStatus, known: Known | None) -> ModelCard:
 
 
 def current_card(status: ModelStatus, known: Known | None, template: str | None) -> CurrentModel:
-    """The card of a loaded model with what it is loaded with. `template`: the name of one chosen for it."""
+    """The card of a loaded model with what it is loaded with. `template`: the name of one chosen
+    for it.
+    """
     recognised = known.recognised if known else None
     return CurrentModel(
         **_fields(status, known),

@@ -9,7 +9,9 @@ from gateway.errors import InvalidKey
 
 
 class Doorman:
-    """Without keys everybody is admin; `gateway.app` sees to it that nobody else is listened to then."""
+    """Without keys everybody is admin; `gateway.app` sees to it that nobody else is listened to
+    then.
+    """
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
         self._keys = [
@@ -23,7 +25,9 @@ class Doorman:
             return ADMIN
         given = presented(headers)
         if not given:
-            raise InvalidKey("No API key was given. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.")
+            raise InvalidKey(
+                "No API key was given. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+            )
         found = [access for key, access in self._keys if hmac.compare_digest(key, given)]
         if not found:
             raise InvalidKey("Incorrect API key provided.")

@@ -1,4 +1,5 @@
-"""Something that takes a while, told to one client as it goes: a load, a download. Knows no dialect.
+"""Something that takes a while, told to one client as it goes: a load, a download. Knows no
+dialect.
 
 It runs in the request's own task: when the client leaves, it is cancelled. What others wait for as
 well must live elsewhere (`Registry.loading` sees to that for loads).

@@ -1,7 +1,8 @@
 """One answer on its way to one client, as an ASGI response.
 
-It owns the pipeline's context, in the request's own task: when the client leaves, its scope is cancelled, the
-jobs leave the device and the lease is given back, in that order, before the call returns.
+It owns the pipeline's context, in the request's own task: when the client leaves, its scope is
+cancelled, the jobs leave the device and the lease is given back, in that order, before the call
+returns.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +41,9 @@ class Reply(Protocol):
 
 
 class Exchange:
-    """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who answers."""
+    """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
+    answers.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""OpenAI's routes: chat, completions, models. The same without `/v1`, because some clients leave it out."""
+"""OpenAI's routes: chat, completions, models. The same without `/v1`, because some clients leave it
+out.
+"""
 
 import time
 import uuid
@@ -84,7 +86,11 @@ async def health() -> ASGIApp:
 def new_id(request: AnyRequest) -> str:
     """The client's own request id, or a new one."""
     given = request.headers.get("x-request-id", "")
-    return given if 0 < len(given) <= 64 and given.isascii() and given.isprintable() else uuid.uuid4().hex  # noqa: PLR2004 - longer is no id
+    return (
+        given
+        if 0 < len(given) <= 64 and given.isascii() and given.isprintable()
+        else uuid.uuid4().hex
+    )
 
 
 ROUTES = (chat_completions, completions, models, model, health)

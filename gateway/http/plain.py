@@ -1,4 +1,6 @@
-"""Responses that are ready: a status, some headers, a body in bytes. Spares Litestar's own serialising."""
+"""Responses that are ready: a status, some headers, a body in bytes. Spares Litestar's own
+serialising.
+"""
 
 from collections.abc import Mapping
 
@@ -26,8 +28,10 @@ class Plain:
             *encoded(headers),
         ]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's shape
-        await send({"type": "http.response.start", "status": self._status, "headers": self._headers})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self._status, "headers": self._headers}
+        )
         await send({"type": "http.response.body", "body": self._body, "more_body": False})
 
 

@@ -1,4 +1,5 @@
-"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of ours.
+"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of
+ours.
 
 Routes of another API add to it what their clients read.
 """
@@ -57,7 +58,7 @@ def headers(error: GatewayError) -> Mapping[str, str]:
     if error.retry_after is not None:
         return {"retry-after": str(max(1, round(error.retry_after)))}
     # A client that retries a request that can't succeed only makes its user wait.
-    return {"x-should-retry": "false"} if error.status_hint >= 500 else {}  # noqa: PLR2004 - server errors
+    return {"x-should-retry": "false"} if error.status_hint >= 500 else {}
 
 
 def translate(request: Request[Any, Any, Any], error: HTTPException) -> GatewayError:
@@ -69,6 +70,6 @@ def translate(request: Request[Any, Any, Any], error: HTTPException) -> GatewayE
             return MethodNotAllowed(f"{request.method} is not allowed for {request.url.path}.")
         case 413:
             return TooLarge("The request body is larger than this server takes (server.max_body).")
-        case status if status < 500:  # noqa: PLR2004 - client errors
+        case status if status < 500:
             return InvalidRequest(error.detail)
     return InternalError(error.detail)

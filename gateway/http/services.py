@@ -7,6 +7,7 @@ from gateway.access import Access
 from gateway.capabilities import Capabilities
 from gateway.errors import ModelNotFound
 from gateway.http.doorman import Doorman
+from gateway.hub import Hub
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import ModelEntry, ModelStatus, Registry
@@ -25,6 +26,7 @@ class Services(msgspec.Struct, frozen=True):
     templates: Templates
     presets: Presets
     capabilities: Capabilities
+    hub: Hub
 
     def visible(self, access: Access) -> list[ModelStatus]:
         """The states of the models the caller may use."""

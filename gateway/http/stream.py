@@ -1,4 +1,6 @@
-"""Server-sent events on an ASGI connection: when to begin, how to say nothing, how to end. Knows no dialect."""
+"""Server-sent events on an ASGI connection: when to begin, how to say nothing, how to end. Knows no
+dialect.
+"""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""TabbyAPI's routes for loading models and asking about them: what its clients call besides completions.
+"""TabbyAPI's routes for loading models and asking about them: what its clients call besides
+completions.
 
 Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
 """
@@ -6,7 +7,7 @@ Users may ask, administrators may change. Errors carry OpenAI's `error` and Tabb
 from collections.abc import Mapping
 from typing import Any
 
-from litestar import Request, Router, get, post
+from litestar import Request, get, post
 from litestar.types import ASGIApp
 
 from gateway.dialects import openai
@@ -18,7 +19,6 @@ from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.cards import card, current_card
 from gateway.http.errand import ToldErrand, WholeErrand
 from gateway.http.plain import Plain
-from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.http.stream import EventStream
 from gateway.presets import preset
@@ -86,16 +86,18 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
     """What the engine is to be told. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
     if order.backend not in (None, files.backend):
-        text = f"{entry.name} is a model for {files.backend}, not for {order.backend}"
+        text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
         raise InvalidRequest(text, param="backend")
     if order.vision is not None and order.vision != ("image" in files.modalities):
         sight = "doesn't see" if order.vision else "sees, and can't be loaded blind"
-        raise InvalidRequest(f"{entry.name} {sight}", param="vision")
+        raise InvalidRequest(f"vision: {entry.name} {sight}", param="vision")
     options = engine_options(order.asked, files.backend)
     if order.draft is None:
         return options
     if files.backend != "exllamav2":
-        raise InvalidRequest(f"{files.backend} has no draft models", param="draft_model")
+        raise InvalidRequest(
+            f"draft_model: {files.backend} has no draft models", param="draft_model"
+        )
     return {**options, "draft_model": str(services.registry.resolve(order.draft).files.path)}
 
 
@@ -253,7 +255,8 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(reply.NULL)
 
 
-# ------------------------------------------------------------------------------------------ adapters
+# ------------------------------------------------------------------------------------------
+# adapters
 
 
 @get(["/v1/loras", "/v1/lora/list", "/v1/lora"])
@@ -289,28 +292,22 @@ def wants_json(headers: Mapping[str, str]) -> bool:
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-def router() -> Router:
-    """All of them, with their own form of errors."""
-    return Router(
-        path="/",
-        route_handlers=[
-            model_list,
-            embedding_list,
-            current_model,
-            load,
-            unload,
-            permission,
-            encode,
-            decode,
-            template_list,
-            template_switch,
-            template_unload,
-            overrides,
-            override_switch,
-            override_unload,
-            loras,
-            lora_load,
-            service_info,
-        ],
-        exception_handlers=handlers(reply.problem_body),
-    )
+ROUTES = (
+    model_list,
+    embedding_list,
+    current_model,
+    load,
+    unload,
+    permission,
+    encode,
+    decode,
+    template_list,
+    template_switch,
+    template_unload,
+    overrides,
+    override_switch,
+    override_unload,
+    loras,
+    lora_load,
+    service_info,
+)

@@ -52,7 +52,8 @@ class ModelFolder:
             return
         yield folder, frozenset(_state(entry) for entry in entries)
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
+            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from self._walk(folder / entry.name)
 
     def _look(self, folder: Path) -> dict[str, ModelFiles]:

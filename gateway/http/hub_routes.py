@@ -1,0 +1,148 @@
+"""Fetching models from a hub and deleting them: TabbyAPI's call, and llama-server's as Open WebUI makes them."""
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+import anyio
+from litestar import Request, delete, post
+from litestar.types import ASGIApp
+
+from gateway.dialects import openai
+from gateway.dialects.llamaserver import wire
+from gateway.dialects.openai.frames import body, frame
+from gateway.dialects.tabby import reply
+from gateway.dialects.tabby import request as wants
+from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.http.errand import ToldErrand, WholeErrand
+from gateway.http.services import Services
+from gateway.http.stream import EventStream
+from gateway.hub import Order, Step
+from gateway.tasks import companions
+
+AnyRequest = Request[Any, Any, Any]
+T = TypeVar("T")
+
+
+@post("/v1/download")
+async def download(request: AnyRequest, services: Services) -> ASGIApp:
+    """Fetch a repository. One answer at the end, as TabbyAPI's clients expect, who read its status.
+
+    Who accepts `text/event-stream`, or says `stream`, is told how it goes.
+    """
+    services.doorman.admit(request.headers).require_admin()
+    wire_order = wants.read(await request.body(), wants.Download)
+    order = _order(wire_order)
+    if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
+
+        async def whole() -> bytes:
+            path = await _timed(_fetched(services, order, _say_nothing), wire_order.timeout)
+            return body(reply.Downloaded(path))
+
+        return WholeErrand(whole)
+
+    async def tell(events: EventStream) -> None:
+        await _timed(_tell_download(events, services, order), wire_order.timeout)
+
+    return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+
+
+def _order(asked: wants.Download) -> Order:
+    if asked.repo_type != "model":
+        raise InvalidRequest("repo_type: only models can be downloaded", param="repo_type")
+    return Order(
+        repository=asked.repo_id,
+        revision=asked.revision,
+        folder=asked.folder_name,
+        token=asked.token,
+        include=asked.include,
+        exclude=asked.exclude,
+    )
+
+
+async def _timed(work: Awaitable[T], seconds: float | None) -> T:
+    """Raises ModelUnavailable after `seconds`."""
+    try:
+        with anyio.fail_after(seconds):
+            return await work
+    except TimeoutError:
+        raise ModelUnavailable(f"the download took longer than {seconds:g} s") from None
+
+
+async def _fetched(services: Services, order: Order, report: Callable[[Step], None]) -> str:
+    """Download, and let everybody know the new model at once; where it lies."""
+    path = await services.hub.download(order, report)
+    await services.registry.refresh()
+    return str(path)
+
+
+async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
+    send, receive = anyio.create_memory_object_stream[Step](math.inf)
+    last = Step("", 0, 0)
+
+    def note(step: Step) -> None:
+        nonlocal last
+        last = step
+        send.send_nowait(step)
+
+    async def relay() -> None:
+        async for step in receive:
+            await events.begin()
+            await events.write(_event("downloading", step))
+
+    with send, receive:
+        async with companions() as tasks:
+            tasks.start_soon(relay)
+            path = await _fetched(services, order, note)
+    await events.begin()
+    await events.write(_event("finished", last, path))
+
+
+def _event(status: Literal["downloading", "finished"], step: Step, path: str | None = None) -> bytes:
+    return frame(
+        reply.DownloadEvent(
+            status=status, file=step.file, done=step.done, total=step.total, download_path=path
+        )
+    )
+
+
+def _say_nothing(_step: Step) -> None:
+    """Who gets one answer hears nothing meanwhile."""
+
+
+@post("/models")
+async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
+    """Download a repository by its name."""
+    services.doorman.admit(request.headers).require_admin()
+    named = wire.read(await request.body(), wire.Named)
+
+    async def whole() -> bytes:
+        await _fetched(services, Order(repository=named.model), _say_nothing)
+        return wire.SUCCESS
+
+    return WholeErrand(whole)
+
+
+@delete("/models", status_code=200)
+async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
+    """Unload a model and delete its files, where the configuration allows that."""
+    services.doorman.admit(request.headers).require_admin()
+    entry = services.registry.resolve(model)
+    path = entry.files.path
+    paths = (path,) if path.is_dir() else entry.files.parts or (path,)
+    services.hub.require_deletable(paths)
+
+    async def whole() -> bytes:
+        await services.registry.unload(entry.name)
+        await services.hub.delete(paths)
+        await services.registry.refresh()
+        return wire.SUCCESS
+
+    return WholeErrand(whole)
+
+
+ROUTES = (
+    download,
+    fetch_model,
+    delete_model,
+)

@@ -1,0 +1,272 @@
+"""Calls for people, scripts and frontends that manage models: llama-server's, transformers serve's, our own."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import anyio
+import msgspec
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.dialects import openai
+from gateway.dialects.llamaserver import loading, wire
+from gateway.dialects.llamaserver.completion import CompletionReply
+from gateway.dialects.openai.frames import body
+from gateway.http.cards import card
+from gateway.http.errand import ToldErrand, WholeErrand
+from gateway.http.exchange import Exchange
+from gateway.http.openai_routes import new_id
+from gateway.http.plain import Plain
+from gateway.http.services import Services
+from gateway.http.stream import EventStream
+from gateway.http.tabby_routes import unload_models
+from gateway.prompt import DEFAULT_TEMPLATE
+from gateway.registry import ModelStatus, UnloadReport, Waiting
+from gateway.registry.memory import gibibytes
+from gateway.tasks import companions
+from gateway.wording import foremost
+
+AnyRequest = Request[Any, Any, Any]
+
+
+# ------------------------------------------------------------------------------------- people, scripts
+
+
+class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in memory. Times are seconds; null: it is in use, or stays for good."""
+
+    model: str
+    state: str
+    in_use: int
+    waiting: int
+    idle_seconds: float | None
+    remaining_time_seconds: float | None
+
+
+class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in memory: the model in use, and all of them."""
+
+    loaded_model: str | None
+    remaining_time_seconds: float | None
+    status: Literal["loaded", "loading", "unloaded"]
+    models: Sequence[ResidentWire]
+
+
+class UnloadedWire(msgspec.Struct, frozen=True):
+    """What an unload did."""
+
+    message: str
+    status: Literal["unloaded"] = "unloaded"
+
+
+@get("/status")
+async def status(request: AnyRequest, services: Services) -> ASGIApp:
+    """What is in memory now."""
+    statuses = services.visible(services.doorman.admit(request.headers))
+    there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
+    first = foremost(there)
+    state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
+    told = StatusWire(
+        loaded_model=first.id if first else None,
+        remaining_time_seconds=first.remaining_seconds if first else None,
+        status="loaded" if first else state,
+        models=[_resident(one) for one in there],
+    )
+    return Plain(body(told))
+
+
+def _resident(one: ModelStatus) -> ResidentWire:
+    return ResidentWire(
+        model=one.id,
+        state=one.state,
+        in_use=one.in_use,
+        waiting=one.waiting,
+        idle_seconds=one.idle_seconds,
+        remaining_time_seconds=one.remaining_seconds,
+    )
+
+
+@post("/unload")
+async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload the named model, or all."""
+    services.doorman.admit(request.headers).require_admin()
+    order = wire.read(await request.body(), wire.MaybeNamed)
+
+    async def whole() -> bytes:
+        reports = await unload_models(services, order.model, force=order.force)
+        return body(UnloadedWire(_unloaded(reports)))
+
+    return WholeErrand(whole)
+
+
+def _unloaded(reports: Sequence[UnloadReport]) -> str:
+    """`Model a, b unloaded in 0.2 s; 1.5 GiB of cpu stay in use.`"""
+    if not reports:
+        return "No model was loaded."
+    names, seconds = ", ".join(one.name for one in reports), sum(one.seconds for one in reports)
+    used = (f"{gibibytes(size)} of {name}" for name, size in reports[-1].memory_in_use.items())
+    return f"Model {names} unloaded in {seconds:.1f} s; {', '.join(used)} stay in use."
+
+
+# ----------------------------------------------------------------------------------- transformers serve
+
+
+@post("/load_model")
+async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
+    """Load as a request would, and tell how it goes: what `transformers chat` does first."""
+    access = services.doorman.admit(request.headers)
+    name = (await services.find(wire.read(await request.body(), wire.Named).model)).name
+    access.require_model(name)
+
+    async def tell(events: EventStream) -> None:
+        await _tell_load(events, name, services, access)
+
+    return ToldErrand(
+        tell,
+        lambda error: loading.failed(name, error),
+        quiet=services.config.server.keep_alive_comment,
+    )
+
+
+async def _tell_load(events: EventStream, name: str, services: Services, access: Access) -> None:
+    """A lease, given back at once: so a user's wish has a user's place in line."""
+    send, receive = anyio.create_memory_object_stream[Waiting](math.inf)
+    was_loaded = services.registry.status(name).state == "loaded"
+    with send, receive:
+        async with companions() as tasks:
+
+            async def relay() -> None:
+                async for waiting in receive:
+                    if waiting.progress is None:
+                        events.wait(waiting)
+                    else:
+                        await events.begin()
+                        await events.write(loading.progress(name, waiting.progress))
+
+            tasks.start_soon(relay)
+            async with services.registry.lease(
+                name, on_wait=send.send_nowait, may_load=access.autoload
+            ):
+                pass
+    await events.begin()
+    await events.write(loading.ready(name, cached=was_loaded))
+
+
+# -------------------------------------------------------------------------------------- llama-server
+
+
+@get("/models")
+async def models(request: AnyRequest, services: Services) -> ASGIApp:
+    """All models, and what lies in the hub's local cache."""
+    access = services.doorman.admit(request.headers)
+    statuses = services.visible(access)
+    known = await services.capabilities.of_all(statuses)
+    cards = [card(one, known.get(one.id)) for one in statuses]
+    cached = () if access.models else await services.hub.cached()
+    told = [openai.CachedRepository(one.repository, one.kind, one.size) for one in cached]
+    return Plain(openai.model_list(cards, told))
+
+
+@post("/models/load")
+async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
+    """Begin to load a model; `GET /models` tells how it goes."""
+    services.doorman.admit(request.headers).require_admin()
+    name = (await services.find(wire.read(await request.body(), wire.Named).model)).name
+    async with services.registry.loading(name):
+        return Plain(wire.SUCCESS)
+
+
+@post("/models/unload")
+async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload a model once its answers have ended."""
+    services.doorman.admit(request.headers).require_admin()
+    name = services.registry.resolve(wire.read(await request.body(), wire.Named).model).name
+
+    async def whole() -> bytes:
+        await services.registry.unload(name)
+        return wire.SUCCESS
+
+    return WholeErrand(whole)
+
+
+@get("/props")
+async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+    """What a frontend must know of a model: the named one, the one in use, or the default."""
+    access = services.doorman.admit(request.headers)
+    first = foremost(services.visible(access))
+    if model in wire.NOBODY and first is not None:
+        one = first
+    else:
+        name = services.registry.resolve("" if model in wire.NOBODY else model).name
+        access.require_model(name)
+        one = services.registry.status(name)
+    known = await services.capabilities.of(one)
+    shown = card(one, known)
+    entry, info = one.entry, one.info
+    assert entry is not None, "a name that resolves has its files"
+    told = wire.Props(
+        total_slots=info.max_concurrent if info else entry.options.max_concurrent,
+        chat_template=known.template if known else DEFAULT_TEMPLATE,
+        default_generation_settings=wire.Settings(
+            shown.context_length or entry.files.context_length
+        ),
+        modalities=wire.Modalities(vision="image" in shown.modalities),
+        model_alias=one.id,
+    )
+    return Plain(body(told))
+
+
+@post("/tokenize")
+async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
+    """The tokens of a text, as llama-server and as vLLM tell them."""
+    access = services.doorman.admit(request.headers)
+    order = wire.read(await request.body(), wire.Tokenize)
+    text, name = order.text, services.wording.named(order.model, access)
+    tokens = await services.wording.encode(
+        name, text, access, special=order.parse_special, add_bos=order.add_bos
+    )
+    length = card(services.registry.status(name), None).context_length or 0
+    return Plain(body(wire.Tokens(tokens=tokens, count=len(tokens), max_model_len=length)))
+
+
+@post("/detokenize")
+async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text of tokens."""
+    access = services.doorman.admit(request.headers)
+    order = wire.read(await request.body(), wire.Detokenize)
+    text = await services.wording.decode(order.model, order.tokens, access)
+    return Plain(body(wire.Text(text, text)))
+
+
+@post("/completion")
+async def completion(request: AnyRequest, services: Services) -> ASGIApp:
+    """A text goes on, told as llama-server tells it."""
+    access = services.doorman.admit(request.headers)
+    exchange = openai.read_text(await request.body())
+    asked = exchange.request
+    return Exchange(
+        lambda on_wait: services.pipeline.text(asked, access, on_wait),
+        lambda answer: CompletionReply(
+            model=answer.model, choices=len(asked.prompts) * asked.answering.n
+        ),
+        openai.error_event,
+        stream=exchange.stream,
+        headers={"x-request-id": new_id(request)},
+        quiet=services.config.server.keep_alive_comment,
+    )
+
+
+ROUTES = (
+    status,
+    unload,
+    load_model,
+    models,
+    begin_load,
+    end_load,
+    props,
+    tokenize,
+    detokenize,
+    completion,
+)

@@ -1,0 +1,104 @@
+"""The hub as one room: what is cached, downloads into the models' folder, and deletion from there.
+
+A download is collected in a hidden folder and appears under its name when it is whole. What an
+interrupted one has fetched is found again by the next for the same commit.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import httpx
+from anyio import to_thread
+
+from config.settings import Config
+from gateway.errors import Forbidden, InvalidRequest
+from gateway.hub.cache import CachedFiles, cached, default_root
+from gateway.hub.fetching import fetch
+from gateway.hub.listing import listing
+from gateway.hub.order import Listing, Order, Step
+from gateway.names import within
+
+WORKSHOP = ".downloads"  # hidden, so that nobody takes half a model for a whole one
+SILENCE = 60.0  # seconds without a byte before a download counts as broken
+
+
+class Hub:
+    """One per server."""
+
+    def __init__(self, config: Config) -> None:
+        folder = config.hub.folder or next(iter(config.model_dirs), None)
+        self._endpoint = config.hub.endpoint
+        self._folder = Path(folder).expanduser() if folder else None
+        self._cache = Path(config.hub.cache).expanduser() if config.hub.cache else default_root()
+        self._deletion = config.hub.deletion
+        self._busy: set[Path] = set()
+
+    async def cached(self) -> tuple[CachedFiles, ...]:
+        """What lies in the hub's local cache."""
+        return await to_thread.run_sync(cached, self._cache)
+
+    async def download(self, order: Order, report: Callable[[Step], None]) -> Path:
+        """Fetch a repository; the folder it lies in then.
+
+        Raises InvalidRequest (no folder is configured, the name is bad or taken), NotFound and
+        ModelUnavailable. Cancellation stops it at once; what has come stays for the next try.
+        """
+        root = self._root()
+        target = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
+        if target.exists() or target in self._busy:
+            state = "is there already" if target.exists() else "is being downloaded"
+            raise InvalidRequest(f"{target.name} {state}", param="folder_name")
+        self._busy.add(target)
+        try:
+            found = await to_thread.run_sync(
+                listing, self._endpoint, order, abandon_on_cancel=True
+            )
+            name = f"{order.repository.replace('/', '--')}@{found.commit}"
+            workshop = within(root / WORKSHOP, name, "repo_id")
+            await self._fetch(found, workshop, report)
+            await to_thread.run_sync(_put, workshop, target)
+        finally:
+            self._busy.discard(target)
+        return target
+
+    async def _fetch(self, found: Listing, workshop: Path, report: Callable[[Step], None]) -> None:
+        paths = [within(workshop, file.name, "repo_id") for file in found.files]
+        total, before = sum(file.size for file in found.files), 0
+        async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
+            for file, path in zip(found.files, paths, strict=True):
+
+                def tell(done: int, name: str = file.name, before: int = before) -> None:
+                    report(Step(name, before + done, total))
+
+                await fetch(client, file, path, found.headers, tell)
+                before += file.size
+
+    def require_deletable(self, paths: Sequence[Path]) -> None:
+        """Raises Forbidden unless the configuration allows it and they lie in the folder for downloads."""
+        root = self._root().resolve()
+        if not self._deletion:
+            raise Forbidden("the configuration doesn't allow that models are deleted (hub.deletion)")
+        if not all(path.resolve().is_relative_to(root) for path in paths):
+            raise Forbidden("this model doesn't lie in the folder for downloads")
+
+    async def delete(self, paths: Sequence[Path]) -> None:
+        """Delete files and folders of a model that nobody uses. Raises as `require_deletable`."""
+        self.require_deletable(paths)
+        for path in paths:
+            if await anyio.Path(path).is_dir():
+                await to_thread.run_sync(shutil.rmtree, path)
+            else:
+                await anyio.Path(path).unlink(missing_ok=True)
+
+    def _root(self) -> Path:
+        if self._folder is None:
+            raise InvalidRequest("there is no folder for downloads (hub.folder or model_dirs)")
+        return self._folder
+
+
+def _put(workshop: Path, target: Path) -> None:
+    """What was collected appears under its name, at one stroke."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    workshop.rename(target)

@@ -1,0 +1,51 @@
+"""What a repository of the hub holds, asked through huggingface_hub. Blocks; for a worker thread.
+
+The library is optional and takes long to import, so that happens with the first question.
+"""
+
+from typing import Any
+
+from gateway.errors import InvalidRequest, ModelUnavailable, NotFound
+from gateway.hub.order import Listing, Order, RemoteFile
+
+
+def listing(endpoint: str | None, order: Order) -> Listing:
+    """The files that `order` wants.
+
+    Raises NotFound where hub, repository or revision say no, InvalidRequest where nothing is left
+    to fetch, ModelUnavailable where the hub can't be reached or the library is missing.
+    """
+    try:
+        import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
+        from huggingface_hub import errors  # noqa: PLC0415
+    except ImportError as error:
+        raise ModelUnavailable("downloads need huggingface_hub: pip install it") from error
+    api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
+    try:
+        info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
+    except errors.HFValidationError as error:
+        raise InvalidRequest(f"repo_id: {error}", param="repo_id") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise NotFound(f"the hub has no {order.repository}: {error}", param="repo_id") from error
+    except Exception as error:  # of whichever HTTP library huggingface_hub uses
+        raise ModelUnavailable(f"the hub can't be asked: {error}") from error
+    wanted = (one for one in info.siblings if order.wants(one.rfilename))
+    files = tuple(
+        _file(api, order, info.sha, one) for one in wanted if not _is_hidden(one.rfilename)
+    )
+    if not files:
+        text = f"include and exclude leave nothing of {order.repository}"
+        raise InvalidRequest(text, param="include")
+    headers = huggingface_hub.utils.build_hf_headers(token=order.token, library_name="roundhouse")
+    return Listing(info.sha, files, headers)
+
+
+def _is_hidden(name: str) -> bool:
+    """Git's own files and such: no model needs them. A name that leads elsewhere is not merely hidden."""
+    return any(part.startswith(".") and part != ".." for part in name.split("/"))
+
+
+def _file(api: Any, order: Order, commit: str, sibling: Any) -> RemoteFile:
+    url = api.hf_hub_url(order.repository, sibling.rfilename, revision=commit)
+    checksum = sibling.lfs.sha256 if sibling.lfs is not None else None
+    return RemoteFile(sibling.rfilename, sibling.size or 0, url, checksum)

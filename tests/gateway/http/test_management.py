@@ -1,0 +1,170 @@
+"""Calls that manage models: llama-server's, transformers serve's and our own, on a real server."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from config.settings import HubConfig, KeyConfig
+from tests.gateway.http.serving import Running, config, serving
+
+pytestmark = pytest.mark.anyio
+
+KEYS = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
+USER, ADMIN = {"x-api-key": "user"}, {"authorization": "Bearer admin"}
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    lines = [line for line in text.splitlines() if line.startswith("data: ")]
+    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
+
+
+async def state(running: Running, name: str, wanted: str) -> None:
+    with anyio.fail_after(10):
+        while running.registry.status(name).state != wanted:
+            await anyio.sleep(0.005)
+
+
+async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:
+    blobs = tmp_path / "cache" / "models--org--small" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "a").write_bytes(b"x" * 1000)
+    (blobs / "b").write_bytes(b"x" * 24)
+    settings = config(tmp_path, keys=(*KEYS, KeyConfig(key="one", models=("scripted",))))
+    hub = HubConfig(cache=str(tmp_path / "cache"))
+    async with serving(msgspec.structs.replace(settings, hub=hub), tmp_path) as running:
+        told = (await running.client.get("/models", headers=USER)).json()
+        assert [(one["id"], one["status"]["value"]) for one in told["data"]] == [
+            ("roundhouse-tiny", "unloaded"),
+            ("scripted", "unloaded"),
+        ]
+        assert told["models"] == [
+            {"repo_id": "org/small", "repo_type": "model", "size_on_disk": 1024}
+        ]
+        limited = (await running.client.get("/models", headers={"x-api-key": "one"})).json()
+        assert [one["id"] for one in limited["data"]] == ["scripted"]
+        assert limited["models"] == []
+        assert "models" not in (await running.client.get("/v1/models", headers=USER)).json()
+
+
+async def test_load_and_unload_as_open_webui_asks_for_it(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, keys=KEYS, load_seconds=0.3), tmp_path) as running:
+        body = {"model": "scripted"}
+        refused = await running.client.post("/models/load", json=body, headers=USER)
+        assert refused.status_code == 403
+        begun = await running.client.post("/models/load", json=body, headers=ADMIN)
+        assert begun.json() == {"success": True}
+        assert running.registry.status("scripted").state == "loading"
+        await state(running, "scripted", "loaded")
+        ended = await running.client.post("/models/unload", json=body, headers=ADMIN)
+        assert ended.json() == {"success": True}
+        assert running.registry.status("scripted").state == "unloaded"
+        unknown = await running.client.post("/models/load", json={"model": "x"}, headers=ADMIN)
+        assert unknown.status_code == 404
+
+
+async def test_status_and_unload_for_people(tmp_path: Path) -> None:
+    settings = config(tmp_path, keys=KEYS)
+    swap = msgspec.structs.replace(settings.swap, ttl=60.0)
+    async with serving(msgspec.structs.replace(settings, swap=swap), tmp_path) as running:
+        empty = (await running.client.get("/status", headers=USER)).json()
+        assert empty == {
+            "loaded_model": None,
+            "remaining_time_seconds": None,
+            "status": "unloaded",
+            "models": [],
+        }
+        await running.registry.load("scripted")
+        told = (await running.client.get("/status", headers=USER)).json()
+        assert told["loaded_model"] == "scripted"
+        assert told["status"] == "loaded"
+        assert 0 < told["remaining_time_seconds"] <= 60
+        assert [one["model"] for one in told["models"]] == ["scripted"]
+        assert (await running.client.post("/unload", headers=USER)).status_code == 403
+        gone = (await running.client.post("/unload", headers=ADMIN)).json()
+        assert gone["status"] == "unloaded"
+        assert gone["message"].startswith("Model scripted unloaded")
+        assert "stay in use" in gone["message"]
+        again = (await running.client.post("/unload", headers=ADMIN)).json()
+        assert again == {"message": "No model was loaded.", "status": "unloaded"}
+
+
+async def test_load_model_tells_progress_and_then_that_it_is_cached(tmp_path: Path) -> None:
+    keys = (*KEYS, KeyConfig(key="lazy", autoload=False))
+    async with serving(config(tmp_path, keys=keys, load_seconds=0.2), tmp_path) as running:
+        body = {"model": "scripted"}
+        lazy = await running.client.post("/load_model", json=body, headers={"x-api-key": "lazy"})
+        assert lazy.status_code == 403
+        first = events((await running.client.post("/load_model", json=body, headers=USER)).text)
+        assert first[-1] == {"status": "ready", "model": "scripted", "cached": False}
+        steps = [event["progress"]["current"] for event in first[:-1]]
+        assert steps == sorted(steps)
+        assert len(steps) > 2
+        assert all(event["status"] == "loading" and event["stage"] for event in first[:-1])
+        second = events((await running.client.post("/load_model", json=body, headers=USER)).text)
+        assert second == [{"status": "ready", "model": "scripted", "cached": True}]
+        missing = await running.client.post("/load_model", json={}, headers=USER)
+        assert missing.status_code == 400
+        assert "model" in missing.json()["detail"]
+
+
+async def test_props_tell_template_and_context(running: Running) -> None:
+    for path in ("/props?model=roundhouse-tiny", "/props", "/props?model=undefined"):
+        told = (await running.client.get(path)).json()
+        assert told["chat_template"]
+        assert told["default_generation_settings"]["n_ctx"] > 0
+        assert told["total_slots"] > 0
+    assert (await running.client.get("/props?model=nobody")).status_code == 404
+
+
+async def test_tokens_as_llama_server_and_as_vllm(running: Running) -> None:
+    llama = {"model": "scripted", "content": "abc"}
+    told = (await running.client.post("/tokenize", json=llama)).json()
+    assert told["tokens"] == [97, 98, 99]
+    vllm = {"model": "scripted", "prompt": "abc"}
+    told = (await running.client.post("/tokenize", json=vllm)).json()
+    assert told["count"] == 3
+    assert told["max_model_len"] == 4096
+    back = {"model": "scripted", "tokens": [97, 98, 99]}
+    told = (await running.client.post("/detokenize", json=back)).json()
+    assert told == {"content": "abc", "prompt": "abc"}
+    # SillyTavern's way to say that no model is selected.
+    unnamed = await running.client.post("/tokenize", json={**llama, "model": "undefined"})
+    assert unnamed.json()["tokens"]
+    assert (await running.client.post("/tokenize", json={"model": "scripted"})).status_code == 400
+
+
+async def test_completion_streams_content_and_ends_with_stop(running: Running) -> None:
+    body = {"model": "scripted", "prompt": "Hi", "n_predict": 50}
+    whole = (await running.client.post("/completion", json=body)).json()
+    assert whole["content"] == "Hello from the script."
+    assert whole["stop"] is True
+    assert whole["stop_type"] == "eos"
+    assert whole["tokens_predicted"] > 0
+    answer = await running.client.post("/completion", json={**body, "stream": True})
+    told = events(answer.text)
+    assert "".join(event["content"] for event in told) == whole["content"]
+    assert [event["stop"] for event in told].count(True) == 1
+    assert told[-1]["stop"] is True
+    assert told[-1]["timings"]["predicted_n"] == whole["tokens_predicted"]
+
+
+async def test_completion_tells_probabilities_and_several_choices(running: Running) -> None:
+    body = {"model": "scripted", "prompt": "Hi", "n_predict": 3, "n_probs": 2, "n": 2}
+    whole = (await running.client.post("/completion", json=body)).json()
+    assert [one["index"] for one in whole] == [0, 1]
+    for one in whole:
+        assert one["stop_type"] == "limit"
+        assert [token["token"] for token in one["completion_probabilities"]] == ["H", "e", "l"]
+    told = events((await running.client.post("/completion", json={**body, "stream": True})).text)
+    for index in (0, 1):
+        assert "".join(event["content"] for event in told if event["index"] == index) == "Hel"
+
+
+async def test_a_completion_that_breaks_ends_with_an_error(running: Running) -> None:
+    body = {"model": "scripted", "prompt": "break", "stream": True}
+    told = events((await running.client.post("/completion", json=body)).text)
+    assert told[-1]["error"]["message"]
+    assert not any(event.get("stop") for event in told)
