@@ -16,13 +16,14 @@ from config.engines import (
 from gateway.registry.orders import Bytes, Evicted
 
 GIB = 2**30
+MIB = 2**20
 CPU = "cpu"
 TRUSTED = 0.75  # less than this part of the estimate was measured wrong: the process reused memory
 
 
 def gibibytes(size: int) -> str:
     """`5.1 GiB`; small sizes in MiB, so that a small model isn't 0.0."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 or size <= 0 else f"{size / 2**20:.1f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
 
 
 def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
@@ -39,7 +40,7 @@ def arithmetic(
     need: MemoryNeed, free: int, evicting: Sequence[Evicted] = (), *, measured: bool = False
 ) -> str:
     """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting qwen3-8b, idle for 212 s`."""
-    unit, name = (GIB, "GiB") if max(need.total, free) >= GIB // 10 else (2**20, "MiB")
+    unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
     told = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
     source = " (measured)" if measured else ""

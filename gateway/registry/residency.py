@@ -60,6 +60,11 @@ class Residency(msgspec.Struct, kw_only=True):
         return self.wanted or self.retrying is not None
 
     @property
+    def is_idle(self) -> bool:
+        """Nobody uses it, and nobody is about to."""
+        return not self.users and not self.line
+
+    @property
     def is_open(self) -> bool:
         """A ticket would be granted at once."""
         return self.phase == "loaded" and len(self.users) < self.model.slots
@@ -71,8 +76,8 @@ class Residency(msgspec.Struct, kw_only=True):
 
     def expires_at(self) -> float:
         """When an idle model is unloaded."""
-        spared = self.model.pinned or self.users or self.line or self.ttl < 0
-        return NEVER if self.phase != "loaded" or spared else self.idle_since + self.ttl
+        expires = self.phase == "loaded" and self.is_idle and self.ttl >= 0
+        return self.idle_since + self.ttl if expires and not self.model.pinned else NEVER
 
     def arrive(self, now: float) -> None:
         """The load succeeded."""

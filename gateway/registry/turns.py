@@ -108,15 +108,15 @@ class Turns:
         for resident in self._residents.values():
             if resident.phase != "loaded" or resident.model.pinned:
                 continue
-            if resident.users and not used:
+            if not (used or resident.is_idle):
                 continue
-            until = serves_until if resident.users else lingers_until
+            until = lingers_until if resident.is_idle else serves_until
             if claim.insists or now >= until(resident, self._rules):
                 yield Candidate(
                     name=resident.model.name,
                     holds=resident.held,
                     load_seconds=resident.model.load_seconds,
-                    idle_seconds=None if resident.users else now - resident.idle_since,
+                    idle_seconds=now - resident.idle_since if resident.is_idle else None,
                 )
 
     def _begin(self, claim: Residency, victims: tuple[str, ...]) -> None:

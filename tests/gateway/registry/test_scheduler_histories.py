@@ -131,7 +131,7 @@ def run_out(world: World) -> None:
 
 
 def test_no_history_breaks_a_promise() -> None:
-    search(histories=1000)
+    search(histories=500)
 
 
 @pytest.mark.slow

@@ -1,0 +1,246 @@
+"""Which models exist: config and folders, their names, and what changes while the server runs."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from backends.catalog import ModelFiles
+from backends.errors import LoadFailed, UnsupportedModel
+from config.engines import ScriptedOptions
+from config.errors import ConfigError
+from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
+from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.registry import Library
+
+
+class Readers:
+    """Knows `*.gguf` files and folders with a config.json, and counts how often it reads each."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def __call__(self, path: Path, backend: str | None) -> ModelFiles:
+        is_folder = (path / "config.json").is_file()
+        if not is_folder and not (path.suffix == ".gguf" and path.is_file()):
+            raise UnsupportedModel(f"{path} is not a model")
+        self.read.append(path.name)
+        weights = path / "config.json" if is_folder else path
+        if weights.read_text() == "broken":
+            raise LoadFailed(f"{path.name} is broken")
+        return ModelFiles(
+            path=path,
+            backend=backend or "scripted",
+            format="safetensors" if is_folder else "gguf",
+            architecture="llama",
+            size_bytes=weights.stat().st_size,
+            context_length=64,
+            cache_bytes_per_token=0,
+        )
+
+
+def put(path: Path, content: str = "weights") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def library(*roots: Path, models: tuple[ModelConfig, ...] = (), **settings: str) -> Library:
+    config = Config(models=models, model_dirs=tuple(map(str, roots)), **settings)  # type: ignore[arg-type]
+    return Library(config, recognise=Readers())
+
+
+def names(shelf: Library) -> list[str]:
+    return [entry.name for entry in shelf.entries()]
+
+
+# ---------------------------------------------------------------------------------- folders
+
+
+def test_models_are_named_by_their_path_below_the_root(tmp_path: Path) -> None:
+    put(tmp_path / "llama.Q4.gguf")
+    put(tmp_path / "org" / "qwen3" / "Q8.gguf")
+    put(tmp_path / "org" / "gemma" / "config.json")
+    put(tmp_path / "org" / "notes.txt")
+    assert names(library(tmp_path)) == ["llama.Q4", "org/gemma", "org/qwen3/Q8"]
+
+
+def test_the_parts_of_a_split_model_are_one(tmp_path: Path) -> None:
+    for part in (1, 2, 3):
+        put(tmp_path / f"large-{part:05}-of-00003.gguf")
+    assert names(library(tmp_path)) == ["large"]
+
+
+def test_the_files_of_a_folder_that_is_a_model_are_no_models(tmp_path: Path) -> None:
+    put(tmp_path / "gemma" / "config.json")
+    put(tmp_path / "gemma" / "extra.gguf")
+    assert names(library(tmp_path)) == ["gemma"]
+
+
+def test_a_root_that_is_a_model_itself_is_named_after_its_folder(tmp_path: Path) -> None:
+    put(tmp_path / "gemma" / "config.json")
+    assert names(library(tmp_path / "gemma")) == ["gemma"]
+
+
+def test_links_that_lead_out_of_the_root_are_passed_over(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    put(root / "inside.gguf")
+    put(outside / "secret.gguf")
+    put(outside / "model" / "config.json")
+    (root / "link.gguf").symlink_to(outside / "secret.gguf")
+    (root / "folder").symlink_to(outside)
+    (root / "model").symlink_to(outside / "model")
+    (root / "dead.gguf").symlink_to(root / "nowhere")
+    (root / "loop").symlink_to(root)
+    assert names(library(root)) == ["inside"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside/secret", "/etc/passwd", "inside/../inside", "inside.gguf", "./inside", "INSIDE"],
+)
+def test_only_the_exact_name_reaches_a_model(tmp_path: Path, name: str) -> None:
+    put(tmp_path / "root" / "inside.gguf")
+    put(tmp_path / "outside" / "secret.gguf")
+    with pytest.raises(ModelNotFound):
+        library(tmp_path / "root").resolve(name)
+
+
+def test_a_root_that_is_not_there_yet_is_empty_until_it_comes(tmp_path: Path) -> None:
+    shelf = library(tmp_path / "later")
+    assert names(shelf) == []
+    put(tmp_path / "later" / "a.gguf")
+    shelf.refresh()
+    assert names(shelf) == ["a"]
+
+
+def test_what_comes_goes_and_changes_is_seen_and_the_rest_is_not_read_again(tmp_path: Path) -> None:
+    readers = Readers()
+    put(tmp_path / "one" / "a.gguf")
+    gone = put(tmp_path / "two" / "b.gguf")
+    shelf = Library(Config(model_dirs=(str(tmp_path),)), recognise=readers)
+    kept = shelf.resolve("one/a")
+    readers.read.clear()
+    gone.unlink()
+    put(tmp_path / "three" / "c.gguf")
+    shelf.refresh()
+    assert names(shelf) == ["one/a", "three/c"]
+    assert shelf.resolve("one/a") is kept
+    assert readers.read == ["c.gguf"]
+
+
+def test_a_file_that_grows_while_it_is_downloaded_is_seen_when_it_is_whole(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.gguf", "broken")
+    shelf = library(tmp_path)
+    assert names(shelf) == []
+    path.write_text("whole at last")
+    shelf.refresh()
+    assert names(shelf) == ["a"]
+
+
+# ---------------------------------------------------------------------------------- config
+
+
+def test_a_configured_model_has_what_its_entry_says(tmp_path: Path) -> None:
+    template = put(tmp_path / "chat.jinja", "{{ messages }}")
+    model = ModelConfig(
+        name="small",
+        path=str(put(tmp_path / "a.gguf")),
+        options={"context_length": 32},
+        aliases=("tiny",),
+        pinned=True,
+        ttl=5.0,
+        sampling={"temperature": 0.5},
+        format="qwen3",
+        template=str(template),
+    )
+    entry = library(models=(model,)).resolve("tiny")
+    assert (entry.name, entry.pinned, entry.ttl, entry.format) == ("small", True, 5.0, "qwen3")
+    assert entry.options == ScriptedOptions(context_length=32)
+    assert entry.template == "{{ messages }}"
+    assert entry.sampling.named == {"temperature"}
+    assert entry.sampling.values.temperature == 0.5
+    assert entry.created > 0
+
+
+def test_what_an_entry_does_not_say_the_engine_and_the_defaults_say(tmp_path: Path) -> None:
+    config = Config(
+        models=(ModelConfig(name="a", path=str(put(tmp_path / "a.gguf"))),),
+        engines=EnginesConfig(scripted=ScriptedOptions(max_concurrent=3)),
+        swap=SwapConfig(ttl=60.0),
+    )
+    entry = Library(config, recognise=Readers()).resolve("a")
+    assert entry.options.max_concurrent == 3
+    assert entry.ttl == 60.0
+
+
+def test_a_model_of_the_config_is_not_listed_again_for_its_folder(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.gguf")
+    put(tmp_path / "b.gguf")
+    shelf = library(tmp_path, models=(ModelConfig(name="mine", path=str(path)),))
+    assert names(shelf) == ["mine", "b"]
+
+
+def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
+    put(tmp_path / "root" / "a.gguf")
+    other = put(tmp_path / "elsewhere" / "other.gguf")
+    shelf = library(tmp_path / "root", models=(ModelConfig(name="a", path=str(other)),))
+    assert shelf.resolve("a").files.path == other
+
+
+def test_unusable_files_are_told_and_may_become_usable(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.gguf", "broken")
+    shelf = library(models=(ModelConfig(name="a", path=str(path)),))
+    (problem,) = shelf.unusable()
+    assert problem.reason == "a.gguf is broken"
+    with pytest.raises(ModelUnavailable, match=r"a\.gguf is broken"):
+        shelf.resolve("a")
+    path.write_text("repaired by now")
+    shelf.refresh()
+    assert shelf.unusable() == ()
+    assert shelf.resolve("a").name == "a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"options": {"contextlength": 1}}, "context_length"),
+        ({"sampling": {"temprature": 1}}, "temperature"),
+        ({"template": "/nowhere/chat.jinja"}, "template"),
+    ],
+)
+def test_mistakes_of_an_entry_stop_the_start(
+    tmp_path: Path, settings: dict[str, object], named: str
+) -> None:
+    entry = {"name": "a", "path": str(put(tmp_path / "a.gguf")), **settings}
+    with pytest.raises(ConfigError, match=named):
+        library(models=(msgspec.convert(entry, type=ModelConfig),))
+
+
+# ---------------------------------------------------------------------------------- the default
+
+
+@pytest.mark.parametrize("name", ["", "default"])
+def test_the_default_is_what_the_config_says_else_its_first_model_else_the_first_by_name(
+    tmp_path: Path, name: str
+) -> None:
+    for file in "zba":
+        put(tmp_path / f"{file}.gguf")
+    models = (ModelConfig(name="mine", path=str(tmp_path / "z.gguf")),)
+    assert library(tmp_path, models=models, default_model="b").resolve(name).name == "b"
+    assert library(tmp_path, models=models).resolve(name).name == "mine"
+    assert library(tmp_path).resolve(name).name == "a"
+    with pytest.raises(ModelNotFound, match="no model here yet"):
+        library().resolve(name)
+
+
+def test_a_default_that_is_not_there_is_not_answered_by_another(tmp_path: Path) -> None:
+    put(tmp_path / "a.gguf")
+    with pytest.raises(ModelNotFound, match="'b'"):
+        library(tmp_path, default_model="b").resolve("")
+
+
+def test_a_model_may_really_be_called_default(tmp_path: Path) -> None:
+    put(tmp_path / "default.gguf")
+    put(tmp_path / "a.gguf")
+    assert library(tmp_path).resolve("default").name == "default"

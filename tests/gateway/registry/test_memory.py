@@ -1,0 +1,102 @@
+"""The arithmetic of memory, as it is told and as it is corrected."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.catalog import MemoryNeed
+from config.engines import (
+    EngineOptions,
+    ExLlamaV2Options,
+    LlamaCppOptions,
+    ScriptedOptions,
+    TransformersOptions,
+)
+from gateway.registry.memory import GIB, arithmetic, corrected, placement, shares
+from gateway.registry.orders import Evicted
+
+needs = st.builds(
+    MemoryNeed,
+    weights=st.integers(0, 10**12),
+    cache=st.integers(0, 10**12),
+    engine=st.integers(0, 10**12),
+)
+
+
+def need(weights: float, cache: float, engine: float, unit: int = GIB) -> MemoryNeed:
+    return MemoryNeed(
+        weights=int(weights * unit), cache=int(cache * unit), engine=int(engine * unit)
+    )
+
+
+def test_the_sentence() -> None:
+    told = arithmetic(need(4.4, 0.6, 0.1), int(3.2 * GIB), [Evicted("qwen3-8b", 212.4)])
+    assert told == (
+        "needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; "
+        "evicting qwen3-8b, idle for 212 s"
+    )
+
+
+def test_the_sentence_says_when_the_need_was_measured() -> None:
+    told = arithmetic(need(4.4, 0.6, 0.1), 8 * GIB, measured=True)
+    assert told == "needs 5.1 GiB (measured): weights 4.4, cache 0.6, engine 0.1; free 8.0"
+
+
+def test_small_models_are_told_in_mebibytes() -> None:
+    told = arithmetic(need(1.6, 12, 90, unit=2**20), 8 * GIB)
+    assert told == "needs 103.6 MiB: weights 1.6, cache 12.0, engine 90.0; free 8192.0"
+
+
+@given(needs, st.integers(0, 10**13))
+def test_a_measurement_is_the_new_total_unless_it_is_far_too_small(
+    estimate: MemoryNeed, measured: int
+) -> None:
+    total = corrected(estimate, measured).total
+    assert total == max(measured, int(estimate.total * 0.75))
+
+
+@given(needs, st.integers(0, 10**13))
+def test_no_part_of_a_corrected_need_is_negative(estimate: MemoryNeed, measured: int) -> None:
+    part = corrected(estimate, measured)
+    assert min(part.weights, part.cache, part.engine) >= 0
+
+
+def test_without_a_measurement_the_estimate_stands() -> None:
+    assert corrected(need(4, 1, 1), None) == need(4, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "expected"),
+    [
+        (ScriptedOptions(), ["cpu", "cuda:0"], {"cpu": 1.0}),
+        (LlamaCppOptions(), ["cpu"], {"cpu": 1.0}),
+        (LlamaCppOptions(gpu_layers=0), ["cpu", "cuda:0"], {"cpu": 1.0}),
+        (LlamaCppOptions(), ["cpu", "cuda:0", "cuda:1"], {"cuda:0": 1.0}),
+        (LlamaCppOptions(main_gpu=1), ["cpu", "cuda:0", "cuda:1"], {"cuda:1": 1.0}),
+        (
+            LlamaCppOptions(tensor_split=(3, 1)),
+            ["cpu", "cuda:0", "cuda:1"],
+            {"cuda:0": 0.75, "cuda:1": 0.25},
+        ),
+        (TransformersOptions(device="cpu"), ["cpu", "cuda:0"], {"cpu": 1.0}),
+        (TransformersOptions(device="cuda:1"), ["cpu", "cuda:0", "cuda:1"], {"cuda:1": 1.0}),
+        (TransformersOptions(), ["cpu", "cuda:0"], {"cuda:0": 1.0}),
+        (TransformersOptions(), ["cpu"], {"cpu": 1.0}),
+        (
+            ExLlamaV2Options(gpu_split=(20, 20)),
+            ["cpu", "cuda:0", "cuda:1"],
+            {"cuda:0": 0.5, "cuda:1": 0.5},
+        ),
+    ],
+)
+def test_options_tell_where_a_model_lies(
+    options: EngineOptions, devices: list[str], expected: dict[str, float]
+) -> None:
+    assert placement(options, devices) == expected
+
+
+def test_shares_are_bytes_per_device() -> None:
+    assert shares(MemoryNeed(weights=80, cache=20, engine=0), {"cuda:0": 0.75, "cuda:1": 0.25}) == {
+        "cuda:0": 75,
+        "cuda:1": 25,
+    }

@@ -1,0 +1,227 @@
+"""The scheduler's decisions one by one: who is served, who drains, who goes, who must wait."""
+
+from config.settings import SwapConfig
+from gateway.registry.orders import Evicted, Grant, Load, Model, Refuse, Unload
+from tests.gateway.registry.world import World
+
+RULES = SwapConfig(max_wait=120.0, min_stay=5.0)
+
+
+def named(name: str, size: int = 60, load: float = 10.0, slots: int = 8) -> Model:
+    return Model(name=name, need={"cpu": size}, load_seconds=load, slots=slots)
+
+
+def world(*models: Model, rules: SwapConfig = RULES) -> World:
+    return World({"cpu": 100}, rules, models)
+
+
+def resident(place: World, name: str) -> None:
+    """Loaded long ago, used by nobody."""
+    place.request(name)
+    place.finish_load(name)
+    place.release(max(place.using))
+    place.advance(1000.0)
+
+
+def test_a_resident_model_is_granted_at_once() -> None:
+    place = world(named("a"))
+    assert place.request("a") == [Load("a", {"cpu": 100})]
+    assert place.finish_load("a") == [Grant(1)]
+    assert place.request("a") == [Grant(2)]
+
+
+def test_an_idle_model_goes_for_the_first_who_asks() -> None:
+    place = world(named("a"), named("b"))
+    resident(place, "a")
+    assert place.request("b") == [Unload("a", "room")]
+    evicted = (Evicted("a", 1000.0),)
+    assert place.finish_unload("a") == [Load("b", {"cpu": 100}, evicted)]
+
+
+def test_of_the_idle_the_one_goes_that_is_quick_to_load_or_long_unused() -> None:
+    quick_then_slow = world(named("slow", 40, 60.0), named("quick", 40, 1.0), named("new", 40))
+    resident(quick_then_slow, "slow")
+    resident(quick_then_slow, "quick")
+    assert quick_then_slow.request("new") == [Unload("quick", "room")]
+    old_then_new = world(named("old", 40), named("fresh", 40), named("new", 40))
+    resident(old_then_new, "old")
+    resident(old_then_new, "fresh")
+    assert old_then_new.request("new") == [Unload("old", "room")]
+
+
+def test_no_more_goes_than_must() -> None:
+    place = world(named("small", 20), named("large", 70), named("new", 75))
+    resident(place, "small")
+    resident(place, "large")
+    assert place.request("new") == [Unload("large", "room")]
+
+
+def test_nothing_goes_for_a_model_that_fits_beside() -> None:
+    place = world(named("a", 40), named("b", 60))
+    resident(place, "a")
+    assert place.request("b") == [Load("b", {"cpu": 60})]
+
+
+def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> None:
+    """One client waits three load times long (30 s); three clients together need ten seconds each."""
+    for crowd, patience in ((1, 30.0), (3, 10.0)):
+        place = world(named("a"), named("b"))
+        resident(place, "a")
+        place.request("a")
+        for _ in range(crowd):
+            place.request("b")
+        place.advance(patience - 0.1)
+        assert place.request("a")[-1] == Grant(max(place.using))
+        place.advance(0.2)
+        assert place.scheduler.phase("a") == "draining"
+        assert place.request("a") == []
+
+
+def test_a_drained_model_goes_with_its_last_answer() -> None:
+    place = world(named("a"), named("b"))
+    resident(place, "a")
+    place.request("a")
+    place.request("a")
+    place.request("b")
+    place.advance(200.0)
+    assert place.release(2) == []
+    assert place.release(3) == [Unload("a", "room")]
+
+
+def test_a_model_just_loaded_serves_for_its_quantum_though_others_waited_longer() -> None:
+    place = world(named("a", load=4.0), named("b"))
+    place.request("a")
+    place.request("b")
+    place.advance(500.0)
+    place.finish_load("a")
+    place.advance(11.9)
+    assert place.request("a")[-1] == Grant(3)
+    place.advance(0.2)
+    assert place.request("a") == []
+
+
+def test_a_model_stays_until_those_who_waited_for_it_are_served() -> None:
+    """One slot, four answers of ten seconds, and another model wanted: still one swap."""
+    place = world(named("a", load=1.0, slots=1), named("b", load=1.0))
+    for _ in range(4):
+        place.request("a")
+        place.request("b")
+    place.finish_load("a")
+    for following in (3, 5, 7):
+        place.advance(10.0)
+        assert place.release(*place.using) == [Grant(following)]
+    place.advance(10.0)
+    assert place.release(*place.using) == [Unload("a", "room")]
+
+
+def test_an_idle_model_just_loaded_stays_for_a_moment() -> None:
+    """At most `min_stay`, and not longer than its load took."""
+    for load, linger in ((10.0, 5.0), (2.0, 2.0)):
+        place = world(named("a", load=load), named("b"))
+        place.request("a")
+        place.finish_load("a")
+        place.release(1)
+        assert place.request("b") == []
+        assert place.advance(linger - 0.1) == []
+        assert place.advance(0.2) == [Unload("a", "room")]
+
+
+def test_a_model_drains_no_longer_when_nobody_waits_for_the_other_any_more() -> None:
+    place = world(named("a"), named("b"))
+    resident(place, "a")
+    place.request("a")
+    place.request("b")
+    place.advance(200.0)
+    place.request("a")
+    assert place.cancel(3) == [Grant(4)]
+    assert place.scheduler.phase("a") == "loaded"
+
+
+def test_a_model_that_falls_idle_steps_in_for_one_that_still_drains() -> None:
+    place = world(named("a", 50), named("b", 50), named("c", 50))
+    for name in "ab":
+        resident(place, name)
+    first, second = (place.request(name)[0] for name in "ab")
+    assert (first, second) == (Grant(3), Grant(4))
+    place.request("c")
+    place.advance(200.0)
+    drained = next(name for name in "ab" if place.scheduler.phase(name) == "draining")
+    other = "b" if drained == "a" else "a"
+    (user,) = place.users(other)
+    assert place.release(user) == [Unload(other, "room")]
+    assert place.scheduler.phase(drained) == "loaded"
+
+
+def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
+    place = world(named("a", 60), named("large", 90), named("small", 40))
+    resident(place, "a")
+    place.request("a")
+    place.request("large")
+    place.advance(200.0)
+    assert place.request("small") == []
+    assert place.release(2) == [Unload("a", "room")]
+    assert place.finish_unload("a")[0].model == "large"  # type: ignore[union-attr]
+
+
+def test_what_most_wait_for_is_loaded_first() -> None:
+    place = world(named("a"), named("b"), named("c"))
+    resident(place, "a")
+    place.request("a")
+    place.request("b")
+    for _ in range(5):
+        place.request("c")
+    place.release(2)
+    assert place.finish_unload("a") == [Load("c", {"cpu": 100}, (Evicted("a", 0.0),))]
+
+
+def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
+    place = world(named("a"), named("b"), named("c"), named("d"))
+    resident(place, "a")
+    place.request("a")
+    place.request("d", holds=False)  # this swap has begun
+    place.request("b")
+    place.advance(130.0)
+    for _ in range(5):
+        place.request("c")
+    place.release(2)
+    place.finish_unload("a")
+    place.advance(0.0)
+    place.finish_load("d")
+    orders = place.advance(10.0)
+    assert orders == [Unload("d", "room")]
+    assert isinstance(load := place.finish_unload("d")[0], Load)
+    assert load.model == "b"
+
+
+def test_devices_do_not_wait_for_each_other() -> None:
+    card = Model(name="card", need={"cuda:0": 5}, load_seconds=1.0, slots=1)
+    place = World({"cpu": 100, "cuda:0": 10}, RULES, [named("a"), named("b"), card])
+    resident(place, "a")
+    place.request("a")
+    place.request("b")
+    place.advance(500.0)
+    assert place.request("card") == [Load("card", {"cuda:0": 10})]
+
+
+def test_the_refused_learn_when_to_come_again() -> None:
+    place = world(named("a"), rules=SwapConfig(max_waiting=1))
+    place.request("a")
+    (order,) = place.request("a")
+    assert isinstance(order, Refuse)
+    assert (order.why, order.retry_after) == ("queue_full", 1.0)
+
+
+def test_a_thrash_of_two_hundred_is_one_swap() -> None:
+    place = world(named("a", load=5.0), named("b", load=5.0))
+    for _ in range(100):
+        place.request("a")
+        place.request("b")
+    while place.waiting or place.using:
+        if place.loading:
+            place.finish_load(*place.loading)
+        elif place.leaving:
+            place.finish_unload(*place.leaving)
+        else:
+            place.advance(1.0)
+            place.release(min(place.using))
+    assert place.loads == 2
