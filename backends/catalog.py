@@ -88,14 +88,16 @@ class Backend(msgspec.Struct, frozen=True):
         return cast(ContainerModule, import_module(f"backends.{self.name}.container"))
 
 
-# The order is the order of recognition: the more particular format first.
+# The order is the order of recognition: the first that reads a model gets it, unless another one
+# is named. exllamav2 reads plain safetensors too, so it comes after transformers, which leaves it
+# EXL2.
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
     for backend in (
         Backend("scripted", ScriptedOptions),
         Backend("llamacpp", LlamaCppOptions),
-        Backend("exllamav2", ExLlamaV2Options),
         Backend("transformers", TransformersOptions),
+        Backend("exllamav2", ExLlamaV2Options),
     )
 }
 

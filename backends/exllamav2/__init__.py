@@ -1,0 +1,1 @@
+"""exllamav2 in the process: EXL2 (and plain safetensors) folders on CUDA."""

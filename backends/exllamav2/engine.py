@@ -1,0 +1,159 @@
+"""The engine the driver steps: exllamav2's dynamic generator, one `iterate` at a time.
+
+One `iterate` may draw several tokens of a job (guesses that came true, tokens held back with half a
+character). The driver gets one of each job per step, so that it can stop or force after any of
+them; the generator goes on when all are handed over.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from backends.driver import Accounting, Token
+from backends.errors import PromptTooLong
+from backends.exllamav2 import results
+from backends.exllamav2.library import while_generating
+from backends.exllamav2.loading import Loaded
+from backends.exllamav2.logprobs import Witness
+from backends.exllamav2.running import STRETCH, Running
+from backends.exllamav2.sampling import settings
+from backends.protocol import Generation, ModelInfo
+
+
+class ExLlamaV2Engine:
+    """See `backends.driver.Engine`. Owns the models it was given."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._running: dict[int, Running] = {}
+        self._trouble: Exception | None = None  # met where the driver expects none
+        self._ends = sorted(loaded.vocabulary.ends)
+        self.info: ModelInfo = loaded.info
+        self.tokenize = loaded.vocabulary.tokenize
+        self.detokenize = loaded.vocabulary.detokenize
+        self.piece = loaded.vocabulary.piece
+        self.ends = loaded.vocabulary.ends.__contains__
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def admit(self, key: int, job: Generation) -> None:
+        try:
+            running = self._prepared(key, job)
+            self._begin(running)
+        except Exception as error:  # noqa: BLE001 - the driver knows only our errors
+            failure = while_generating(error)
+        else:
+            self._running[key] = running
+            return
+        raise failure
+
+    def _prepared(self, key: int, job: Generation) -> Running:
+        """Raises InvalidJob, and PromptTooLong once pictures are counted."""
+        loaded = self._loaded
+        running = Running(
+            key, job, list(job.prompt), settings(job, loaded.library, loaded.vocabulary)
+        )
+        if job.images:
+            assert loaded.pictures is not None  # else the driver refuses pictures
+            with torch.inference_mode():
+                seen = loaded.pictures.see(job)
+            running.prompt, running.embeddings = seen.prompt, seen.embeddings
+        room = self.info.context_length - len(running.prompt)
+        if room <= 0:
+            raise PromptTooLong(len(running.prompt), self.info.context_length)
+        running.limit = min(job.max_tokens or room, room)
+        return running
+
+    def _begin(self, running: Running) -> None:
+        """A job that goes on where `running` stands, unless it has written all that it may."""
+        if running.left <= 0:
+            running.end(self._ends[0])
+            return
+        made = self._job(running)
+        count = running.job.logprobs
+        witness = Witness(made, count, self._loaded.vocabulary) if count is not None else None
+        running.begin(made, witness)
+        self._loaded.generator.enqueue(made)
+
+    def _job(self, running: Running) -> Any:
+        asked = running.job
+        banned = list(asked.sampling.banned_strings)
+        # A ban must see what was said before, and without pages there is nothing to share.
+        whole = banned or not self._loaded.paged
+        new = running.left if whole else min(running.left, STRETCH)
+        return self._loaded.library.job(
+            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
+            max_new_tokens=new + self._loaded.plan.drafted,  # it stops that much earlier
+            min_new_tokens=max(0, asked.min_tokens - len(running.written)),
+            gen_settings=running.settings,
+            seed=asked.sampling.seed,
+            stop_conditions=self._ends,
+            decode_special_tokens=True,
+            identifier=running.key,
+            banned_strings=banned,
+            embeddings=running.embeddings,
+        )
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        running = self._running[key]
+        self._cancel(running)
+        running.force(tokens)
+        try:
+            self._begin(running)
+        except Exception as error:  # noqa: BLE001 - told by the next step
+            self._trouble = error
+
+    def release(self, key: int) -> Accounting:
+        running = self._running.pop(key)
+        self._cancel(running)
+        return running.cost(self._loaded.generator.page_size)
+
+    def _cancel(self, running: Running) -> None:
+        if running.current is None:
+            return
+        try:
+            self._loaded.generator.cancel(running.current)
+        except Exception as error:  # noqa: BLE001 - told by the next step
+            self._trouble = error
+        running.current = running.witness = None
+
+    def recover(self) -> None:
+        """A generator whose step failed may have lost track of its pages: a new one is made."""
+        self._running.clear()
+        self._trouble = None
+        self._loaded.renew()
+
+    def close(self) -> None:
+        self._running.clear()
+        self._loaded.free()
+
+    # -- a step ----------------------------------------------------------------------------------
+
+    def step(self) -> Sequence[Token]:
+        try:
+            if not any(running.ready for running in self._running.values()):
+                self._iterate()
+            return [running.hand_over() for running in self._running.values() if running.ready]
+        except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
+            failure = while_generating(error)
+        # Out here the error is gone, and with it the frames that held tensors.
+        raise failure
+
+    def _iterate(self) -> None:
+        if self._trouble is not None:
+            raise self._trouble
+        for result in self._loaded.generator.iterate():
+            running = self._running.get(result["identifier"])
+            if result["stage"] == "streaming" and running is not None:
+                self._take(running, result)
+
+    def _take(self, running: Running, result: results.Result) -> None:
+        drawn = results.read(result)
+        running.write(drawn.tokens)
+        if drawn.in_vain and running.witness is not None:
+            running.witness.take_back(drawn.in_vain)
+        if result["eos"]:
+            running.current = running.witness = None
+        if drawn.at_limit:
+            self._begin(running)

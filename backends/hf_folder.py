@@ -1,0 +1,122 @@
+"""Hugging Face folders on disk: what their JSON files say about a model. For every backend that
+reads such folders.
+
+Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
+weight files. It does not know which backend can run what it finds.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backends.errors import LoadFailed, UnsupportedModel
+
+Fields = Mapping[str, Any]
+
+GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
+PICKLES = ("*.bin", "*.pt", "*.pth")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file. Raises LoadFailed when it holds anything else."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadFailed(f"{path} can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise LoadFailed(f"{path} holds no JSON object")
+    return content
+
+
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """As `read_json`; nothing where there is no such file."""
+    return read_json(path) if path.is_file() else {}
+
+
+def architecture(config: Fields) -> str | None:
+    """The model type ("llama"), if the class that `config` names writes text."""
+    names = config.get("architectures") or ()
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not any(name.endswith(GENERATES) for name in names):
+        return None
+    return kind
+
+
+def quantization(config: Fields) -> str | None:
+    """How the weights are quantized ("exl2"), if they are."""
+    method = (config.get("quantization_config") or {}).get("quant_method")
+    return method if isinstance(method, str) else None
+
+
+def text_config(config: Fields) -> Fields:
+    """The language model's part, which a model of several modalities nests."""
+    for name in ("text_config", "llm_config", "language_config"):
+        if isinstance(nested := config.get(name), dict):
+            return nested
+    return config
+
+
+def weights(folder: Path) -> Sequence[Path]:
+    """The safetensors files, by the index where there is one (others are another model's).
+
+    Raises LoadFailed when some are missing, UnsupportedModel when there are only pickles.
+    """
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return _unindexed(folder)
+    names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise LoadFailed(f"{folder} lacks {', '.join(missing)}")
+    return [folder / name for name in names]
+
+
+def _unindexed(folder: Path) -> Sequence[Path]:
+    single = folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if files or not any(next(folder.glob(pattern), None) for pattern in PICKLES):
+        return files
+    raise UnsupportedModel(
+        f"{folder} has its weights only as pickled files (.bin), which can run code when "
+        "they are opened; convert them to safetensors"
+    )
+
+
+def context_length(text: Fields) -> int:
+    """Tokens the model was trained for."""
+    return _first(text, LENGTHS, UNKNOWN_LENGTH)
+
+
+def cache_bytes(text: Fields) -> int:
+    """Keys and values of one token over all layers, at 16 bits each."""
+    layers = _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    heads = _first(text, ("num_attention_heads", "n_head", "n_heads"), 1)
+    kv_heads = _first(text, ("num_key_value_heads", "num_kv_heads"), heads)
+    width = _first(text, ("hidden_size", "n_embd", "d_model"), 0) // heads
+    return layers * kv_heads * _first(text, ("head_dim",), width) * 2 * 2
+
+
+def _first(config: Fields, names: Sequence[str], default: int) -> int:
+    return next((int(config[name]) for name in names if config.get(name)), default)
+
+
+def chat_template(folder: Path) -> str | None:
+    """From the first place that has one, in the order in which Hugging Face's tokenizers look."""
+    if (path := folder / "chat_template.jinja").is_file():
+        return path.read_text(encoding="utf-8")
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found = _default_template(read_json_if_there(folder / name).get("chat_template"))
+        if found:
+            return found
+    return None
+
+
+def _default_template(template: object) -> str | None:
+    """A template, or the one called "default" of several: `[{"name": …, "template": …}]`."""
+    if isinstance(template, str):
+        return template
+    if not isinstance(template, list):
+        return None
+    return {entry.get("name"): entry.get("template") for entry in template}.get("default")
