@@ -29,9 +29,17 @@ def listing(endpoint: str | None, order: Order) -> Listing:
         raise NotFound(f"the hub has no {order.repository}: {error}", param="repo_id") from error
     except Exception as error:  # of whichever HTTP library huggingface_hub uses
         raise ModelUnavailable(f"the hub can't be asked: {error}") from error
+
+    def url(name: str) -> str:
+        return str(
+            huggingface_hub.hf_hub_url(
+                order.repository, name, revision=info.sha, endpoint=endpoint
+            )
+        )
+
     wanted = (one for one in info.siblings if order.wants(one.rfilename))
     files = tuple(
-        _file(api, order, info.sha, one) for one in wanted if not _is_hidden(one.rfilename)
+        _file(one, url(one.rfilename)) for one in wanted if not _is_hidden(one.rfilename)
     )
     if not files:
         text = f"include and exclude leave nothing of {order.repository}"
@@ -45,7 +53,6 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") and part != ".." for part in name.split("/"))
 
 
-def _file(api: Any, order: Order, commit: str, sibling: Any) -> RemoteFile:
-    url = api.hf_hub_url(order.repository, sibling.rfilename, revision=commit)
+def _file(sibling: Any, url: str) -> RemoteFile:
     checksum = sibling.lfs.sha256 if sibling.lfs is not None else None
     return RemoteFile(sibling.rfilename, sibling.size or 0, url, checksum)

@@ -1,0 +1,100 @@
+"""Downloads and deletion over HTTP: who may, how it is told, and that the new model can be used."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from config.settings import HubConfig, KeyConfig
+from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.test_management import ADMIN, USER, events
+from tests.gateway.hub.standin import standin
+
+pytestmark = pytest.mark.anyio
+
+SCRIPT = b'{"lines": [{"say": "Fetched."}]}'
+NAME = "small/talk.script.json"
+
+
+@pytest.fixture
+async def fetching(tmp_path: Path) -> AsyncIterator[Running]:
+    keys = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
+    async with standin({"talk.script.json": SCRIPT}) as stand:
+        folder = str(tmp_path / "models")
+        settings = msgspec.structs.replace(
+            config(tmp_path, keys=keys),
+            model_dirs=(folder,),
+            hub=HubConfig(endpoint=stand.url, deletion=True),
+        )
+        async with serving(settings, tmp_path) as running:
+            yield running
+
+
+async def test_a_download_is_told_and_its_model_answers(fetching: Running) -> None:
+    headers = {**ADMIN, "accept": "text/event-stream"}
+    answer = await fetching.client.post(
+        "/v1/download", json={"repo_id": "org/small"}, headers=headers
+    )
+    told = events(answer.text)
+    assert told[-1]["status"] == "finished"
+    assert told[-1]["done"] == told[-1]["total"] == len(SCRIPT)
+    assert told[-1]["download_path"].endswith("models/small")
+    body = {"model": NAME, "prompt": "Hi"}
+    said = await fetching.client.post("/v1/completions", json=body, headers=USER)
+    assert said.json()["choices"][0]["text"] == "Fetched."
+
+
+async def test_who_reads_only_the_status_gets_one_answer_at_the_end(fetching: Running) -> None:
+    answer = await fetching.client.post(
+        "/v1/download", json={"repo_id": "org/small", "folder_name": "x/y"}, headers=ADMIN
+    )
+    assert answer.status_code == 200
+    assert answer.json()["download_path"].endswith("models/x/y")
+    again = await fetching.client.post(
+        "/v1/download", json={"repo_id": "org/small", "folder_name": "x/y"}, headers=ADMIN
+    )
+    assert again.status_code == 400
+    assert "there already" in again.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"repo_id": "org/small", "folder_name": "../x"}, 400),
+        ({"repo_id": "org/small", "repo_type": "lora"}, 400),
+        ({"repo_id": "org/none"}, 404),
+    ],
+)
+async def test_bad_orders_are_refused_before_anything_is_told(
+    body: dict[str, str], status: int, fetching: Running
+) -> None:
+    headers = {**ADMIN, "accept": "text/event-stream"}
+    answer = await fetching.client.post("/v1/download", json=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["detail"]
+
+
+async def test_users_neither_fetch_nor_delete(fetching: Running) -> None:
+    body = {"repo_id": "org/small", "model": "org/small"}
+    for method, path in (
+        ("POST", "/v1/download"),
+        ("POST", "/models"),
+        ("DELETE", "/models?model=scripted"),
+    ):
+        answer = await fetching.client.request(method, path, json=body, headers=USER)
+        assert answer.status_code == 403
+
+
+async def test_open_webui_fetches_and_deletes(fetching: Running, tmp_path: Path) -> None:
+    fetched = await fetching.client.post("/models", json={"model": "org/small"}, headers=ADMIN)
+    assert fetched.json() == {"success": True}
+    await fetching.registry.load(NAME)
+    deleted = await fetching.client.delete("/models", params={"model": NAME}, headers=ADMIN)
+    assert deleted.json() == {"success": True}
+    assert not (tmp_path / "models" / NAME).exists()
+    gone = await fetching.client.delete("/models", params={"model": NAME}, headers=ADMIN)
+    assert gone.status_code == 404
+    elsewhere = await fetching.client.delete("/models?model=scripted", headers=ADMIN)
+    assert elsewhere.status_code == 403

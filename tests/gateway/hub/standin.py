@@ -1,0 +1,93 @@
+"""A stand-in for the hub on a real socket: one repository, and a log of what was asked for."""
+
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+from anyio.abc import SocketAttribute, SocketStream
+
+COMMIT = "a" * 40
+
+
+class StandIn:
+    """Serves `files` of `org/small`. A file in `cut` is sent up to so many bytes, then nothing comes."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files = files
+        self.cut: dict[str, int] = {}
+        self.sent_cut = anyio.Event()
+        self.checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        self.asked: list[str] = []  # path, and the range asked for
+        self.tokens: list[str] = []
+        self.url = ""
+
+    async def serve(self, stream: SocketStream) -> None:
+        async with stream:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                try:
+                    head += await stream.receive()
+                except anyio.EndOfStream:
+                    return
+            method, path, _ = head.decode().split(" ", 2)
+            fields = {
+                name.lower(): value
+                for name, value in re.findall(r"(?m)^([\w-]+): (.*?)\r$", head.decode())
+            }
+            self.tokens.append(fields.get("authorization", ""))
+            self.asked.append(f"{method} {path} {fields.get('range', '')}".strip())
+            if path.startswith("/api/models/org/small"):
+                await self._send(stream, "200 OK", msgspec.json.encode(self._listing()))
+            elif path.startswith(prefix := f"/org/small/resolve/{COMMIT}/"):
+                await self._file(stream, path.removeprefix(prefix), fields.get("range"))
+            else:
+                missing = "x-error-code: RepoNotFound\r\n"
+                await self._send(stream, "404 Not Found", b'{"error": "no"}', missing)
+
+    def _listing(self) -> dict[str, object]:
+        siblings = [
+            {
+                "rfilename": name,
+                "size": len(data),
+                "lfs": {"sha256": self.checksums[name], "size": len(data), "pointerSize": 1},
+            }
+            for name, data in self.files.items()
+        ]
+        return {"id": "org/small", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+
+    async def _file(self, stream: SocketStream, name: str, span: str | None) -> None:
+        data, status, more = self.files[name], "200 OK", ""
+        if span is not None:
+            start = int(span.removeprefix("bytes=").removesuffix("-"))
+            more = f"content-range: bytes {start}-{len(data) - 1}/{len(data)}\r\n"
+            data, status = data[start:], "206 Partial Content"
+        if name not in self.cut:
+            await self._send(stream, status, data, more)
+            return
+        await stream.send(self._head(status, len(data), more) + data[: self.cut[name]])
+        self.sent_cut.set()
+        await anyio.sleep_forever()
+
+    async def _send(self, stream: SocketStream, status: str, data: bytes, more: str = "") -> None:
+        await stream.send(self._head(status, len(data), more) + data)
+
+    def _head(self, status: str, length: int, more: str) -> bytes:
+        return (
+            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
+            f"content-length: {length}\r\nconnection: close\r\n{more}\r\n"
+        ).encode()
+
+
+@asynccontextmanager
+async def standin(files: dict[str, bytes]) -> AsyncIterator[StandIn]:
+    """The stand-in listens in the context."""
+    hub = StandIn(files)
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    hub.url = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, hub.serve)
+        yield hub
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,165 @@
+"""Downloads from a stand-in hub: whole or not there, checked, and never begun twice from nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from config.settings import Config, HubConfig
+from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
+from gateway.hub import CachedFiles, Hub, Order, Step
+from tests.gateway.hub.standin import StandIn, standin
+
+pytestmark = pytest.mark.anyio
+
+BIG = bytes(range(256)) * 20_000
+FILES = {"config.json": b"{}", "sub/model.bin": BIG, ".gitattributes": b"x"}
+SMALL = Order(repository="org/small")
+
+
+def hub(stand: StandIn | None, folder: Path, *, deletion: bool = False) -> Hub:
+    endpoint = stand.url if stand else "http://127.0.0.1:9"
+    return Hub(
+        Config(
+            hub=HubConfig(
+                endpoint=endpoint,
+                folder=str(folder / "models"),
+                cache=str(folder / "cache"),
+                deletion=deletion,
+            )
+        )
+    )
+
+
+def ignore(_step: Step) -> None:
+    pass
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[StandIn]:
+    async with standin(dict(FILES)) as running:
+        yield running
+
+
+async def test_a_repository_appears_whole_under_its_name(stand: StandIn, tmp_path: Path) -> None:
+    steps: list[Step] = []
+    path = await hub(stand, tmp_path).download(SMALL, steps.append)
+    assert path == tmp_path / "models" / "small"
+    assert (path / "config.json").read_bytes() == b"{}"
+    assert (path / "sub/model.bin").read_bytes() == BIG
+    assert not (path / ".gitattributes").exists()
+    assert not list(path.rglob("*.part"))
+    done = [step.done for step in steps]
+    assert done == sorted(done)
+    assert steps[-1].done == steps[-1].total == len(BIG) + 2
+
+
+async def test_patterns_choose_and_a_name_can_be_given(stand: StandIn, tmp_path: Path) -> None:
+    order = Order(repository="org/small", folder="other/name", include=("*.json",), token="secret")
+    path = await hub(stand, tmp_path).download(order, ignore)
+    assert path == tmp_path / "models" / "other" / "name"
+    assert [file.name for file in path.iterdir()] == ["config.json"]
+    assert set(stand.tokens) == {"Bearer secret"}
+    assert "secret" not in repr(order)
+    nothing = Order(repository="org/small", folder="x", exclude=("*",))
+    with pytest.raises(InvalidRequest, match="nothing"):
+        await hub(stand, tmp_path).download(nothing, ignore)
+
+
+async def test_who_leaves_stops_it_at_once_and_the_next_goes_on_there(
+    stand: StandIn, tmp_path: Path
+) -> None:
+    one = hub(stand, tmp_path)
+    stand.cut["sub/model.bin"] = 3_000_000
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.download, SMALL, ignore)
+        await stand.sent_cut.wait()
+        with anyio.fail_after(10):
+            while not any(path.stat().st_size for path in tmp_path.rglob("*.part")):
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    assert not (tmp_path / "models" / "small").exists()
+    (part,) = tmp_path.rglob("*.part")
+    had = part.stat().st_size
+    assert 0 < had <= 3_000_000
+    stand.cut.clear()
+    path = await one.download(SMALL, ignore)
+    assert (path / "sub/model.bin").read_bytes() == BIG
+    asked = f"GET /org/small/resolve/{'a' * 40}"
+    assert stand.asked[-1] == f"{asked}/sub/model.bin bytes={had}-"
+    assert stand.asked.count(f"{asked}/config.json") == 1
+
+
+async def test_a_file_with_a_wrong_checksum_is_thrown_away(stand: StandIn, tmp_path: Path) -> None:
+    stand.checksums["sub/model.bin"] = "0" * 64
+    with pytest.raises(ModelUnavailable, match="checksum"):
+        await hub(stand, tmp_path).download(SMALL, ignore)
+    assert not list(tmp_path.rglob("*model.bin*"))
+    assert not (tmp_path / "models" / "small").exists()
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/x", "a/../../x", "..", ".hidden", "a\\b", "C:x", "x\0"])
+async def test_names_dont_leave_the_folder(name: str, stand: StandIn, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await hub(stand, tmp_path).download(Order(repository="org/small", folder=name), ignore)
+    assert refused.value.param == "folder_name"
+    assert stand.asked == []
+
+
+async def test_a_link_out_of_the_folder_is_not_followed(stand: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "link").symlink_to("/tmp")
+    with pytest.raises(InvalidRequest):
+        await hub(stand, tmp_path).download(Order(repository="org/small", folder="link/x"), ignore)
+
+
+async def test_a_hub_that_names_files_elsewhere_is_not_obeyed(tmp_path: Path) -> None:
+    async with standin({"../../evil.txt": b"x"}) as stand:
+        with pytest.raises(InvalidRequest):
+            await hub(stand, tmp_path).download(SMALL, ignore)
+    assert not list(tmp_path.rglob("evil*"))
+
+
+async def test_a_folder_that_is_there_is_left_alone(stand: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match="there already"):
+        await hub(stand, tmp_path).download(SMALL, ignore)
+
+
+@pytest.mark.parametrize(
+    ("repository", "error"), [("org/none", NotFound), ("no such name!", InvalidRequest)]
+)
+async def test_what_the_hub_doesnt_have(
+    repository: str, error: type[GatewayError], stand: StandIn, tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        await hub(stand, tmp_path).download(Order(repository=repository, folder="x"), ignore)
+
+
+async def test_without_a_folder_nothing_is_downloaded() -> None:
+    with pytest.raises(InvalidRequest, match="hub.folder"):
+        await Hub(Config()).download(SMALL, ignore)
+
+
+async def test_deletion_must_be_allowed_and_stays_in_the_folder(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "models" / "a", tmp_path / "b"
+    inside.mkdir(parents=True)
+    outside.write_bytes(b"x")
+    with pytest.raises(Forbidden, match="hub.deletion"):
+        await hub(None, tmp_path).delete((inside,))
+    allowed = hub(None, tmp_path, deletion=True)
+    with pytest.raises(Forbidden, match="folder"):
+        await allowed.delete((inside, outside))
+    assert inside.exists()
+    await allowed.delete((inside,))
+    assert not inside.exists()
+
+
+async def test_the_cache_is_listed_with_sizes(tmp_path: Path) -> None:
+    assert await hub(None, tmp_path).cached() == ()
+    blobs = tmp_path / "cache" / "datasets--org--data" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "x").write_bytes(b"12345")
+    (blobs / "broken").symlink_to("nowhere")
+    assert await hub(None, tmp_path).cached() == (CachedFiles("org/data", "dataset", 5),)
