@@ -49,13 +49,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement. Times are seconds; a percentile of nothing is None."""
 
     tokens_per_second: float
-    ttft_p50: float | None
-    ttft_p99: float | None
-    gap_p50: float | None
-    gap_p99: float | None
-    answers: int  # begun in the window
-    errors: int  # refused
-    cut_off: int  # accepted, and ended before the tokens that were asked for
+    ttft_p50: float | None = None
+    ttft_p99: float | None = None
+    gap_p50: float | None = None
+    gap_p99: float | None = None
+    answers: int = 0  # begun in the window
+    errors: int = 0  # refused
+    cut_off: int = 0  # accepted, and ended before the tokens that were asked for
     driver_load: float = (
         0.0  # CPU seconds per second of the driver itself: near 1.0 it is the bottleneck
     )

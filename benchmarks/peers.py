@@ -18,6 +18,9 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(sys.prefix) / "peers"
+ROUNDHOUSE = (
+    "from gateway.cli import main; raise SystemExit(main())"  # this one, not an installed one
+)
 PATIENCE = 60.0  # seconds until a server must listen
 GRACE = 10.0  # seconds until a server that was told to stop must have stopped
 LOOK_AGAIN = 0.005  # seconds between two attempts to connect: the precision of `Running.started_in`
@@ -37,12 +40,9 @@ class DidNotStart(Exception):
 
 @contextlib.contextmanager
 def roundhouse(*arguments: str) -> Iterator[Running]:
-    """`roundhouse serve` with further arguments. Raises DidNotStart."""
+    """`roundhouse serve` of this checkout, with further arguments. Raises DidNotStart."""
     port = free_port()
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--port", str(port), *arguments]
-    installed = Path(sys.prefix) / "bin" / "roundhouse"
-    if installed.exists():
-        command[:3] = [str(installed)]
+    command = [sys.executable, "-c", ROUNDHOUSE, "serve", "--port", str(port), *arguments]
     with serving(command, port) as running:
         yield running
 
@@ -61,6 +61,7 @@ def llama_cpp_python(model: Path, context: int, *, interrupt: bool) -> Iterator[
         "--host": "127.0.0.1",
         "--port": str(port),
         "--n_ctx": str(context),
+        "--logits_all": "false",  # its default keeps all logits, which nobody asks for here
         "--verbose": "false",
         "--interrupt_requests": str(interrupt).lower(),
     }

@@ -34,7 +34,6 @@ ANSWER_TOKENS = 200
 TEMPERATURE = 0.8
 UNTRUNCATED = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 NEVER = -100.0  # the logit bias that bans a token
-THREADS = (1, 2)  # the raw loop is tried with each and its better one counts
 PATIENCE = 180.0  # seconds one measurement may take in all
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 
@@ -79,7 +78,7 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
         llama_cpp_python(plan.model, context, interrupt=False) as peer_in_line,
     ):
         yield {
-            report.RAW: lambda streams: _raw(plan, streams),
+            **{name: _raw(plan, threads) for threads, name in report.RAW.items()},
             report.OURS: _over_http(plan, ours, {"ignore_eos": True}),
             report.PEER: _over_http(plan, peer, no_end),
             report.PEER_IN_LINE: _over_http(plan, peer_in_line, no_end),
@@ -101,21 +100,13 @@ def _over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measu
     return measure
 
 
-def _raw(plan: Plan, streams: int) -> Figures:
-    speeds = [
-        run("benchmarks.raw_loop", _raw_load(plan, streams, threads), RawSpeed, PATIENCE)
-        for threads in THREADS
-    ]
-    return Figures(
-        tokens_per_second=max(speed.tokens_per_second for speed in speeds),
-        ttft_p50=None,
-        ttft_p99=None,
-        gap_p50=None,
-        gap_p99=None,
-        answers=0,
-        errors=0,
-        cut_off=0,
-    )
+def _raw(plan: Plan, threads: int) -> Measure:
+    def measure(streams: int) -> Figures:
+        load = _raw_load(plan, streams, threads)
+        speed = run("benchmarks.raw_loop", load, RawSpeed, PATIENCE)
+        return Figures(tokens_per_second=speed.tokens_per_second)
+
+    return measure
 
 
 def _raw_load(plan: Plan, streams: int, threads: int) -> RawLoad:

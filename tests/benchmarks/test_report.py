@@ -3,7 +3,7 @@ import msgspec
 from benchmarks.answers import Figures
 from benchmarks.conversation import Turn
 from benchmarks.footprint import Footprint
-from benchmarks.report import OURS, PEER, PEER_IN_LINE, RAW, row, table, targets
+from benchmarks.report import OURS, PEER, PEER_IN_LINE, RAW, raw_speed, row, table, targets
 
 FIGURES = Figures(
     tokens_per_second=700.0,
@@ -36,11 +36,11 @@ def test_a_row_shows_the_middle_and_adds_up_what_went_wrong() -> None:
 
 def test_a_candidate_without_waits_has_none() -> None:
     raw = msgspec.structs.replace(FIGURES, ttft_p50=None)
-    assert row(RAW, 1, [raw, raw]).middle.ttft_p50 is None
+    assert row(RAW[1], 1, [raw, raw]).middle.ttft_p50 is None
 
 
 def test_the_table_relates_everybody_to_the_raw_loop() -> None:
-    lines = table([row(RAW, 1, [speed(1000.0)]), row(OURS, 1, [speed(700.0)])]).splitlines()
+    lines = table([row(RAW[1], 1, [speed(1000.0)]), row(OURS, 1, [speed(700.0)])]).splitlines()
     assert "| 1 | Roundhouse | 700 | 70% | 4.0 | 9.0 | 1.0 | 2.0 | 10 | 0 | 0 |" in lines
 
 
@@ -48,13 +48,19 @@ def test_the_share_of_the_raw_loop_is_judged_at_each_number_of_streams() -> None
     rows = [
         row(who, streams, [speed(value)])
         for who, streams, value in (
-            (RAW, 4, 1000.0),
+            (RAW[1], 4, 1000.0),
             (OURS, 4, 700.0),
-            (RAW, 16, 1000.0),
+            (RAW[1], 16, 1000.0),
             (OURS, 16, 699.0),
         )
     ]
     assert [target.met for target in targets(rows, None, ())] == [True, False]
+
+
+def test_the_raw_loop_counts_with_the_threads_that_suit_it_best() -> None:
+    rows = [row(RAW[1], 4, [speed(800.0)]), row(RAW[2], 4, [speed(1000.0)])]
+    assert raw_speed(rows, 4) == 1000.0
+    assert raw_speed(rows, 16) == 0.0
 
 
 def test_the_peer_counts_in_its_better_mode() -> None:
