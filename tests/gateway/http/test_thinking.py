@@ -1,0 +1,84 @@
+"""Control of thinking, the same words for every family: off, limited, inline, hidden."""
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.http.serving import Running
+
+pytestmark = pytest.mark.anyio
+STORY: dict[str, Any] = {
+    "model": "roundhouse-tiny",
+    "temperature": 0,
+    "messages": [{"role": "user", "content": "Tell me a short story."}],
+}
+
+
+async def ask(running: Running, **changes: Any) -> dict[str, Any]:
+    answer = await running.client.post("/v1/chat/completions", json={**STORY, **changes})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return {
+        "reasoning_tokens": body["usage"]["completion_tokens_details"]["reasoning_tokens"],
+        **body["choices"][0]["message"],
+    }
+
+
+async def test_it_thinks_by_itself(running: Running) -> None:
+    told = await ask(running)
+    assert told["reasoning_content"]
+    assert told["content"]
+    assert told["reasoning_tokens"] > 3
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning": {"enabled": False}},
+        {"reasoning_effort": "none"},
+    ],
+)
+async def test_every_way_to_switch_it_off(off: dict[str, Any], running: Running) -> None:
+    told = await ask(running, **off)
+    assert not told.get("reasoning_content")
+    assert told["content"]
+    assert told["reasoning_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"thinking_budget": 3}, {"reasoning_budget_tokens": 3}, {"reasoning": {"max_tokens": 3}}],
+)
+async def test_every_way_to_limit_it(limit: dict[str, Any], running: Running) -> None:
+    told = await ask(running, **limit)
+    free = await ask(running)
+    assert free["reasoning_content"].startswith(told["reasoning_content"])
+    assert len(told["reasoning_content"]) < len(free["reasoning_content"])
+    assert told["content"]
+
+
+async def test_the_closing_message_is_said(running: Running) -> None:
+    told = await ask(running, thinking_budget=3, reasoning_budget_message=" Enough thought.")
+    assert told["reasoning_content"].endswith("Enough thought.")
+    assert told["content"]
+
+
+async def test_hidden_reasoning_is_counted_and_not_shown(running: Running) -> None:
+    told = await ask(running, include_reasoning=False)
+    assert "reasoning_content" not in told
+    assert told["reasoning_tokens"] > 3
+    assert told["content"]
+
+
+async def test_inline_reasoning_keeps_its_tags(running: Running) -> None:
+    told = await ask(running, reasoning_format="none")
+    assert told["content"].startswith("<think>")
+    assert "</think>" in told["content"]
+
+
+async def test_reasoning_cut_by_the_limit_stays_reasoning(running: Running) -> None:
+    told = await ask(running, max_tokens=5)
+    assert told["reasoning_content"]
+    assert not told["content"]
