@@ -1,4 +1,4 @@
-"""Splits a model's text into reasoning, content and tool calls, for every family, while it arrives."""
+"""Splits a model's text into reasoning, content and tool calls while it arrives."""
 
 from gateway.splitter.formats import FORMATS
 from gateway.splitter.recognition import Recognised, recognise, starts_in_reasoning

@@ -1,4 +1,4 @@
-"""Writes one JSON value in fragments. Whatever happens, what was written can be closed to valid JSON.
+"""Writes one JSON value in fragments that can always be closed to valid JSON.
 
 Every payload parser writes through this, so arguments are valid JSON by construction, not by luck.
 A key waits for its value and a comma for what follows it: there is never one to take back.
@@ -12,7 +12,7 @@ DEEPEST = 100  # nesting levels; arguments are data for a function, and parsing 
 
 
 class ArgumentsWriter:
-    """Hands fragments of JSON text to `sink`. Strings and keys are given with JSON escapes already applied."""
+    """Hands fragments of JSON text to `sink`. Strings and keys come with escapes applied."""
 
     __slots__ = ("_closers", "_in_string", "_key", "_separator", "_sink", "begun")
 

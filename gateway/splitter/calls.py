@@ -1,4 +1,4 @@
-"""Where payload parsers deliver tool calls: numbering, ids, and the events of a call. Knows no syntax."""
+"""Where parsers deliver tool calls: numbers, ids, events. Knows no syntax."""
 
 import re
 import secrets
@@ -20,8 +20,8 @@ _MISTRAL_ALPHABET = string.ascii_letters + string.digits
 class Calls:
     """The calls of one answer.
 
-    While no call is open the reader keeps what is read, so that a call that comes to nothing can be given
-    back as text; once a call is open its text is spent.
+    While no call is open the reader keeps what is read, so that a call that comes to nothing can be
+    given back as text; once a call is open its text is spent.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Calls:
         tool = self._tools.get(name)
         return (tool.parameters if tool is not None else None) or {}
 
-    def open(self, name: str, id: str = "") -> ArgumentsWriter:
-        """Begins a call; the arguments are written to what is returned. Raises Malformed for an impossible name."""
+    def open(self, name: str, given_id: str = "") -> ArgumentsWriter:
+        """Begins a call, whose arguments go to the writer. Raises Malformed for no proper name."""
         assert self._writer is None
         if not (self.knows(name) or NAME.fullmatch(name)):
             raise Malformed(f"{name[:60]!r} is no function name")
         self._reader.forget()
-        if not id or id in self._used_ids:
-            id = self._new_id(name)
-        self._used_ids.add(id)
-        self._events.append(ToolOpened(self.count, id, name))
+        usable = given_id and given_id not in self._used_ids
+        call_id = given_id if usable else self._new_id(name)
+        self._used_ids.add(call_id)
+        self._events.append(ToolOpened(self.count, call_id, name))
         self._writer = ArgumentsWriter(self._fragments.append)
         return self._writer
 

@@ -1,7 +1,8 @@
 """Text to JSON by a tool's schema, for syntaxes that write every value as bare text.
 
-The rules: among the declared types the first that fits of null, integer, number, boolean, object, array, string.
-A declared string is the text untouched; what fits no declared type, or has none, is a string. Nothing is dropped.
+The rules: among the declared types the first that fits of null, integer, number, boolean, object,
+array, string. A declared string is the text untouched; what fits no declared type, or has none, is
+a string. Nothing is dropped.
 """
 
 import ast
@@ -19,8 +20,8 @@ _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _INTEGER = re.compile(r"[+-]?\d+(?:\.0+)?", re.ASCII)
 _ORDER = ("null", "integer", "number", "boolean", "object", "array")
 _SPELLINGS = {
-    "str": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean", "dict": "object",
-    "list": "array", "tuple": "array",
+    "str": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
+    "dict": "object", "list": "array", "tuple": "array",
 }  # fmt: skip
 _TYPE_OF = {
     str: "string",
@@ -63,7 +64,7 @@ def _resolved(schema: Any, root: Schema) -> Schema:
 
 
 def types_of(schema: Schema) -> frozenset[str]:
-    """The types a schema declares, directly or by its alternatives, values or keywords; {"string"} if none."""
+    """The types that a schema declares in one way or another; {"string"} if none."""
     return frozenset(_declared(schema, 5)) or STRING
 
 

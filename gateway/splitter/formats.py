@@ -1,6 +1,7 @@
 """The table of formats: how each family of models marks reasoning and writes tool calls. Data only.
 
-A new family that uses a known syntax is one entry, one rule in `recognition.py` and one case in the tests.
+A new family that uses a known syntax is one entry, one rule in `recognition.py` and one case in the
+tests.
 """
 
 from collections.abc import Mapping
@@ -42,4 +43,4 @@ _ALIASES = {
     "firefunction_v2": "phi4_mini",
 }
 
-FORMATS: Mapping[str, Format] = _BY_ID | {alias: _BY_ID[id] for alias, id in _ALIASES.items()}
+FORMATS: Mapping[str, Format] = _BY_ID | {alias: _BY_ID[known] for alias, known in _ALIASES.items()}

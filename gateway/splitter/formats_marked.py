@@ -139,7 +139,7 @@ _GLM = Format(
 
 
 def hunyuan_3(*suffixes: str) -> Format:
-    """Hunyuan 3 with what its checkpoints append to the name in every marker: "" or ":opensource"."""
+    """Hunyuan 3 with what a checkpoint appends to the name in every marker: ":opensource"."""
 
     def tags(name: str) -> tuple[str, ...]:
         return tuple(f"<{name}{suffix}>" for suffix in suffixes)

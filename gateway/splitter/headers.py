@@ -1,7 +1,8 @@
 """Messages with a header that says what their body is: harmony (gpt-oss) and Muse.
 
-Harmony's header: `<|start|>assistant to=functions.N<|channel|>commentary <|constrain|>json<|message|>`, each part
-optional, in several orders (OpenAI Harmony Response Format).
+Harmony's header: `<|start|>assistant to=functions.N<|channel|>commentary
+<|constrain|>json<|message|>`, each part optional, in several orders (OpenAI Harmony Response
+Format).
 """
 
 import re
@@ -33,7 +34,7 @@ Destination: TypeAlias = Phase | Called | Dropped
 
 
 def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
-    """The whole header from its opener to its end; "" if the output ended in it. Raises Malformed if it is none."""
+    """The whole header; "" if the output ended in it. Raises Malformed if it is none."""
     head = opener
     while True:
         head += yield from reader.run(_WORDS)

@@ -1,4 +1,4 @@
-"""The splitter's machine as a table: in each phase, what every marker does. Built from a format's data."""
+"""The splitter's machine as a table: what every marker does in each phase."""
 
 from collections.abc import Mapping
 from enum import Enum, auto

@@ -1,7 +1,8 @@
 """Text that arrives in pieces, read as if it were whole.
 
-A parser is a generator: ordinary top-down code that is suspended (`yield`) where the text ends and goes on
-when more has come. So no parser has to know where its input was cut. This module knows no format.
+A parser is a generator: ordinary top-down code that is suspended (`yield`) where the text ends and
+goes on when more has come. So no parser has to know where its input was cut. This module knows no
+format.
 """
 
 import re
@@ -17,14 +18,15 @@ SPACE = re.compile(r"\s*")
 
 
 class Malformed(Exception):
-    """What came is not a call of the expected syntax. The reader stands before the offending text."""
+    """What came is no call of the expected syntax. The reader stands before the fault."""
 
 
 class Reader:
     """The unread text, and where reading stands in it.
 
-    Whoever owns the reader calls `append` and then resumes the parser; `end` says that no more will come.
-    `keep` starts a record of what is read, so that it can be given back when it turns out to be no call.
+    Whoever owns the reader calls `append` and then resumes the parser; `end` says that no more will
+    come. `keep` starts a record of what is read, so that it can be given back when it turns out to
+    be no call.
     """
 
     __slots__ = ("_kept", "_mark", "at", "ended", "text")
@@ -37,7 +39,7 @@ class Reader:
         self._mark = 0
 
     def append(self, text: str) -> None:
-        """Adds text that has arrived. What was read before is forgotten, so the cost is that of the text."""
+        """Adds text that has arrived. What was read is forgotten, so the cost is the text's own."""
         if self._kept is not None:
             self._kept.append(self.text[self._mark : self.at])
         self.text = self.text[self.at :] + text
@@ -80,7 +82,7 @@ class Reader:
         return self.text[self.at]
 
     def run(self, pattern: re.Pattern[str]) -> Parsing[str]:
-        """The longest stretch of what `pattern` matches; it must be one repeated character class."""
+        """The longest stretch of `pattern`, which must be one repeated character class."""
         taken: list[str] = []
         while True:
             found = pattern.match(self.text, self.at)
@@ -110,7 +112,7 @@ class Reader:
             yield
 
     def ends_inside(self, texts: tuple[str, ...]) -> bool:
-        """The output is over, or ended within one of `texts`. To be asked after `looking_at` them."""
+        """The output ended before or within one of `texts`. To be asked after `looking_at`."""
         return self.ended and any(text.startswith(self.text[self.at :]) for text in texts)
 
     def accept(self, texts: tuple[str, ...]) -> Parsing[str]:
@@ -131,7 +133,7 @@ class Reader:
         return Malformed(f"{what}, but the output ended" if self.over else what)
 
     def until(self, markers: Markers, sink: Callable[[str], None]) -> Parsing[str]:
-        """Hands text to `sink` up to the first marker, which is consumed and returned; "" at the end.
+        """Hands text to `sink` up to the first marker, which is returned; "" at the end.
 
         Only the longest tail that may still become a marker waits for more.
         """

@@ -1,4 +1,4 @@
-"""Which format does a model speak, and does its prompt begin in reasoning? Read from text, never from a setting.
+"""Which format a model speaks, and whether its prompt opened reasoning: read from text.
 
 The rules are ordered: a text that only one family has comes before a text that several share.
 """
@@ -134,7 +134,7 @@ MODEL_TYPES: Mapping[str, str] = {
 # What Hunyuan 3's checkpoints append to every marker, in a marker or as a variable of the template.
 _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
 
-# What stands between two turns of a conversation, so that a marker before it belongs to an earlier one.
+# What stands between two turns: a marker before it belongs to an earlier one.
 _TURN = re.compile(
     r"<\|(?!open\|>think|channel\|>|message\|>|channel>)[^<>|]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|"
     r"<(?:start|end)_of_turn>|<sep>|<seed:bos>|</?(?:role|user|assistant)>|"
@@ -149,7 +149,7 @@ def recognise(
     model_type: str = "",
     response_template: str | None = None,
 ) -> Recognised:
-    """The format of a model: from what its tokenizer declares, its chat template, its special tokens or its type."""
+    """The format of a model, from its tokenizer's declaration, template, tokens or type."""
     return (
         _declared(response_template)
         or _by_rule(template or "", "the chat template contains")
@@ -161,7 +161,7 @@ def recognise(
 
 
 def _declared(response_template: str | None) -> Recognised | None:
-    """What the tokenizer itself declares; the table's parser where it has one for the same markers."""
+    """What the tokenizer declares; the table's entry where it has one for these markers."""
     if not response_template:
         return None
     known = _by_rule(
@@ -193,8 +193,8 @@ def _by_reasoning(text: str) -> Recognised | None:
     markers = _reasoning_in(text)
     if markers is None:
         return None
-    format = msgspec.structs.replace(FORMATS["think_text"], reasoning=markers)
-    return Recognised(format, f"only reasoning is marked: {markers.open!r}")
+    entry = msgspec.structs.replace(FORMATS["think_text"], reasoning=markers)
+    return Recognised(entry, f"only reasoning is marked: {markers.open!r}")
 
 
 def _as_marked(format: Format, text: str) -> Format:
@@ -203,7 +203,7 @@ def _as_marked(format: Format, text: str) -> Format:
         return hunyuan_3(found[1], "")
     if format.headers is not None:
         return format
-    if format.reasoning is not None and any(open in text for open in format.reasoning.opens):
+    if format.reasoning is not None and any(marker in text for marker in format.reasoning.opens):
         return format
     markers = _reasoning_in(text)
     return format if markers is None else msgspec.structs.replace(format, reasoning=markers)

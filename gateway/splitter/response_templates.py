@@ -1,8 +1,9 @@
-"""Hugging Face's declarative `response_template`, read as far as the splitter has a parser for what it declares.
+"""Hugging Face's `response_template`, read as far as there is a parser for what it says.
 
-A response template is JSON: `fields` by name, each with an `open` and a `close` text (or a regular expression under
-`open_pattern`, `close_pattern`) and the syntax of its `content` (transformers.utils.chat_parsing, version 1). The older
-`response_schema` is JSON with regular expressions; of it only the texts are used.
+A response template is JSON: `fields` by name, each with an `open` and a `close` text (or a regular
+expression under `open_pattern`, `close_pattern`) and the syntax of its `content`
+(transformers.utils.chat_parsing, version 1). The older `response_schema` is JSON with regular
+expressions; of it only the texts are used.
 """
 
 import re
@@ -18,7 +19,7 @@ _PATTERN_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].]")
 
 
 def declared_texts(response_template: str) -> str:
-    """All texts of a response template, the escapes of regular expressions removed; "" if it is not JSON."""
+    """All texts of a response template without regular expressions' escapes; "" if not JSON."""
     return "\n".join(text.replace("\\", "") for text in _texts(_decoded(response_template)))
 
 
@@ -43,7 +44,7 @@ def _reasoning(field: Any) -> ReasoningMarkers | None:
 
 
 def _calls(field: Any) -> JsonCalls | None:
-    """Calls as plain JSON objects; other contents have no name that could be found without the regular expressions."""
+    """Calls as plain JSON objects; in other contents only the declared patterns find the name."""
     opens = _anchor(field, "open")
     if not opens or _mapping(field).get("content") != "json" or "content_args" in _mapping(field):
         return None

@@ -1,7 +1,7 @@
 """The phase splitter: a model's output in, events out. Sans-IO; knows no engine and no request.
 
-What each marker does stands in the phase tables; this file walks them. Text waits only while it may still
-become a marker of its phase, or is white space that a marker would take along.
+What each marker does stands in the phase tables; this file walks them. Text waits only while it may
+still become a marker of its phase, or is white space that a marker would take along.
 """
 
 import re
@@ -21,10 +21,10 @@ from gateway.splitter.syntax import Format, Headers, Syntax
 class Splitter:
     """Splits one answer. Any way of cutting the same text gives the same events, joined.
 
-    `in_reasoning`: the prompt opened reasoning. `parse_tools=False`: calls stay in the content as text, as they
-    do without `tools`. `split_reasoning=False`: reasoning and its tags stay in the content. `prompt_tail`: how
-    the rendered prompt ends. `first_call_number`: how many calls the conversation holds already, for families
-    whose ids count them.
+    `in_reasoning`: the prompt opened reasoning. `parse_tools=False`: calls stay in the content as
+    text, as they do without `tools`. `split_reasoning=False`: reasoning and its tags stay in the
+    content. `prompt_tail`: how the rendered prompt ends. `first_call_number`: how many calls the
+    conversation holds already, for families whose ids count them.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Splitter:
         self._parse_tools = parse_tools and bool(tools)
         self._tables = phase_tables(format, parse_tools=self._parse_tools)
         self._phase = Phase.REASONING if in_reasoning else Phase.CONTENT
-        self._kinds: dict[Phase, type[Reasoning] | type[Content]] = {
+        self._kinds: dict[Phase, type[Reasoning | Content]] = {
             Phase.CONTENT: Content,
             Phase.REASONING: Reasoning if split_reasoning else Content,
         }
@@ -72,7 +72,7 @@ class Splitter:
         return self._take()
 
     def _pass_on(self, text: str) -> list[Event]:
-        """Text without any character that begins a marker, while text flows: most of what ever comes."""
+        """Text without a character that begins a marker, while text flows: most of all text."""
         if self._stretch.clear and not text[-1:].isspace():
             return [self._stretch.kind(text)] if text else []
         self._stretch.write(text)
@@ -92,7 +92,7 @@ class Splitter:
         return events
 
     def _reason(self, reason: FinishReason) -> FinishReason:
-        """A call that was cut or broken is not one to be executed: then the engine's reason stands."""
+        """A call that was cut or broken is not to be executed: then the engine's reason stands."""
         delivered = self._calls.count > 0 and not self._damaged
         match reason:
             case "stop" if delivered:
@@ -119,7 +119,7 @@ class Splitter:
                     yield from self._call(syntax, marker, spelled=marker)
 
     def _opening(self) -> Parsing[None]:
-        """What only the beginning of the output can be: the rest of something that the prompt began."""
+        """What only the beginning of the output can be: the rest of what the prompt began."""
         if (headers := self._format.headers) is not None:
             yield from self._reader.space()
             if (yield from self._reader.looking_at(headers.starts)):

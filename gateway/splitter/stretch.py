@@ -1,7 +1,7 @@
 """Text on its way out as reasoning or content events, without the white space that adjoins markers.
 
-White space at the edge of a stretch of text waits: a marker that follows takes it along, more text brings it out.
-Two stretches of the same kind with markers between them are parted by one newline.
+White space at the edge of a stretch of text waits: a marker that follows takes it along, more text
+brings it out. Two stretches of the same kind with markers between them are parted by one newline.
 """
 
 from gateway.events import Content, Event, Reasoning
@@ -17,7 +17,7 @@ class Stretch:
         self._margin: list[str] = []
         self._fresh = False  # a marker was the last that came
         self._shell = False  # the margin holds a closing shell
-        self._written: set[type[Reasoning] | type[Content]] = set()
+        self._written: set[type[Reasoning | Content]] = set()
         self.kind = kind
         self.begun = False
 

@@ -1,4 +1,4 @@
-"""The vocabulary of the format table: how a family marks its phases and writes its calls. Data only."""
+"""The vocabulary of the format table: markers of phases, syntaxes of calls. Data only."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -11,8 +11,8 @@ from gateway.splitter.calls import IdStyle
 class ReasoningMarkers(msgspec.Struct, frozen=True):
     """What surrounds reasoning. The first of each tuple is what the family itself writes.
 
-    `anywhere`: the open marker is a special token and counts wherever it stands. A textual one counts only
-    at the very start of the output; later it is a word of the answer.
+    `anywhere`: the open marker is a special token and counts wherever it stands. A textual one
+    counts only at the very start of the output; later it is a word of the answer.
     """
 
     opens: tuple[str, ...]
@@ -52,9 +52,10 @@ class JsonCalls(msgspec.Struct, frozen=True, kw_only=True):
 class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls as a name, then the arguments as a JSON object.
 
-    `openers` begin a section, or at once a call where they are in `call_opens` too. `name_ends` and the closers
-    may be missing. `id_end`: an id stands before the name and ends so. `id_opens`: an id follows the name.
-    `numbered`: the name is written `functions.N:3`, which is the call's id. `or_array`: how an array is read.
+    `openers` begin a section, or at once a call where they are in `call_opens` too. `name_ends` and
+    the closers may be missing. `id_end`: an id stands before the name and ends so. `id_opens`: an
+    id follows the name. `numbered`: the name is written `functions.N:3`, which is the call's id.
+    `or_array`: how an array is read.
     """
 
     openers: tuple[str, ...]
@@ -75,11 +76,12 @@ Typing: TypeAlias = Literal["schema", "string", "type"]
 
 
 class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as elements with one element a parameter: `<invoke name="N"><parameter name="K">V</parameter></invoke>`.
+    """Calls as elements: `<invoke name="N"><parameter name="K">V</parameter></invoke>`.
 
-    A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what tells a value's type:
-    the tool's schema, or the attribute of that name (`string="true"`, `type="number"`). `trims_newline`: one newline
-    at each side of a value is markup. `cdata`: a value may stand in `<![CDATA[..]]>`.
+    A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what tells a
+    value's type: the tool's schema, or the attribute of that name (`string="true"`,
+    `type="number"`). `trims_newline`: one newline at each side of a value is markup. `cdata`: a
+    value may stand in `<![CDATA[..]]>`.
     """
 
     openers: tuple[str, ...]
@@ -99,7 +101,7 @@ class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyValueCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as a name and pairs of a key element and a value element, typed by the tool's schema."""
+    """Calls as a name and pairs of key and value elements, typed by the tool's schema."""
 
     openers: tuple[str, ...]
     closers: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ class KeyValueCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NestedElementCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as nested elements named after their keys, lists as `<item>`; every tag begins with `prefix`."""
+    """Calls as nested elements named after keys, lists as `<item>`, tags after `prefix`."""
 
     openers: tuple[str, ...]
     prefix: str
@@ -124,7 +126,7 @@ class NestedElementCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BareDictCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as `call:N{key:value,..}` with bare keys and strings between `quote` marks, which know no escapes."""
+    """Calls as `call:N{key:value,..}` with strings between `quote` marks, without escapes."""
 
     openers: tuple[str, ...]
     closers: tuple[str, ...]
@@ -133,7 +135,7 @@ class BareDictCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonicCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as Python writes them: `[f(a='x', b=1), g()]`, the brackets optional unless `needs_list`."""
+    """Calls as in Python: `[f(a='x', b=1), g()]`, brackets optional unless `needs_list`."""
 
     openers: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
@@ -156,9 +158,10 @@ Syntax: TypeAlias = (
 class Headers(msgspec.Struct, frozen=True, kw_only=True):
     """Messages with a header that says what their body is.
 
-    A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`, with `inner` markers
-    in it. Regular expressions with one group find the function called (`recipient`), a builtin tool (`foreign`) and the
-    kind of text (`channel`). `reasoning` and `content` are channels; what goes to others is dropped.
+    A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`,
+    with `inner` markers in it. Regular expressions with one group find the function called
+    (`recipient`), a builtin tool (`foreign`) and the kind of text (`channel`). `reasoning` and
+    `content` are channels; what goes to others is dropped.
     """
 
     openers: tuple[str, ...]
@@ -176,10 +179,10 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """One family's way of writing: an entry of the table.
 
-    `shell_opens` and `shell_closes` surround the answer and are no part of it. `special_tokens`: the markers
-    are special tokens, so the engine has to be asked for them (`skip_special_tokens=False`), and they mean
-    what they mean wherever they stand. `calls_end_reasoning`: a call inside reasoning that was never closed
-    is a call.
+    `shell_opens` and `shell_closes` surround the answer and are no part of it. `special_tokens`:
+    the markers are special tokens, so the engine has to be asked for them
+    (`skip_special_tokens=False`), and they mean what they mean wherever they stand.
+    `calls_end_reasoning`: a call inside reasoning that was never closed is a call.
     """
 
     id: str

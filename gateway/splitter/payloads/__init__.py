@@ -1,1 +1,1 @@
-"""Payload parsers: one file a syntax. Each reads calls from a Reader and delivers them to a Calls."""
+"""Payload parsers, one file a syntax: each reads from a Reader and delivers to a Calls."""

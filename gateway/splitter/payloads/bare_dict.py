@@ -1,4 +1,4 @@
-"""Calls as `call:N{key:value,..}` with bare keys and quote marks without escapes: Gemma 4 and FunctionGemma."""
+"""Calls as `call:N{key:value,..}` with bare keys: Gemma 4 and FunctionGemma."""
 
 import re
 

@@ -23,7 +23,7 @@ from gateway.splitter.syntax import (
 
 
 def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[None]:
-    """Reads calls of `syntax` after `opener`, which may be "". Raises Malformed where the text fits no call."""
+    """Reads calls after `opener`, which may be "". Raises Malformed where the text fits none."""
     match syntax:
         case JsonCalls():
             return json_calls.parse(reader, calls, syntax)

@@ -1,7 +1,8 @@
 """The value of an element: everything up to its own close tag, as a JSON value of the right type.
 
-A close tag counts only where structure follows it or the output ends; elsewhere it is part of the value. A value
-of type string streams as it arrives; of any other type it has to be whole before it can be JSON.
+A close tag counts only where structure follows it or the output ends; elsewhere it is part of the
+value. A value of type string streams as it arrives; of any other type it has to be whole before it
+can be JSON.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ class Border(msgspec.Struct, frozen=True):
 def copy_value(
     reader: Reader, writer: ArgumentsWriter, border: Border, convert: Callable[[str], str] | None
 ) -> Parsing[None]:
-    """Copies a value to `writer`; `convert` makes JSON of its whole text, None streams it as a string.
+    """Copies a value; `convert` makes JSON of its whole text, None streams it as a string.
 
     Raises Malformed if the output ends inside the value.
     """
@@ -49,7 +50,7 @@ def copy_value(
 
 
 def converter(types: frozenset[str]) -> Callable[[str], str] | None:
-    """The conversion to one of the declared types; None for text that is a string whatever it holds."""
+    """The conversion to one of the types; None for what is a string whatever it holds."""
     return None if types == coercion.STRING else lambda text: coercion.coerce(text, types)
 
 

@@ -1,4 +1,4 @@
-"""Calls as elements with one element a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3 and others."""
+"""Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
+from gateway.splitter.payloads.sections import Section
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import ElementCalls
 
@@ -17,14 +18,9 @@ _ATTRIBUTE = re.compile(r"""([\w-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+))"""
 
 def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
+    section = Section(syntax.call_opens, syntax.closers, syntax.before_call)
     yield from sections.parse(
-        reader,
-        calls,
-        opener,
-        syntax.call_opens,
-        syntax.closers,
-        lambda: _Call(reader, calls, syntax).parse(),
-        syntax.before_call,
+        reader, calls, opener, section, lambda: _Call(reader, calls, syntax).parse()
     )
 
 
@@ -52,9 +48,7 @@ class _Call:
             yield from reader.space()
             if (yield from reader.accept(syntax.parameter_opens)):
                 yield from self._parameter()
-            elif (yield from reader.accept(syntax.call_closes)):
-                break
-            elif (yield from self._ends_unclosed()):
+            elif (yield from self._ends()):
                 break
             else:
                 raise reader.fault("neither a parameter nor the end of the call")
@@ -64,8 +58,10 @@ class _Call:
         yield from reader.space()
         yield from reader.accept(syntax.after_call)
 
-    def _ends_unclosed(self) -> Parsing[bool]:
-        """The call's own end is missing, but everything in it is whole."""
+    def _ends(self) -> Parsing[bool]:
+        """The call ends here; or its own end is missing, but everything in it is whole."""
+        if (yield from self._reader.accept(self._syntax.call_closes)):
+            return True
         if self._writer is None and not self._calls.knows(self._name):
             return False
         outer = (*self._syntax.closers, *self._syntax.call_opens, *self._syntax.after_call)

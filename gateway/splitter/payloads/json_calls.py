@@ -1,7 +1,7 @@
-"""Calls as JSON objects with the name inside: `{"name": N, "arguments": {..}}`, single, in a row or in an array.
+"""Calls as JSON objects: `{"name": N, "arguments": {..}}`, single, in a row or an array.
 
-The name is delivered as soon as it is known and the arguments have visibly begun; from then on they stream.
-Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped.
+The name is delivered as soon as it is known and the arguments have visibly begun; from then on they
+stream. Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped.
 """
 
 from gateway.splitter.arguments import ArgumentsWriter
@@ -24,7 +24,7 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
     in_array = bool((yield from reader.accept(("[",))))
     if syntax.needs_array and not in_array:
         raise reader.fault("no array")
-    yield from _objects(reader, calls, syntax, in_array)
+    yield from _objects(reader, calls, syntax, in_array=in_array)
     if in_array:
         yield from reader.accept(("]",))
         yield from reader.space()
@@ -33,7 +33,7 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
     yield from reader.accept(syntax.closers)
 
 
-def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, in_array: bool) -> Parsing[None]:
+def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, *, in_array: bool) -> Parsing[None]:
     yield from reader.space()
     if in_array and syntax.closers and (yield from reader.looking_at(("]",))):
         return

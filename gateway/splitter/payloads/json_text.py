@@ -1,7 +1,8 @@
 """JSON as models write it, copied to an ArgumentsWriter as it arrives. Knows nothing of calls.
 
-Strict where it has to be (what is written is valid JSON, RFC 8259) and lenient where models are sloppy:
-raw control characters in strings, unknown escapes, trailing commas, Python's True, False and None.
+Strict where it has to be (what is written is valid JSON, RFC 8259) and lenient where models are
+sloppy: raw control characters in strings, unknown escapes, trailing commas, Python's True, False
+and None.
 """
 
 import json
@@ -13,7 +14,8 @@ from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.reading import Parsing, Reader
 
 WORDS = {
-    "true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null",
+    "true": "true", "false": "false", "null": "null",
+    "True": "true", "False": "false", "None": "null",
 }  # fmt: skip
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 SCALAR = re.compile(r"[\w.+-]*")
@@ -104,14 +106,14 @@ def copy_items(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
 
 
 def read_string(reader: Reader) -> Parsing[str]:
-    """The rest of a string after its opening quote, JSON escapes applied; the closing quote is consumed."""
+    """The rest of a string after its opening quote, as the inside of a JSON string."""
     parts: list[str] = []
     yield from copy_string(reader, parts.append)
     return "".join(parts)
 
 
 def copy_string(reader: Reader, sink: Callable[[str], None]) -> Parsing[None]:
-    """As `read_string`, handing the text over as it arrives and never in the middle of an escape."""
+    """As `read_string`, handed over as it arrives, never in the middle of an escape."""
     while character := (yield from reader.peek()):
         if character == '"':
             reader.at += 1

@@ -1,9 +1,10 @@
-"""Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`, with markers around as the syntax says."""
+"""Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`."""
 
 import re
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import json_calls, json_text, sections
+from gateway.splitter.payloads.sections import Section
 from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import NamedJsonCalls
 
@@ -18,22 +19,16 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
         if (yield from reader.looking_at(("[{", "[ ", "[\n", "[]"))):
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
-    yield from sections.parse(
-        reader,
-        calls,
-        opener,
-        syntax.call_opens,
-        syntax.closers,
-        lambda: _call(reader, calls, syntax),
-    )
+    section = Section(syntax.call_opens, syntax.closers)
+    yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 
 def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]:
-    name, id = yield from _head(reader, syntax)
+    name, call_id = yield from _head(reader, syntax)
     yield from reader.space()
     if syntax.fences and (yield from reader.accept(syntax.fences)):
         yield from reader.space()
-    yield from arguments(reader, calls, name, id, syntax.call_closes)
+    yield from arguments(reader, calls, name, call_id, syntax.call_closes)
     yield from reader.space()
     if syntax.fences and (yield from reader.accept(("```",))):
         yield from reader.space()
@@ -42,36 +37,36 @@ def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]
 
 def _head(reader: Reader, syntax: NamedJsonCalls) -> Parsing[tuple[str, str]]:
     """Name and id; the id is "" where the model gives none."""
-    id = ""
+    call_id = ""
     yield from reader.space()
     yield from reader.accept(syntax.name_prefixes)
     if syntax.id_end:
-        id = yield from reader.run(NAME)
+        call_id = yield from reader.run(NAME)
         yield from reader.expect(syntax.id_end)
     name = yield from reader.run(NAME)
     yield from reader.space()
     if syntax.id_opens and (yield from reader.accept(syntax.id_opens)):
-        id = yield from reader.run(NAME)
+        call_id = yield from reader.run(NAME)
     yield from reader.accept(syntax.name_ends)
     if syntax.numbered and (found := _NUMBERED.fullmatch(name)):
-        id = name if found[2] else ""
+        call_id = name if found[2] else ""
         name = found[1]
-    return name, id
+    return name, call_id
 
 
 def arguments(
-    reader: Reader, calls: Calls, name: str, id: str, closes: tuple[str, ...]
+    reader: Reader, calls: Calls, name: str, call_id: str, closes: tuple[str, ...]
 ) -> Parsing[None]:
     """The arguments of one call, streamed. None at all before `closes` are an empty object."""
     if closes and calls.knows(name) and (yield from reader.looking_at(closes)):
-        calls.open(name, id)
+        calls.open(name, call_id)
         calls.close()
         return
     yield from reader.expect("{")
     yield from reader.space()
     if not (yield from reader.looking_at(('"', "}"))):
         raise reader.fault("no arguments object")
-    writer = calls.open(name, id)
+    writer = calls.open(name, call_id)
     writer.open("{")
     yield from json_text.copy_members(reader, writer)
     calls.close()

@@ -1,4 +1,4 @@
-"""Calls as nested elements named after their keys: MiniMax-M3. Types come from the schema, nesting from the tags."""
+"""Calls as nested elements named after their keys, typed by the schema: MiniMax-M3."""
 
 import re
 
@@ -9,6 +9,7 @@ from gateway.splitter.coercion import Schema
 from gateway.splitter.markers import Markers
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.element_values import closing
+from gateway.splitter.payloads.sections import Section
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import NestedElementCalls
 
@@ -19,14 +20,8 @@ _ITEM = "item"
 
 def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls."""
-    yield from sections.parse(
-        reader,
-        calls,
-        opener,
-        (f"{syntax.prefix}<{syntax.call}",),
-        (f"{syntax.prefix}</{syntax.section}>",),
-        lambda: _call(reader, calls, syntax),
-    )
+    section = Section((f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",))
+    yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 
 def _call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[None]:
@@ -56,7 +51,7 @@ class _Elements:
     def children(
         self, schema: Schema, parent: str, *, in_array: bool, first: str = ""
     ) -> Parsing[None]:
-        """Copies elements up to the close tag of `parent`. The prefix of the next tag, or `first`, is read."""
+        """Copies elements up to the close tag of `parent`; a prefix, or `first`, is read."""
         tag = first or (yield from self._tag())
         while tag != f"/{parent}":
             if tag.startswith("/"):

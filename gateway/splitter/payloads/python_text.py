@@ -1,7 +1,7 @@
-"""Python literals as models write them, copied to an ArgumentsWriter as JSON. Knows nothing of calls.
+"""Python literals as models write them, copied as JSON. Knows nothing of calls.
 
-Also JSON's true, false and null, which models mix in. The escapes are those of Python's string literals
-(Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does.
+Also JSON's true, false and null, which models mix in. The escapes are those of Python's string
+literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does.
 """
 
 import re

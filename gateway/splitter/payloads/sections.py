@@ -1,36 +1,45 @@
-"""What syntaxes with a section around their calls have in common: where one call ends and the next begins."""
+"""A section of calls: where one ends and the next begins."""
 
 from collections.abc import Callable
 
+import msgspec
+
 from gateway.splitter.calls import Calls
 from gateway.splitter.reading import Parsing, Reader
+
+
+class Section(msgspec.Struct, frozen=True):
+    """What opens each call and what closes them all; `before_call` may stand before a call."""
+
+    call_opens: tuple[str, ...]
+    closers: tuple[str, ...]
+    before_call: tuple[str, ...] = ()
 
 
 def parse(
     reader: Reader,
     calls: Calls,
     opener: str,
-    call_opens: tuple[str, ...],
-    closers: tuple[str, ...],
+    section: Section,
     one_call: Callable[[], Parsing[None]],
-    before_call: tuple[str, ...] = (),
 ) -> Parsing[None]:
-    """Reads calls until the section closes or no other call begins. `opener` may itself begin the first.
-
-    `before_call` may stand before what opens a call and means nothing.
-    """
-    if opener not in call_opens:
-        yield from reader.space()
-        yield from reader.accept(before_call)
-        yield from reader.space()
-        yield from reader.expect(*call_opens)
+    """Reads calls until the section closes or no other begins. `opener` may begin the first."""
+    if opener not in section.call_opens:
+        yield from _open(reader, section)
     while True:
         yield from one_call()
         calls.settle()
         yield from reader.space()
-        if (yield from reader.accept(closers)):
+        if (yield from reader.accept(section.closers)):
             return
-        if (yield from reader.accept(before_call)):
-            yield from reader.space()
-        if not (yield from reader.accept(call_opens)):
+        if not (yield from reader.looking_at((*section.before_call, *section.call_opens))):
             return
+        yield from _open(reader, section)
+
+
+def _open(reader: Reader, section: Section) -> Parsing[None]:
+    """Reads what opens a call."""
+    yield from reader.space()
+    yield from reader.accept(section.before_call)
+    yield from reader.space()
+    yield from reader.expect(*section.call_opens)

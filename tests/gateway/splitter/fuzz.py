@@ -1,9 +1,10 @@
-"""A million mutated outputs, none of which may raise, lose the order of events or depend on how it is cut.
+"""Mutated outputs, none of which may raise, disorder its events or depend on its cuts.
 
     python -m tests.gateway.splitter.fuzz --mutations 1000000 --seed 20261120 --results FILE
 
-Every mutation of a case is run in random pieces and checked as the tests check cases: the order of events, arguments
-that are JSON objects, unique ids. One in ten is run a second time, cut otherwise, and has to give the same.
+Every mutation of a case is run in random pieces and checked as the tests check cases: the order of
+events, arguments that are JSON objects, unique ids. One in ten is run a second time, cut otherwise,
+and has to give the same.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The other direction: calls written as each family's template writes them, to be read back by the splitter."""
+"""The other direction: calls written as each family's template writes them."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Bare text becomes JSON of the type that the tool's schema declares; what fits none is a string, never lost."""
+"""Bare text becomes JSON of the declared type; what fits none is a string, never lost."""
 
 import json
 from typing import Any

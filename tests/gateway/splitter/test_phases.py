@@ -1,5 +1,7 @@
 """Where reasoning begins and ends, and what becomes of the markers around the answer."""
 
+# ruff: noqa: E501 — a table is read along its rows
+
 import pytest
 
 from gateway.events import Finished

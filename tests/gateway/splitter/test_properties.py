@@ -83,11 +83,11 @@ def test_nothing_is_lost(case: Case, tools: bool) -> None:
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
 def test_without_splitting_the_content_is_the_output(case: Case) -> None:
-    format = FORMATS[case.format]
-    splitter = Splitter(format, in_reasoning=case.start_in_reasoning, split_reasoning=False)
+    entry = FORMATS[case.format]
+    splitter = Splitter(entry, in_reasoning=case.start_in_reasoning, split_reasoning=False)
     answer = join([*splitter.feed(case.raw), *splitter.finish("stop")])
     assert answer.reasoning == ""
-    if not (format.shell_opens or format.shell_closes or format.headers):
+    if not (entry.shell_opens or entry.shell_closes or entry.headers):
         assert answer.content.strip() == case.raw.strip()
     for text in (case.expect.reasoning, case.expect.content):
         assert all(line in answer.content for line in (text or "").splitlines())

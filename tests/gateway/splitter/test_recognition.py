@@ -1,5 +1,7 @@
 """A model's format is read from its files, and the start of its turn from the rendered prompt."""
 
+# ruff: noqa: E501 — a table is read along its rows
+
 import json
 from typing import Any
 
@@ -141,12 +143,12 @@ class TestResponseTemplate:
             thinking={"open": ["<muse>", "<ponder>"], "close": "</muse>"},
             tool_calls={"open_pattern": r"\s*<<call>>", "close": "<</call>>", "content": "json"},
         )
-        format = recognise(template=None, response_template=declared).format
-        splitter = Splitter(format, in_reasoning=False)
+        entry = recognise(template=None, response_template=declared).format
+        splitter = Splitter(entry, in_reasoning=False)
         assert splitter.feed("<muse>Hm.</muse>Yes.")
-        assert format.reasoning is not None
-        assert format.reasoning.opens == ("<muse>", "<ponder>")
-        assert [syntax.openers for syntax in format.syntaxes] == [("<<call>>",)]
+        assert entry.reasoning is not None
+        assert entry.reasoning.opens == ("<muse>", "<ponder>")
+        assert [syntax.openers for syntax in entry.syntaxes] == [("<<call>>",)]
 
     @pytest.mark.parametrize(
         "calls",
@@ -160,9 +162,9 @@ class TestResponseTemplate:
     )
     def test_calls_that_need_more_are_left_alone(self, calls: Any) -> None:
         declared = response_template(reasoning={"open": "<a>", "close": "<b>"}, tool_calls=calls)
-        format = recognise(template=None, response_template=declared).format
-        assert format.id == "declared"
-        assert format.syntaxes == ()
+        entry = recognise(template=None, response_template=declared).format
+        assert entry.id == "declared"
+        assert entry.syntaxes == ()
 
     @pytest.mark.parametrize("declared", ["", "no JSON", "[1]", response_template(content={})])
     def test_nothing_usable_leaves_it_to_the_template(self, declared: str) -> None:
@@ -190,10 +192,10 @@ SPEAKS = {"Cohere2MoE": "cohere_cmd4", "Kimi-K3": "kimi_k3_xtml", "Apriel-1.6-15
 @pytest.mark.parametrize("file", sorted(TAILS))
 def test_the_prompt_tells_whether_reasoning_has_begun(file: str) -> None:
     model = file.removesuffix(".jinja")
-    format = FORMATS[SPEAKS.get(model, "hermes_json")]
+    entry = FORMATS[SPEAKS.get(model, "hermes_json")]
     thinking, silent = TAILS[file]["thinking_on"], TAILS[file]["thinking_off"]
-    assert starts_in_reasoning(format, thinking) == (model in OPEN_ON | OPEN_ALWAYS)
-    assert starts_in_reasoning(format, silent) == (model in OPEN_ALWAYS)
+    assert starts_in_reasoning(entry, thinking) == (model in OPEN_ON | OPEN_ALWAYS)
+    assert starts_in_reasoning(entry, silent) == (model in OPEN_ALWAYS)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +220,8 @@ def test_a_family_without_reasoning_never_begins_in_it() -> None:
 
 
 def test_harmony_continued_in_its_analysis() -> None:
-    format = FORMATS["harmony"]
-    assert starts_in_reasoning(format, "<|start|>assistant<|channel|>analysis<|message|>Hm")
+    entry = FORMATS["harmony"]
+    assert starts_in_reasoning(entry, "<|start|>assistant<|channel|>analysis<|message|>Hm")
     assert not starts_in_reasoning(
-        format, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+        entry, "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
     )

@@ -1,4 +1,4 @@
-"""What a family's template writes, the splitter reads back: any arguments, any number of calls, any cut."""
+"""What a family's template writes comes back: any arguments, any number, any cut."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ SCHEMA = {
 }
 TOOLS = [Tool(name="store", parameters=SCHEMA), Tool(name="look-up", parameters=SCHEMA)]
 
-# A family's own marks inside a value, without its escapes, are beyond any reader; all others are fair.
+# A family's own marks in a value that knows no escapes are beyond any reader.
 own_marks = (
     "<|",
     "]<]",
