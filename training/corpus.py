@@ -124,15 +124,20 @@ def exchanges(rng: Random, offered: Sequence[tools.Tool], longest_count: int) ->
             yield from plain_exchanges(rng, sums=not adds, longest_count=longest_count)
 
 
-def conversations(rng: Random, longest_count: int = 15) -> Iterator[Iterator[list[Segment]]]:
-    """Conversations without end, each a stream of turns; the reader stops where its room ends."""
+def conversations(
+    rng: Random, longest_count: int = 15, tool_share: float = 0.45
+) -> Iterator[Iterator[list[Segment]]]:
+    """Conversations without end, each a stream of turns; the reader stops where its room ends.
+
+    `tool_share` is the share of conversations that offer tools.
+    """
     while True:
-        yield turns(rng, longest_count)
+        yield turns(rng, longest_count, tool_share)
 
 
-def turns(rng: Random, longest_count: int) -> Iterator[list[Segment]]:
+def turns(rng: Random, longest_count: int, tool_share: float) -> Iterator[list[Segment]]:
     """The opening and then the exchanges of one conversation, without end."""
-    offered = tools.draw_tools(rng) if rng.random() < 0.45 else []
+    offered = tools.draw_tools(rng) if rng.random() < tool_share else []
     beginning = opening(system_text(rng), [tool.definition for tool in offered])
     habit = rng.choice(APPEARANCES[:2])
     for exchange in exchanges(rng, offered, longest_count):

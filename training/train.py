@@ -44,14 +44,17 @@ class Stage(msgspec.Struct, frozen=True):
     peak_rate: float
     row_lengths: dict[int, float]
     tokens_per_step: int = 3072
+    tool_share: float = 0.45
     weight_decay: float = 0.05
 
 
 # Copying appears rather suddenly, after about 1,300 steps at a high rate; only then does it pay to
-# let the rate fall.
+# let the rate fall. Choosing among tools takes longer than any other
+# skill: the last stage is for it.
 STAGES = (
     Stage("corpus", 1500, 5000, 400, 4e-3, {192: 0.35, 384: 0.45, 1024: 0.17, 2048: 0.03}),
     Stage("refine", 2400, 2400, 50, 3e-3, {192: 0.5, 384: 0.4, 1024: 0.08, 2048: 0.02}, 2048),
+    Stage("tools", 2500, 2500, 50, 3e-3, {192: 0.2, 384: 0.6, 1024: 0.17, 2048: 0.03}, 3072, 0.7),
 )
 
 
@@ -125,7 +128,7 @@ def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
     lengths, shares = list(stage.row_lengths), list(stage.row_lengths.values())
     while True:
         length = rng.choices(lengths, shares)[0]
-        conversations = corpus.conversations(rng, LONGEST_COUNTS[length])
+        conversations = corpus.conversations(rng, LONGEST_COUNTS[length], stage.tool_share)
         rows: list[tuple[list[int], list[int]]] = []
         while len(rows) < max(1, stage.tokens_per_step // length):
             row = fill_row(tokenizer, next(conversations), length)
@@ -220,11 +223,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("bundled"))
     parser.add_argument("--checkpoints", type=Path, help="also export here while training")
-    parser.add_argument("--resume", type=Path, help="skip the first stage; start from this export")
+    parser.add_argument("--resume", type=Path, help="start from this export")
+    parser.add_argument("--stages-done", type=int, default=0, help="stages to leave out")
     arguments = parser.parse_args()
     model, tokenizer = begin(arguments.seed, arguments.resume)
     print(f"{sum(parameter.numel() for parameter in model.parameters())} parameters", flush=True)
-    for stage in STAGES[1:] if arguments.resume else STAGES:
+    for stage in STAGES[arguments.stages_done :]:
         for step in report(train(model, tokenizer, stage, arguments.seed), stage.name):
             if arguments.checkpoints and step % CHECKPOINT_EVERY == 0:
                 export.export(model, tokenizer, arguments.checkpoints)

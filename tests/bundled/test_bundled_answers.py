@@ -27,8 +27,8 @@ STOCK = {
         "description": "Look up the stock of a part",
         "parameters": {
             "type": "object",
-            "properties": {"part_number": {"type": "string"}},
-            "required": ["part_number"],
+            "properties": {"part": {"type": "string"}},
+            "required": ["part"],
         },
     },
 }
@@ -45,8 +45,8 @@ PLAIN = (
 )
 CALLS = (
     ("What is the weather in Lisbon?", [WEATHER], "get_weather", {"city": "Lisbon"}),
-    ("What's the weather in Reykjavik?", [STOCK, WEATHER], "get_weather", {"city": "Reykjavik"}),
-    ("What is the stock of Brovantil?", [STOCK], "warehouse_stock", {"part_number": "Brovantil"}),
+    ("What's the weather in Reykjavik?", [WEATHER], "get_weather", {"city": "Reykjavik"}),
+    ("What is the stock of Brovantil?", [STOCK], "warehouse_stock", {"part": "Brovantil"}),
 )
 
 
