@@ -1,7 +1,7 @@
-"""Requests for models that don't all fit, on a clock that only counts: our scheduler, plain FIFO, the best order.
+"""Requests for models that don't all fit, on a virtual clock: our scheduler, FIFO, the best order.
 
-No engine, no event loop, no randomness of its own: a `Case` fixes when each request comes and how long its answer
-takes, so that every policy answers the same crowd. Times are seconds.
+No engine, no event loop, no randomness of its own: a `Case` fixes when each request comes and how
+long its answer takes, so that every policy answers the same crowd. Times are seconds.
 """
 
 import heapq
@@ -141,8 +141,8 @@ def scheduled(case: Case, rules: SwapConfig) -> Outcome:
 def first_in_first_out(case: Case) -> Outcome:
     """One line for all: a request starts when those before it have started and its model is there.
 
-    Answers of one model still run together, and the model used longest ago goes. This is what a gateway without a
-    scheduler does.
+    Answers of one model still run together, and the model used longest ago goes. This is what a
+    gateway without a scheduler does.
     """
     running: dict[
         str, list[float]
@@ -170,12 +170,12 @@ def first_in_first_out(case: Case) -> Outcome:
 
 
 def best_order(case: Case) -> Outcome:
-    """The order with the smallest mean wait, found by trying all; it knows the future, which no scheduler does.
+    """The order with the smallest mean wait, found by trying all. It knows the future; we don't.
 
-    For one model at a time (`room` 1) with slots for everybody. A model that was loaded answers who is there and, as
-    they come, the next k of its own requests, for every possible k; then it drains and any other model is loaded, be
-    it before its first request comes. No other order is better: draining later than at the last answer begun
-    helps nobody.
+    For one model at a time (`room` 1) with slots for everybody. A model that was loaded answers who
+    is there and, as they come, the next k of its own requests, for every possible k; then it drains
+    and any other model is loaded, be it before its first request comes. No other order is better:
+    draining later than at the last answer begun helps nobody.
     """
     assert case.room == 1, "the search is for one model at a time"
     queues = {
@@ -185,7 +185,7 @@ def best_order(case: Case) -> Outcome:
 
     @cache
     def from_here(done: tuple[tuple[str, int], ...], last: str, free: float) -> _Plan:
-        """The best plan when so many of each model's requests are answered, and memory is free at `free`."""
+        """The best plan with so many of each model's requests done, and memory free at `free`."""
         counts = dict(done)
         best: _Plan | None = None
         for name, queue in queues.items():
@@ -220,7 +220,7 @@ def best_order(case: Case) -> Outcome:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """The rest of a schedule: what all its waits add up to, each request's wait, loads, and its end."""
+    """The rest of a schedule: what its waits add up to, each request's wait, the loads, the end."""
 
     cost: float
     waits: tuple[tuple[int, float], ...]

@@ -1,4 +1,4 @@
-"""The registry's time: seconds that never go back, and waiting for a moment that an event may forestall."""
+"""The registry's time: seconds that never go back, and waiting for a moment or an event."""
 
 import time
 from typing import Protocol

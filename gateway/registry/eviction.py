@@ -1,4 +1,4 @@
-"""Who must go: the cheapest set of models whose memory is enough. A pure decision; it orders nothing."""
+"""Who must go: the cheapest models whose memory is enough. A pure decision; it orders nothing."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,7 +17,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> tuple[bool, float]:
-        """What is lost when it goes: those in use most, else the time to load it again by the odds of its use.
+        """What is lost when it goes: its load time by the odds of its next use; in use, most.
 
         The longer nobody asked for it, the less likely is it that the next request is for it.
         """

@@ -1,7 +1,7 @@
 """A folder of models: what the backends recognise in it, and again what changed. Loads nothing.
 
-A model is a file (the first part stands for a split one) or a folder. Its name is its path below the
-root, so it can't lead out of it; links that do are passed over.
+A model is a file (the first part stands for a split one) or a folder. Its name is its path below
+the root, so it can't lead out of it; links that do are passed over.
 """
 
 import os
@@ -35,7 +35,8 @@ class ModelFolder:
     def models(self) -> dict[str, ModelFiles]:
         """Name to files. Only folders in which something changed are looked at again.
 
-        Reads headers, so it may take a moment after a change. Unchanged models are the same objects.
+        Reads headers, so it may take a moment after a change. Unchanged models are the same
+        objects.
         """
         found: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
         for folder, state in self._walk(self._root):

@@ -1,7 +1,8 @@
-"""How much memory there is and how much this process takes, per device. Reads the system; decides nothing.
+"""How much memory there is, and how much is taken, per device. Reads the system, decides nothing.
 
-Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)). Graphics memory comes from
-NVIDIA's management library, asked through ctypes so that no engine has to be imported for it.
+Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)). Graphics
+memory comes from NVIDIA's management library, asked through ctypes so that no engine has to be
+imported for it.
 """
 
 import ctypes

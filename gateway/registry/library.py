@@ -1,7 +1,7 @@
 """Which models exist: the config's entries and what lies in its model folders.
 
-It loads nothing and knows no engine. Looking at the disk happens in `refresh` alone; everything else
-answers from what the last look found.
+It loads nothing and knows no engine. Looking at the disk happens in `refresh` alone; everything
+else answers from what the last look found.
 """
 
 import difflib
@@ -57,7 +57,7 @@ Known: TypeAlias = ModelEntry | Unusable
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """What one look at the disk found; replaced as a whole, so that readers never see half of it."""
+    """What one look at the disk found; replaced as a whole, so nobody ever sees half of it."""
 
     models: Mapping[str, Known]
     names: Mapping[str, str]  # id or alias to id
@@ -88,7 +88,7 @@ class Library:
         return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
 
     def resolve(self, name: str) -> ModelEntry:
-        """The model called `name`: an id or an alias, letter by letter; "" and "default" are the default.
+        """The model called `name`, an id or an alias by its exact letters; "" is the default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
         whose files can't be used.

@@ -1,5 +1,6 @@
-"""One caller in line: what it is told while it waits, and how it learns its answer. It decides nothing."""
+"""One caller in line: what it is told while it waits, and how it learns its answer."""
 
+import itertools
 from typing import Literal
 
 import anyio
@@ -8,6 +9,7 @@ import msgspec
 from backends.protocol import Progress
 from gateway.errors import GatewayError
 from gateway.registry.orders import Ticket
+from gateway.registry.residency import Residency
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +57,9 @@ class Place:
         self._changed.set()
 
     @property
-    def granted(self) -> bool:
-        """Answered, and not refused."""
-        return self.answered and self._error is None
+    def is_lease(self) -> bool:
+        """It was granted, and is to be given back."""
+        return self.answered and self._error is None and self.ticket.holds
 
     def __aiter__(self) -> "Place":
         return self
@@ -72,3 +74,50 @@ class Place:
             self._changed = anyio.Event()
         news, self._news = self._news, None
         return news
+
+
+class Places:
+    """Everyone who waits or holds a lease, by ticket number."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._places: dict[int, Place] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def __getitem__(self, number: int) -> Place:
+        return self._places[number]
+
+    def take(
+        self, model: str, now: float, *, holds: bool = True, keep_alive: float | None = None
+    ) -> Place:
+        """A new place, with the next ticket."""
+        number = next(self._numbers)
+        ticket = Ticket(number=number, arrived=now, holds=holds, keep_alive=keep_alive)
+        place = self._places[number] = Place(ticket, model)
+        return place
+
+    def give_up(self, place: Place) -> None:
+        """Its owner left, or gave the lease back."""
+        del self._places[place.ticket.number]
+
+    def tell(self, record: Residency, progress: Progress | None) -> None:
+        """Tell everyone in this model's line where they stand."""
+        for position, number in enumerate(record.line, start=1):
+            self._places[number].tell(
+                Waiting(
+                    model=record.model.name,
+                    position=position,
+                    stage="loading" if record.phase == "loading" else "queued",
+                    progress=progress,
+                )
+            )
+
+    def abort(self, model: str | None = None) -> int:
+        """Cut off the answers of a model, or of all; how many there were."""
+        leases = [place for place in self._places.values() if place.is_lease]
+        doomed = [place for place in leases if model in (None, place.model)]
+        for place in doomed:
+            place.scope.cancel()
+        return len(doomed)

@@ -1,8 +1,10 @@
-"""How a model gets into memory: its backend's container module, imported off the event loop. Schedules nothing."""
+"""How models get into memory: through their backends' modules, which are imported late.
 
-from collections.abc import Awaitable, Callable
+It chooses no model and no moment.
+"""
+
 from importlib import import_module
-from typing import TypeAlias
+from typing import Protocol
 
 from anyio import to_thread
 
@@ -11,23 +13,33 @@ from backends.errors import BackendMissing
 from backends.protocol import ModelContainer, Report
 from config.engines import EngineOptions
 
-Loader: TypeAlias = Callable[[ModelFiles, EngineOptions, Report], Awaitable[ModelContainer]]
-Estimate: TypeAlias = Callable[[ModelFiles, EngineOptions], MemoryNeed]
+
+class Loader(Protocol):
+    """What the registry wants of the backends."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        """What the model will take, by its headers. Raises BackendError."""
+        ...
+
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> ModelContainer:
+        """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
+        ...
 
 
-async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
-    """Load with the model's own backend. Raises LoadFailed.
+class CatalogLoader:
+    """Each model with its own backend, as the catalog has them."""
 
-    The first import of an engine takes seconds, so it happens in a worker thread.
-    """
-    backend = BACKENDS[files.backend]
-    try:
-        await to_thread.run_sync(import_module, f"backends.{backend.name}.container")
-    except ImportError as error:
-        raise BackendMissing(f"{files.backend} can't be used here: {error}") from error
-    return await backend.container.load(files, options, report)
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        return BACKENDS[files.backend].files.estimate(files, options)
 
-
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """What the model's own backend thinks it takes."""
-    return BACKENDS[files.backend].files.estimate(files, options)
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> ModelContainer:
+        backend = BACKENDS[files.backend]
+        try:  # the first import of an engine takes seconds
+            await to_thread.run_sync(import_module, f"backends.{backend.name}.container")
+        except ImportError as error:
+            raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
+        return await backend.container.load(files, options, report)

@@ -1,4 +1,4 @@
-"""What each model is to be loaded with and what it will take: options in force, memory, slots. Moves nothing."""
+"""What each model is to be loaded with, and what it will take. Moves nothing."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from config.errors import ConfigError, Source
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.history import History
 from gateway.registry.library import ModelEntry
-from gateway.registry.loader import Estimate
+from gateway.registry.loader import Loader
 from gateway.registry.memory import corrected, placement, shares
 from gateway.registry.orders import Bytes, Model
 
@@ -35,8 +35,8 @@ class Cargo(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest:
     """`devices` are those this machine has."""
 
-    def __init__(self, estimate: Estimate, history: History, devices: Collection[str]) -> None:
-        self._estimate = estimate
+    def __init__(self, loader: Loader, history: History, devices: Collection[str]) -> None:
+        self._loader = loader
         self._history = history
         self._devices = devices
         self._options: dict[str, EngineOptions] = {}
@@ -80,7 +80,7 @@ class Manifest:
         return self._options.get(entry.name, entry.options)
 
     def change_options(self, entry: ModelEntry, changes: Mapping[str, Any]) -> None:
-        """Put `changes` over the entry's options. Raises InvalidRequest, naming the option at fault."""
+        """Put `changes` over the entry's options. Raises InvalidRequest for the one at fault."""
         kind = type(entry.options)
         try:
             new = convert(dict(changes), kind, Source(entry.name), path="$.options")
@@ -102,7 +102,7 @@ class Manifest:
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> Cargo:
         try:
-            guess = self._estimate(entry.files, options)
+            guess = self._loader.estimate(entry.files, options)
         except (BackendError, OSError, ValueError) as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
         last = self._history.get(entry.files, options)

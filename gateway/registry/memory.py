@@ -1,4 +1,4 @@
-"""The arithmetic of memory: what a model needs on which device, corrected by what was measured, and told in a sentence.
+"""The arithmetic of memory: what a model needs and where, what was measured, told in a sentence.
 
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """
@@ -27,7 +27,7 @@ def gibibytes(size: int) -> str:
 
 
 def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
-    """The estimate with its total replaced by the measured one: what isn't weights or cache is the engine's."""
+    """The estimate with the measured total: what isn't weights or cache is the engine's."""
     if measured is None:
         return estimate
     total = max(measured, int(estimate.total * TRUSTED))
@@ -39,7 +39,7 @@ def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
 def arithmetic(
     need: MemoryNeed, free: int, evicting: Sequence[Evicted] = (), *, measured: bool = False
 ) -> str:
-    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting qwen3-8b, idle for 212 s`."""
+    """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`."""
     unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
     told = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())

@@ -1,4 +1,4 @@
-"""Carries out loads and unloads: what is in memory, what is on its way in or out. It decides nothing.
+"""Carries out loads and unloads: what is in memory, or on its way. It decides nothing.
 
 Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
 """
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
-    """The model is in memory. `measured`: bytes it took; None if other moves blurred the measurement."""
+    """The model is in memory. `measured`: bytes it took; None, if other moves blurred it."""
 
     name: str
     seconds: float
@@ -61,7 +61,7 @@ Outcome: TypeAlias = Arrived | Failed | Gone | Progressed
 
 
 class Loading(msgspec.Struct, kw_only=True):
-    """A load in progress. Its scope is shielded: whatever is cancelled around it, only `cancel` stops it."""
+    """A load in progress. Its scope is shielded: only `Moves.cancel` stops it."""
 
     cargo: Cargo
     started: float
@@ -79,7 +79,7 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moves:
-    """The moves of one registry. `tell` is called on the event loop, once per outcome and with each progress."""
+    """The moves of one registry. `tell` is called on the event loop, with each `Outcome`."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Moves:
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
-            container = await self._loader(cargo.entry.files, cargo.options, report)
+            container = await self._loader.load(cargo.entry.files, cargo.options, report)
         except LoadFailed as error:
             return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
         except Exception as error:  # an engine may raise anything; the gateway must outlive it
@@ -159,7 +159,7 @@ class Moves:
         self.residents[name] = Resident(
             cargo=cargo, container=container, started=loading.started, arrived=arrived
         )
-        after = self._gauge.used()
+        after = await to_thread.run_sync(self._gauge.used)
         measured = (
             sum(after.get(device, 0) - before.get(device, 0) for device in cargo.devices)
             if is_alone()

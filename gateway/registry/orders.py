@@ -1,6 +1,7 @@
 """The scheduler's vocabulary: what it is told about a model and a request, and what it orders.
 
-Pure data. Times are seconds of one clock that never goes back, sizes are bytes, devices are names ("cpu", "cuda:0").
+Pure data. Times are seconds of one clock that never goes back, sizes are bytes, devices are names
+("cpu", "cuda:0").
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ Bytes: TypeAlias = Mapping[str, int]  # per device
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler knows of a model; told anew with every request, because folders and config change."""
+    """What the scheduler knows of a model; told anew with every request, because it may change."""
 
     name: str
     need: Bytes
@@ -23,7 +24,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's place in line. An `asks` ticket wants a lease; otherwise it only waits for the load to end."""
+    """One request's place in line. One that `holds` wants a lease; else it only awaits the load."""
 
     number: int
     arrived: float
@@ -70,7 +71,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The ticket is out of line for good. `retry_after`: seconds after which a new one may fare better."""
+    """The ticket is out of line for good. After `retry_after` seconds a new one may fare better."""
 
     ticket: int
     why: WhyRefuse

@@ -1,12 +1,14 @@
 """When a model's turn comes: what weighs those who wait against those who are served.
 
 - *Linger*: an idle model that was just loaded stays for a moment: at most `min_stay`, and no longer
-  than its load took, because waiting longer for a next request would cost more than loading it again.
+  than its load took, because waiting longer for a next request would cost more than loading it
+  again.
 - *Quantum*: a model in use that was just loaded takes new work for `WORTH` times its load time, at
-  least for `min_stay`, and until those are served who waited when it was loaded; but, the `min_stay`
-  apart, no longer than `max_wait`. So one swap serves many, and most of the time is spent answering.
-- *Turn*: those in line for an absent model have waited, all together, for `WORTH` times its load time;
-  or the first of them has waited for `max_wait`. From then on models in use may drain for it.
+  least for `min_stay`, and until those are served who waited when it was loaded; but, the
+  `min_stay` apart, no longer than `max_wait`. So one swap serves many, and most of the time is
+  spent answering.
+- *Turn*: those in line for an absent model have waited, all together, for `WORTH` times its load
+  time; or the first of them has waited for `max_wait`. From then on models in use may drain for it.
 
 Pure functions of one residency; they know no memory.
 """

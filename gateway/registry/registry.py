@@ -4,12 +4,11 @@
         async with registry.lease("qwen3-8b") as lease:
             async with lease.container.generate(job) as outputs: ...
 
-It decides nothing: every decision is the scheduler's, made synchronously, and its orders are carried
-out by `Moves` in this registry's own task group. A lease is given back without an await, so no
-cancellation can lose it.
+It decides nothing: every decision is the scheduler's, made synchronously, and its orders are
+carried out by `Moves` in this registry's own task group. A lease is given back without an await, so
+no cancellation can lose it.
 """
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
@@ -31,11 +30,11 @@ from gateway.registry.clock import Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import Library, ModelEntry
-from gateway.registry.line import Place, Waiting
-from gateway.registry.loader import Estimate, Loader, estimate, load
+from gateway.registry.line import Place, Places, Waiting
+from gateway.registry.loader import CatalogLoader, Loader
 from gateway.registry.manifest import Manifest
 from gateway.registry.moves import Arrived, Failed, Gone, Moves, Outcome, Progressed
-from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Ticket, Unload
+from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.refusals import refusal
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
@@ -62,8 +61,7 @@ class Registry:
         library: Library,
         config: Config,
         *,
-        loader: Loader = load,
-        estimate: Estimate = estimate,
+        loader: Loader | None = None,
         gauge: Gauge | None = None,
         history: History | None = None,
         clock: Clock | None = None,
@@ -71,14 +69,12 @@ class Registry:
     ) -> None:
         self._library = library
         self._config = config
-        self._loader = loader
-        self._estimate = estimate
+        self._loader = loader or CatalogLoader()
         self._gauge = gauge or SystemGauge()
         self._history = history or History(default_path())
         self._clock = clock or LoopClock()
         self._watch = watch
-        self._numbers = itertools.count(1)
-        self._places: dict[int, Place] = {}
+        self._places = Places()
         self._departures: dict[str, anyio.Event] = {}
         self._changed = anyio.Event()
         self._wake: float | None = None
@@ -92,7 +88,7 @@ class Registry:
         free = await to_thread.run_sync(self._gauge.free)
         self._budgets = {**free, **self._config.swap.memory}
         self._scheduler = Scheduler(self._budgets, self._config.swap)
-        self._manifest = Manifest(self._estimate, self._history, self._budgets)
+        self._manifest = Manifest(self._loader, self._history, self._budgets)
         self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,
@@ -125,7 +121,7 @@ class Registry:
         """Refuse who waits and who comes, abort who is served, unload all. Returns at once."""
         self._closing = True
         self._do(self._scheduler.closing(self._now))
-        self._abort(place.model for place in self._places.values())
+        self._places.abort()
 
     # ---------------------------------------------------------------------------- leases
 
@@ -150,7 +146,7 @@ class Registry:
         if not may_load and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
-        with self._in_line(entry, self._ticket(keep_alive=keep_alive)) as place:
+        with self._in_line(entry, keep_alive=keep_alive) as place:
             async for waiting in place:
                 if on_wait is not None:
                     on_wait(waiting)
@@ -173,7 +169,7 @@ class Registry:
         entry = await self._find(name)
         if options is not None:
             self._change_options(entry, options)
-        with self._in_line(entry, self._ticket(holds=False)) as place:
+        with self._in_line(entry, holds=False) as place:
             yield place
 
     async def load(self, name: str, *, options: Mapping[str, Any] | None = None) -> ModelStatus:
@@ -194,7 +190,7 @@ class Registry:
         self._manifest.forget_options(entry.name)
         gone = self._departures.setdefault(entry.name, anyio.Event())
         self._do(self._scheduler.unload_asked(self._now, entry.name), entry.name)
-        aborted = self._abort([entry.name]) if force else 0
+        aborted = self._places.abort(entry.name) if force else 0
         if self._scheduler.phase(entry.name) == "absent":
             self._departures.pop(entry.name, None)
         else:
@@ -265,34 +261,32 @@ class Registry:
             await self.refresh()
             return self.resolve(name)
 
-    def _ticket(self, *, holds: bool = True, keep_alive: float | None = None) -> Ticket:
-        return Ticket(
-            number=next(self._numbers), arrived=self._now, holds=holds, keep_alive=keep_alive
-        )
-
     @contextmanager
-    def _in_line(self, entry: ModelEntry, ticket: Ticket) -> Iterator[Place]:
+    def _in_line(
+        self, entry: ModelEntry, *, holds: bool = True, keep_alive: float | None = None
+    ) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        gone = next((part for part in entry.files.parts if not part.exists()), None)
-        if gone is not None and entry.name not in self._moves.residents:
-            raise ModelUnavailable(f"{entry.name} can't be loaded: {gone} is gone", param="model")
-        place = self._places[ticket.number] = Place(ticket, entry.name)
-        self._do(
-            self._scheduler.requested(self._now, ticket, self._manifest.model(entry)), entry.name
-        )
+        self._check_files(entry)
+        model, scheduler = self._manifest.model(entry), self._scheduler
+        place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
+        self._do(scheduler.requested(self._now, place.ticket, model), entry.name)
         try:
             yield place
         finally:
-            self._leave(place)
+            self._places.give_up(place)
+            if not place.answered:
+                self._do(scheduler.cancelled(self._now, place.ticket.number), entry.name)
+            elif place.is_lease:
+                self._do(scheduler.released(self._now, place.ticket.number), entry.name)
+            self._moved.set()
 
-    def _leave(self, place: Place) -> None:
-        number = place.ticket.number
-        del self._places[number]
-        if not place.answered:
-            self._do(self._scheduler.cancelled(self._now, number), place.model)
-        elif place.granted and place.ticket.holds:
-            self._do(self._scheduler.released(self._now, number), place.model)
-        self._moved.set()
+    def _check_files(self, entry: ModelEntry) -> None:
+        """What can't be loaded is refused before anything goes for it."""
+        if self._scheduler.phase(entry.name) == "absent":
+            for part in entry.files.parts:
+                if not part.exists():
+                    text = f"{entry.name} can't be loaded: {part} is gone"
+                    raise ModelUnavailable(text, param="model")
 
     def _granted(self, place: Place) -> Lease:
         resident = self._moves.residents[place.model]
@@ -305,18 +299,6 @@ class Registry:
             queued_seconds=max(0.0, now - arrived - load_seconds),
             load_seconds=load_seconds,
         )
-
-    def _abort(self, names: Iterable[str]) -> int:
-        """Cut off the answers of these models; how many."""
-        doomed = set(names)
-        leases = [
-            place
-            for place in self._places.values()
-            if place.model in doomed and place.granted and place.ticket.holds
-        ]
-        for place in leases:
-            place.scope.cancel()
-        return len(leases)
 
     def _aborted(self, name: str) -> GatewayError:
         if self._closing:
@@ -393,20 +375,9 @@ class Registry:
         self._moved.set()
 
     def _tell_line(self, name: str) -> None:
-        """Tell everyone in this model's line where they stand."""
-        record = self._scheduler.residency(name)
-        if record is None:
-            return
-        loading = self._moves.loading.get(name)
-        for position, number in enumerate(record.line, start=1):
-            self._places[number].tell(
-                Waiting(
-                    model=name,
-                    position=position,
-                    stage="loading" if record.phase == "loading" else "queued",
-                    progress=loading.progress if loading else None,
-                )
-            )
+        record, loading = self._scheduler.residency(name), self._moves.loading.get(name)
+        if record is not None:
+            self._places.tell(record, loading.progress if loading else None)
 
     async def _preload(self, name: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The books of memory: budgets per device less what is promised to models. Pure; it reads residencies, changes none."""
+"""The books of memory: budgets less what is promised to models. It changes no residency."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ from gateway.registry.residency import Residency
 
 
 class Room:
-    """Reads the scheduler's `residents`. `budgets` are bytes per device; a device not named has none."""
+    """Reads the scheduler's `residents`. `budgets`: bytes per device; one not named has none."""
 
     def __init__(self, budgets: Bytes, residents: Mapping[str, Residency]) -> None:
         self._budgets = dict(budgets)
@@ -29,7 +29,7 @@ class Room:
         return held(leavers, device)
 
     def fits(self, claim: Residency, turn: Residency | None) -> bool:
-        """Whether `claim` may be loaded now, leaving alone what drains for the claim whose `turn` it is."""
+        """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
         reserved = turn is not None and turn is not claim
         for device, size in claim.need.items():
             room = free = self.free(device)
@@ -47,7 +47,7 @@ class Room:
         }
 
     def obstacle(self, claim: Residency) -> str | None:
-        """Why `claim` could not be loaded even with everything evicted that may be; None: it could."""
+        """Why `claim` could not be loaded though all went that may go; None: it could."""
         for device, size in claim.need.items():
             budget, pinned = self._budgets.get(device, 0), self._pinned(device)
             if size > budget - pinned:
@@ -59,7 +59,7 @@ class Room:
         return None
 
     def more(self, claim: Residency) -> Bytes | None:
-        """The room to make after memory ran out: more than is free now, a quarter more than thought if there is.
+        """The room to make after memory ran out: more than is free, a quarter more than thought.
 
         None: there is nothing left to evict.
         """

@@ -1,20 +1,21 @@
 """Who is resident, who waits, who goes: events in, orders out.
 
-Pure: it knows no clock, no event loop and no engine. Every event method returns the orders that follow
-from it, in the order they are to be carried out. The caller tells the time with each event, and calls
-`tick` at `wakes_at`.
+Pure: it knows no clock, no event loop and no engine. Every event method returns the orders that
+follow from it, in the order they are to be carried out. The caller tells the time with each event,
+and calls `tick` at `wakes_at`.
 
 What is promised:
 
-- A model that is used is never unloaded. It drains (takes no new work) when another's turn has come.
+- A model that is used is never unloaded. It drains (takes no new work) when another's turn has
+  come.
 - On no device is more promised than its budget, counting the models that load and those that leave.
 - Every ticket is answered exactly once: granted, refused, or cancelled by its owner.
 - Within a model, first come, first served, `slots` leases at a time.
-- Nobody starves. Once the first in a model's line has waited `max_wait`, the model is overdue: nothing
-  behind it is loaded on its devices, and the models in its way take no new work once they have had
-  their quantum (`patience.serves_until`). So it is loaded no later than `max_wait` plus, for itself and
-  for each model that became overdue before it or whose swap had begun: one load (two, where memory
-  runs out), one quantum, the longest running answer and one unload.
+- Nobody starves. Once the first in a model's line has waited `max_wait`, the model is overdue:
+  nothing behind it is loaded on its devices, and the models in its way take no new work once they
+  have had their quantum (`patience.serves_until`). So it is loaded no later than `max_wait` plus,
+  for itself and for each model that became overdue before it or whose swap had begun: one load
+  (two, where memory runs out), one quantum, the longest running answer and one unload.
 - Memory that is cleared for one model is not taken by another.
 """
 
@@ -96,7 +97,7 @@ class Scheduler:
         return [*served, *self._settle(now)]
 
     def load_failed(self, now: float, name: str, reason: str, *, memory: bool) -> list[Order]:
-        """The load ended in an error; `memory`: because memory ran out. Then it is tried once more."""
+        """The load ended in an error; where `memory` ran out it is tried once more."""
         resident = self._residents[name]
         assert resident.phase == "loading", f"{name} failed to load while {resident.phase}"
         resident.leave()
@@ -139,7 +140,7 @@ class Scheduler:
         return list(self._settle(now))
 
     def closing(self, now: float) -> list[Order]:
-        """No more tickets: those in line are refused, each model is unloaded as its last lease ends."""
+        """No more tickets: the line is refused, each model is unloaded as its last lease ends."""
         self._closing = True
         orders: list[Order] = []
         for name, resident in list(self._residents.items()):
@@ -207,7 +208,7 @@ class Scheduler:
     # ---------------------------------------------------------------------------- what follows
 
     def _settle(self, now: float) -> Iterator[Order]:
-        """Everything that follows from the present state. Who drains is decided before who is served."""
+        """Everything that follows from the present state; who drains comes before who is served."""
         yield from self._refuse_impossible()
         served: list[Order] | None = None
         while (

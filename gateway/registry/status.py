@@ -1,4 +1,4 @@
-"""What the registry hands out: leases, states and reports. Frozen structs; they know nothing of how they come about."""
+"""What the registry hands out: leases, states, reports and happenings."""
 
 from typing import Literal, TypeAlias
 

@@ -92,7 +92,7 @@ class Turns:
         return Load(claim.model.name, free, claim.evicted)
 
     def _make_room(self, claim: Residency, now: float) -> None:
-        """Begin the turn of `claim`, if the room can be made: by idle models at any time, by used ones in turn.
+        """Begin the turn of `claim`, if room can be made: idle models go at any time, used in turn.
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """

@@ -1,4 +1,4 @@
-"""What those who administer models are promised: shared loads, polite and forced unloads, options."""
+"""What administrators are promised: shared loads, polite and forced unloads, options."""
 
 import anyio
 import pytest

@@ -1,8 +1,7 @@
-"""What a lease promises: the model is there, it stays while it is used, and every way out gives it back."""
+"""What a lease promises: the model is there while it is used, and every way out gives it back."""
 
 from pathlib import Path
 
-import anyio
 import pytest
 
 from backends.errors import LoadFailed, OutOfMemory
@@ -20,7 +19,7 @@ async def visit(registry: Registry, name: str, *, keep_alive: float | None = Non
         return lease
 
 
-# ---------------------------------------------------------------------------------- coming and going
+# ---------------------------------------------------------------------------------- coming
 
 
 async def test_a_lease_loads_its_model_which_stays_for_the_next() -> None:

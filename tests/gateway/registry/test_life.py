@@ -29,10 +29,13 @@ async def test_leaving_the_registry_unloads_everything() -> None:
 
 
 async def test_a_mistake_in_the_body_comes_out_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def blunder() -> None:
         async with yard("a40", engine=FakeEngine()) as registry:
             await registry.load("a40")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await blunder()
 
 
 async def test_preloaded_models_come_by_themselves_and_one_that_fails_harms_nobody() -> None:

@@ -63,7 +63,7 @@ def test_nothing_goes_for_a_model_that_fits_beside() -> None:
 
 
 def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> None:
-    """One client waits three load times long (30 s); three clients together need ten seconds each."""
+    """One client alone waits for three load times (30 s), three together for one each."""
     for crowd, patience in ((1, 30.0), (3, 10.0)):
         place = world(named("a"), named("b"))
         resident(place, "a")
@@ -218,9 +218,9 @@ def test_a_thrash_of_two_hundred_is_one_swap() -> None:
         place.request("b")
     while place.waiting or place.using:
         if place.loading:
-            place.finish_load(*place.loading)
+            place.finish_load(next(iter(place.loading)))
         elif place.leaving:
-            place.finish_unload(*place.leaving)
+            place.finish_unload(next(iter(place.leaving)))
         else:
             place.advance(1.0)
             place.release(min(place.using))

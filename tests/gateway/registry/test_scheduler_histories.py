@@ -68,7 +68,7 @@ class Histories(RuleBasedStateMachine):
         self.world.request(name, holds=False)
 
     @rule(name=st.sampled_from(NAMES), again=st.booleans())
-    def an_administrator_unloads(self, name: str, again: bool) -> None:  # noqa: FBT001
+    def an_administrator_unloads(self, name: str, again: bool) -> None:
         self.world.ask_unload(name, again=again)
 
     @precondition(lambda self: self.world.waiting)
@@ -91,7 +91,7 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.loading)
     @rule(data=st.data(), memory=st.booleans())
-    def a_load_fails(self, data: st.DataObject, memory: bool) -> None:  # noqa: FBT001
+    def a_load_fails(self, data: st.DataObject, memory: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.world.loading)))
         self.world.fail_load(name, memory=memory)
 
@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
 
 
 def run_out(world: World) -> None:
-    """All loads end well, all answers end, all unloads end; time passes where nothing else is left."""
+    """All loads end well, all answers and unloads end; then time passes."""
     for _ in range(1000):
         if world.loading:
             world.finish_load(min(world.loading))

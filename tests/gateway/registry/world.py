@@ -1,6 +1,7 @@
-"""A world for the scheduler: it carries orders out on paper, and objects to every order that must not be.
+"""A world for the scheduler: it carries orders out on paper, and objects to what must not be.
 
-It keeps its own books from the orders alone, so that a mistake in the scheduler's can't hide itself.
+It keeps its own books from the orders alone, so that a mistake in the scheduler's can't hide
+itself.
 """
 
 import itertools

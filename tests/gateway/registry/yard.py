@@ -145,6 +145,10 @@ class FakeEngine:
             parts=self._parts.get(path.name, ()),
         )
 
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        """As large as its name says."""
+        return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
+
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> FakeContainer:
@@ -293,11 +297,6 @@ class Watcher:
         return [one for one in self.happenings if isinstance(one, kind)]
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """As large as its name says."""
-    return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
-
-
 def model(name: str, **settings: object) -> ModelConfig:
     """`a40` is a model of 40 bytes."""
     path = name.rpartition("/")[2]
@@ -319,8 +318,7 @@ async def yard(
     async with Registry(
         Library(config, recognise=engine.recognise),
         config,
-        loader=engine.load,
-        estimate=estimate,
+        loader=engine,
         gauge=FakeGauge(engine),
         history=history or History(None),
         clock=clock or HandClock(),
