@@ -16,10 +16,12 @@ from gateway.capabilities import Capabilities
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http import hub_routes, management_routes, openai_routes, tabby_routes
 from gateway.http.doorman import Doorman
+from gateway.http.metrics import Metrics
 from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.interpreter import Interpreters
+from gateway.pictures import Pictures
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import Registry
@@ -32,10 +34,14 @@ OPEN_TO_ALL = (
 )
 
 
-def build(config: Config, registry: Registry) -> Litestar:
-    """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError."""
+def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
+    """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
+
+    `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
+    """
     refuse_open_door(config)
-    services = _services(config, registry)
+    services = _services(config, registry, metrics)
+    metrics.watch(registry.statuses)
     return Litestar(
         route_handlers=[
             *openai_routes.ROUTES,
@@ -60,7 +66,7 @@ def _with_detail(*routes: HTTPRouteHandler) -> Router:
     )
 
 
-def _services(config: Config, registry: Registry) -> Services:
+def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
     """Everything that routes work with."""
     templates = Templates(_folder(config.template_dir))
     presets = Presets(_folder(config.preset_dir), config.preset)
@@ -68,13 +74,20 @@ def _services(config: Config, registry: Registry) -> Services:
     return Services(
         config=config,
         registry=registry,
-        pipeline=Pipeline(registry, interpreters, presets, strict=config.server.strict_sampling),
+        pipeline=Pipeline(
+            registry,
+            interpreters,
+            presets,
+            Pictures(config.images),
+            strict=config.server.strict_sampling,
+        ),
         doorman=Doorman(config.keys),
         wording=Wording(registry, interpreters),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),
         hub=Hub(config),
+        metrics=metrics,
     )
 
 

@@ -15,18 +15,21 @@ from config.errors import ConfigError
 from config.loader import load_config
 from config.settings import Config, ModelConfig
 from gateway.app import build
+from gateway.http.metrics import Metrics
 from gateway.journal import configure
 from gateway.registry import Library, Registry
 from gateway.server import Server, greeting, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `roundhouse`. Returns the exit status: 2 for a mistake in arguments or configuration."""
+    """Entry point of `roundhouse`. Returns the exit status: 2 for a mistake in arguments or
+    configuration.
+    """
     arguments = parser().parse_args(argv)
     try:
         return serve(arguments)
     except ConfigError as error:
-        print(f"roundhouse: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
+        print(f"roundhouse: {error}", file=sys.stderr)
         return 2
 
 
@@ -36,8 +39,12 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"roundhouse {version('roundhouse')}")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("serve", help="serve models on an OpenAI-style endpoint")
-    command.add_argument("models", nargs="*", metavar="MODEL", type=Path, help="a .gguf file or a model folder")
-    command.add_argument("--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml")
+    command.add_argument(
+        "models", nargs="*", metavar="MODEL", type=Path, help="a .gguf file or a model folder"
+    )
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml"
+    )
     command.add_argument("--host", help="address to listen on")
     command.add_argument("--port", help="port to listen on; 0 takes a free one")
     return root
@@ -53,13 +60,14 @@ def serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
     config = with_models(config, arguments.models)
     configure(config.log)
-    registry = Registry(Library(config), config)
-    app = build(config, registry)
+    metrics = Metrics()
+    registry = Registry(Library(config), config, watch=metrics.happened)
+    app = build(config, registry, metrics)
     return run(Server(app, config.server, registry, greeting(first_model(config, registry))))
 
 
 def with_models(config: Config, paths: Sequence[Path]) -> Config:
-    """The models named on the command line come first; with none at all the bundled one is served."""
+    """The models named on the command line come first; with none at all, the bundled one."""
     if not paths and not config.models and not config.model_dirs:
         paths = [bundled.GGUF]
     named = tuple(ModelConfig(name=name_of(path), path=str(path.resolve())) for path in paths)
@@ -70,7 +78,9 @@ def with_models(config: Config, paths: Sequence[Path]) -> Config:
 
 
 def name_of(path: Path) -> str:
-    """A model's name when only its path is given. Raises ConfigError when there is nothing at the path."""
+    """A model's name when only its path is given. Raises ConfigError when there is nothing at the
+    path.
+    """
     if not path.exists():
         raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
     return path.name.removesuffix(".gguf").removesuffix(".script.json")
@@ -78,4 +88,8 @@ def name_of(path: Path) -> str:
 
 def first_model(config: Config, registry: Registry) -> str:
     """The model the greeting names."""
-    return config.default_model or next(iter(m.name for m in config.models), "") or registry.resolve("").name
+    return (
+        config.default_model
+        or next(iter(m.name for m in config.models), "")
+        or registry.resolve("").name
+    )

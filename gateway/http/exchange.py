@@ -9,20 +9,17 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-import anyio
-import structlog
 from litestar.types import Receive, Scope, Send
 
 from gateway.answer import Delta, Usage
 from gateway.answering import Answer
-from gateway.errors import GatewayError, InternalError
+from gateway.errors import GatewayError
+from gateway.http.account import Account
+from gateway.http.errand import cancel_when_left, told
 from gateway.http.plain import Plain
 from gateway.http.stream import EventStream
 from gateway.pipeline import OnWait
 from gateway.tasks import companions
-
-log = structlog.get_logger()
-
 
 class Reply(Protocol):
     """A dialect's reply to one request: frames of a stream, or one whole body."""
@@ -50,6 +47,7 @@ class Exchange:
         open_answer: Callable[[OnWait], AbstractAsyncContextManager[Answer]],
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
+        account: Account,
         *,
         stream: bool,
         headers: Mapping[str, str],
@@ -58,6 +56,7 @@ class Exchange:
         self._open_answer = open_answer
         self._reply_to = reply_to
         self._failed = failed
+        self._account = account
         self._stream = stream
         self._headers = headers
         self._quiet = quiet
@@ -65,7 +64,7 @@ class Exchange:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with companions() as tasks:
-            tasks.start_soon(_cancel_when_left, receive, tasks.cancel_scope)
+            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             if self._stream:
                 events = EventStream(send, self._headers, self._quiet)
                 tasks.start_soon(events.keep_alive)
@@ -76,24 +75,37 @@ class Exchange:
 
     async def _tell(self, events: EventStream) -> None:
         try:
-            async with self._open_answer(events.wait) as answer:
-                reply = self._reply_to(answer)
-                await events.begin(_about(answer))
-                await events.write(reply.opening())
-                async for delta in answer.deltas():
-                    if frames := reply.delta(delta):
-                        await events.write(frames)
-                closing = reply.closing(answer.usage())
+            with self._account.kept():
+                closing = await self._stream_answer(events)
             await events.end(closing)
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(_told(error)))
+            await events.end(self._failed(told(error)))
+
+    async def _stream_answer(self, events: EventStream) -> bytes:
+        """All but the last frames."""
+        async with self._open_answer(events.wait) as answer:
+            self._account.answered_by(answer)
+            reply = self._reply_to(answer)
+            await _introduce(events, answer)
+            await events.write(reply.opening())
+            async for delta in answer.deltas():
+                self._account.delta()
+                if frames := reply.delta(delta):
+                    await events.write(frames)
+            return reply.closing(answer.usage())
 
     async def _whole(self) -> Plain:
+        with self._account.kept():
+            return await self._whole_answer()
+
+    async def _whole_answer(self) -> Plain:
         async with self._open_answer(_say_nothing) as answer:
+            self._account.answered_by(answer)
             reply = self._reply_to(answer)
             async for delta in answer.deltas():
+                self._account.delta()
                 reply.add(delta)
             body = reply.whole(answer.usage())
             return Plain(body, headers={**self._headers, **_about(answer)})
@@ -103,11 +115,13 @@ def _say_nothing(_news: object) -> None:
     """A client that gets one whole body hears nothing while it waits."""
 
 
-def _told(error: Exception) -> GatewayError:
-    if isinstance(error, GatewayError):
-        return error
-    log.error("stream failed", exc_info=error)
-    return InternalError("The server made a mistake; its log tells more.")
+async def _introduce(events: EventStream, answer: Answer) -> None:
+    """Who answers: in headers, or in a comment where the wait was so long that they are gone."""
+    about = _about(answer)
+    if events.began:
+        lines = ", ".join(f"{name}={value}" for name, value in about.items())
+        await events.write(f": {lines}\n\n".encode())
+    await events.begin(about)
 
 
 def _about(answer: Answer) -> Mapping[str, str]:
@@ -121,9 +135,3 @@ def _about(answer: Answer) -> Mapping[str, str]:
     if answer.ignored:
         about["x-roundhouse-ignored"] = ", ".join(answer.ignored)
     return about
-
-
-async def _cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()

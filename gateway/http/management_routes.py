@@ -245,15 +245,16 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on, told as llama-server tells it."""
     access = services.doorman.admit(request.headers)
     exchange = openai.read_text(await request.body())
-    asked = exchange.request
+    asked, request_id = exchange.request, new_id(request)
     return Exchange(
         lambda on_wait: services.pipeline.text(asked, access, on_wait),
         lambda answer: CompletionReply(
             model=answer.model, choices=len(asked.prompts) * asked.answering.n
         ),
         openai.error_event,
+        services.account("completion", asked.model, request_id),
         stream=exchange.stream,
-        headers={"x-request-id": new_id(request)},
+        headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )
 

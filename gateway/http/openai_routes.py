@@ -12,6 +12,7 @@ from litestar.types import ASGIApp
 from gateway.dialects import openai
 from gateway.http.cards import card
 from gateway.http.exchange import Exchange
+from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.services import Services
 
@@ -30,6 +31,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             exchange, id=f"chatcmpl-{request_id}", created=created, model=answer.model
         ),
         openai.error_event,
+        services.account("chat", exchange.request.model, request_id),
         stream=exchange.stream,
         headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
@@ -52,6 +54,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             echoes=answer.echoes or None,
         ),
         openai.error_event,
+        services.account("text", exchange.request.model, request_id),
         stream=exchange.stream,
         headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
@@ -83,6 +86,13 @@ async def health() -> ASGIApp:
     return Plain(b'{"status":"ok"}')
 
 
+@get("/metrics")
+async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
+    """Numbers for Prometheus, which sends its key as a bearer token."""
+    services.doorman.admit(request.headers)
+    return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
+
+
 def new_id(request: AnyRequest) -> str:
     """The client's own request id, or a new one."""
     given = request.headers.get("x-request-id", "")
@@ -93,4 +103,4 @@ def new_id(request: AnyRequest) -> str:
     )
 
 
-ROUTES = (chat_completions, completions, models, model, health)
+ROUTES = (chat_completions, completions, models, model, health, metrics)

@@ -5,8 +5,10 @@ import msgspec
 from config.settings import Config
 from gateway.access import Access
 from gateway.capabilities import Capabilities
-from gateway.errors import ModelNotFound
+from gateway.errors import GatewayError, ModelNotFound
+from gateway.http.account import Account
 from gateway.http.doorman import Doorman
+from gateway.http.metrics import Metrics
 from gateway.hub import Hub
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
@@ -27,6 +29,7 @@ class Services(msgspec.Struct, frozen=True):
     presets: Presets
     capabilities: Capabilities
     hub: Hub
+    metrics: Metrics
 
     def visible(self, access: Access) -> list[ModelStatus]:
         """The states of the models the caller may use."""
@@ -39,3 +42,11 @@ class Services(msgspec.Struct, frozen=True):
         except ModelNotFound:
             await self.registry.refresh()
             return self.registry.resolve(name)
+
+    def account(self, api: str, model: str, request: str) -> Account:
+        """A new one for a request that names `model`; only names that exist are counted by."""
+        try:
+            name = self.registry.resolve(model).name
+        except GatewayError:
+            name = ""
+        return Account(self.metrics.answered, api=api, model=name, request=request)

@@ -67,5 +67,5 @@ def sentence(news: Waiting) -> str:
     """What a waiting client is told."""
     if news.stage == "loading":
         percent = "" if news.percent is None else f" {news.percent} %"
-        return f"loading {news.model}{percent}"
+        return f"loading {news.model}{percent}, position {news.position}"
     return f"queued for {news.model}, position {news.position}"

@@ -14,6 +14,7 @@ from anyio.abc import SocketStream
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
+from gateway.http.metrics import Metrics
 from gateway.registry import History, Library, Registry
 from gateway.server import Server
 
@@ -65,7 +66,13 @@ def config(
 @asynccontextmanager
 async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
     """The server runs in the context."""
-    registry = Registry(Library(settings), settings, history=History(folder / "needs.json"))
+    metrics = Metrics()
+    registry = Registry(
+        Library(settings),
+        settings,
+        history=History(folder / "needs.json"),
+        watch=metrics.happened,
+    )
     listening = anyio.Event()
     addresses: list[str] = []
 
@@ -73,7 +80,7 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
         addresses.append(address)
         listening.set()
 
-    server = Server(build(settings, registry), settings.server, registry, greet)
+    server = Server(build(settings, registry, metrics), settings.server, registry, greet)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
         with anyio.fail_after(30):

@@ -1,0 +1,122 @@
+"""What became of one request and what it cost: kept while it is answered, told once at its end.
+
+The hot path is `delta`: two clock readings' worth of work, no locks. Prompts and keys never get here.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Literal, TypeAlias
+
+import msgspec
+import structlog
+
+from gateway.answer import Usage
+from gateway.answering import Answer
+from gateway.errors import GatewayError
+
+log = structlog.get_logger()
+
+Api: TypeAlias = str  # "chat", "text", …
+
+# Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, over and done with. Times are seconds."""
+
+    api: Api
+    model: str  # "" where the request named none that exists
+    outcome: str  # "ok", "left", or the code of an error
+    seconds: float
+    queued: float = 0.0
+    loading: float = 0.0
+    first: float | None = None  # until the first delta; None: there was none
+    gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
+    gaps_seconds: float = 0.0  # all of them together
+    usage: Usage | None = None  # None: it never came to an answer
+
+
+class Account:
+    """One request's. `tell` is called with the report, exactly once."""
+
+    def __init__(self, tell: Callable[[Report], None], *, api: Api, model: str, request: str) -> None:
+        self._tell = tell
+        self._api = api
+        self._model = model
+        self._request = request
+        self._answer: Answer | None = None
+        self._began = self._last = perf_counter()
+        self._first: float | None = None
+        self._gaps = [0] * (len(GAPS) + 1)
+        self._gaps_seconds = 0.0
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Around all of the answer; the report is made when it ends, by whatever way."""
+        outcome: str | Literal["ok", "left"] = "left"  # cancelled: nobody listens any more
+        try:
+            yield
+            outcome = "ok"
+        except GatewayError as error:
+            outcome = error.code or error.type
+            raise
+        except Exception:
+            outcome = "internal_error"
+            raise
+        finally:
+            self._close(outcome)
+
+    def answered_by(self, answer: Answer) -> None:
+        """Now it is known who answers."""
+        self._answer = answer
+        self._model = answer.model
+
+    def delta(self) -> None:
+        """Something was said."""
+        now = perf_counter()
+        if self._first is None:
+            self._first = now - self._began
+        else:
+            gap = now - self._last
+            self._gaps[bisect_left(GAPS, gap)] += 1
+            self._gaps_seconds += gap
+        self._last = now
+
+    def _close(self, outcome: str) -> None:
+        answer = self._answer
+        report = Report(
+            api=self._api,
+            model=self._model,
+            outcome=outcome,
+            seconds=perf_counter() - self._began,
+            queued=answer.queued_seconds if answer else 0.0,
+            loading=answer.load_seconds if answer else 0.0,
+            first=self._first,
+            gaps=tuple(self._gaps),
+            gaps_seconds=self._gaps_seconds,
+            usage=answer.usage() if answer else None,
+        )
+        _log(self._request, report)
+        self._tell(report)
+
+
+def _log(request: str, report: Report) -> None:
+    """One line for each request."""
+    usage = report.usage
+    log.info(
+        "answered",
+        request=request,
+        api=report.api,
+        model=report.model,
+        outcome=report.outcome,
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        cached_tokens=usage.cached_tokens if usage else 0,
+        completion_tokens=usage.completion_tokens if usage else 0,
+        queued=round(report.queued, 3),
+        loading=round(report.loading, 3),
+        ttft=None if report.first is None else round(report.first, 3),
+        seconds=round(report.seconds, 3),
+    )

@@ -1,0 +1,189 @@
+"""What is counted, logged and told in headers about answers, loads and waits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
+
+from config.settings import KeyConfig
+from gateway.answer import Usage
+from gateway.http.account import GAPS, Account, Report
+from gateway.http.metrics import Metrics
+from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
+from tests.gateway.http.serving import Running, config, send_chat, serving
+
+pytestmark = pytest.mark.anyio
+
+CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi, my secret"}]}
+
+
+def samples(text: str) -> dict[str, float]:
+    """`name{label=value,…}` to value."""
+
+    def flat() -> Iterator[tuple[str, float]]:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+                yield f"{sample.name}{{{labels}}}", sample.value
+
+    return dict(flat())
+
+
+async def scraped(running: Running) -> dict[str, float]:
+    answer = await running.client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return samples(answer.text)
+
+
+def by_name(numbers: dict[str, float], name: str) -> dict[str, float]:
+    return {key: value for key, value in numbers.items() if key.startswith(f"roundhouse_{name}{{")}
+
+
+async def test_answers_are_counted_by_model_api_and_outcome(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, tokens_per_second=300), tmp_path) as running:
+        usage: dict[str, Any] = {}
+        for stream in (True, False):
+            answer = await running.client.post(
+                "/v1/chat/completions", json={**CHAT, "stream": stream}
+            )
+            usage = usage if stream else answer.json()["usage"]
+        await running.client.post("/v1/completions", json={"model": "scripted", "prompt": "break"})
+        await running.client.post("/completion", json={"model": "scripted", "prompt": "Hi"})
+        await running.client.post("/v1/chat/completions", json={**CHAT, "model": "no such"})
+        numbers = await scraped(running)
+    counted = by_name(numbers, "requests_total")
+    assert counted == {
+        "roundhouse_requests_total{api=chat,model=scripted,outcome=ok}": 2,
+        "roundhouse_requests_total{api=text,model=scripted,outcome=internal_error}": 1,
+        "roundhouse_requests_total{api=completion,model=scripted,outcome=ok}": 1,
+        "roundhouse_requests_total{api=chat,model=,outcome=model_not_found}": 1,
+    }
+    tokens = by_name(numbers, "tokens_total")
+    assert tokens["roundhouse_tokens_total{kind=completion,model=scripted}"] > (
+        2 * usage["completion_tokens"]
+    )
+    assert tokens["roundhouse_tokens_total{kind=cached,model=scripted}"] == 0
+    assert numbers["roundhouse_time_to_first_token_seconds_count{model=scripted}"] == 4
+    gaps = numbers["roundhouse_inter_token_seconds_count{model=scripted}"]
+    assert gaps == numbers["roundhouse_inter_token_seconds_bucket{le=+Inf,model=scripted}"] > 4
+
+
+async def test_models_are_told_with_their_loads_and_unloads(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        await running.registry.load("scripted")
+        numbers = await scraped(running)
+        assert numbers["roundhouse_resident_models{}"] == 1
+        assert numbers["roundhouse_resident_bytes{model=scripted}"] > 0
+        assert numbers["roundhouse_load_seconds_count{model=scripted}"] == 1
+        assert numbers["roundhouse_waiting{model=scripted}"] == 0
+        await running.registry.unload("scripted")
+        numbers = await scraped(running)
+        assert numbers["roundhouse_resident_models{}"] == 0
+        assert numbers["roundhouse_evictions_total{model=scripted,reason=asked}"] == 1
+        assert numbers["roundhouse_unload_seconds_count{model=scripted}"] == 1
+
+
+async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+        body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": "long"}]}
+        async with await send_chat(running, msgspec.json.encode(body)) as stream:
+            told = b""
+            with anyio.fail_after(10):
+                while b"content" not in told:
+                    told += await stream.receive()
+        left = "roundhouse_requests_total{api=chat,model=scripted,outcome=left}"
+        with anyio.fail_after(10):
+            while left not in (numbers := await scraped(running)):
+                await anyio.sleep(0.01)
+        assert numbers[left] == 1
+
+
+async def test_metrics_ask_for_a_key(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, keys=(KeyConfig(key="k"),)), tmp_path) as running:
+        assert (await running.client.get("/metrics")).status_code == 401
+        headers = {"authorization": "Bearer k"}
+        assert (await running.client.get("/metrics", headers=headers)).status_code == 200
+
+
+async def test_two_servers_dont_share_numbers() -> None:
+    one, other = Metrics(), Metrics()
+    one.happened(ModelLoaded("a", 1.0))
+    one.happened(ModelLoadFailed("a", 1.0, "broken"))
+    one.happened(ModelLoadFailed("a", 1.0, None))
+    one.happened(ModelUnloaded("a", 1.0, "room"))
+    told = samples(one.text().decode())
+    assert told["roundhouse_load_failures_total{model=a,why=failed}"] == 1
+    assert told["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
+    assert told["roundhouse_evictions_total{model=a,reason=room}"] == 1
+    assert not any("model=a" in name for name in samples(other.text().decode()))
+
+
+def test_gaps_of_several_answers_add_up() -> None:
+    metrics = Metrics()
+    gaps = tuple(range(len(GAPS) + 1))
+    usage = Usage(prompt_tokens=1, completion_tokens=1)
+    for _ in range(2):
+        report = Report(
+            api="chat", model="a", outcome="ok", seconds=1.0, gaps=gaps, gaps_seconds=3.0, usage=usage
+        )
+        metrics.answered(report)
+    told = samples(metrics.text().decode())
+    assert told["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
+    assert told["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
+    assert told["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
+
+
+def test_an_account_is_told_once_whatever_happens() -> None:
+    told: list[Report] = []
+
+    def answer(error: BaseException | None) -> None:
+        with Account(told.append, api="chat", model="a", request="r").kept():
+            if error is not None:
+                raise error
+
+    answer(None)
+    for error in (KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)):
+            answer(error)
+    assert [report.outcome for report in told] == ["ok", "left", "internal_error"]
+
+
+async def test_each_answer_is_one_line_in_the_log_without_its_words(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        with capture_logs() as lines:
+            headers = {"x-request-id": "mine"}
+            await running.client.post("/v1/chat/completions", json=CHAT, headers=headers)
+    (line,) = [line for line in lines if line["event"] == "answered"]
+    assert line["request"] == "mine"
+    assert line["model"] == "scripted"
+    assert line["outcome"] == "ok"
+    assert line["completion_tokens"] > 0
+    assert line["ttft"] is not None
+    assert "secret" not in str(lines)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_headers_tell_who_answers_and_what_it_took(stream: bool, tmp_path: Path) -> None:
+    async with serving(config(tmp_path, load_seconds=0.1), tmp_path) as running:
+        answer = await running.client.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+        assert answer.headers["x-roundhouse-model"] == "scripted"
+        assert answer.headers["x-roundhouse-backend"] == "scripted"
+        assert float(answer.headers["x-roundhouse-load-time"]) >= 0.1
+        assert float(answer.headers["x-roundhouse-queue-time"]) >= 0
+        assert answer.headers["x-request-id"]
+
+
+async def test_after_a_long_wait_a_comment_tells_what_headers_no_longer_can(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, load_seconds=2.5), tmp_path) as running:
+        answer = await running.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    comments = [line for line in answer.text.splitlines() if line.startswith(": ")]
+    assert comments[0].startswith(": loading scripted")
+    assert "%" in comments[0]
+    assert "position 1" in comments[0]
+    assert "x-roundhouse-load-time=2." in comments[-1]
+    assert "data: [DONE]" in answer.text
