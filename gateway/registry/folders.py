@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
 import structlog
 
 from backends.catalog import ModelFiles
-from backends.errors import BackendError, UnsupportedModel
+from backends.errors import UnsupportedModel
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
 State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
@@ -62,7 +61,11 @@ class ModelFolder:
         whole = self._recognised(folder)
         if whole is not None and whole.path == folder:
             return {self._name(folder): whole}
-        files = [path for path in sorted(folder.iterdir()) if path.is_file() and _is_first(path)]
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError:  # gone meanwhile
+            return {}
+        files = [path for path in paths if path.is_file() and _is_first(path)]
         found = {self._name(path): self._recognised(path) for path in files}
         return {name: model for name, model in found.items() if model is not None}
 
@@ -73,7 +76,7 @@ class ModelFolder:
             return self._recognise(path, None)
         except UnsupportedModel:
             return None
-        except (BackendError, OSError, msgspec.MsgspecError) as error:
+        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
             log.warning("not a usable model", path=str(path), reason=str(error))
             return None
 

@@ -24,7 +24,10 @@ class Gauge(Protocol):
         ...
 
     def used(self) -> Bytes:
-        """Bytes that are taken, per device: differences tell what a load took."""
+        """Bytes that are taken, per device: differences tell what a load took.
+
+        A device that can't be measured is left out.
+        """
         ...
 
 
@@ -37,11 +40,19 @@ class SystemGauge:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in sizes.items()}
 
     def used(self) -> Bytes:
-        return {CPU: _resident_set(), **{name: card.used for name, card in _cards().items()}}
+        used = {name: memory.used for name, memory in _cards().items()}
+        try:
+            return {CPU: _resident_set(), **used}
+        except OSError:  # not Linux
+            return used
 
 
 def _main_memory_free() -> int:
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux: all there is, as nobody tells what is free
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    fields = dict(line.split(":") for line in lines)
     available = int(fields["MemAvailable"].split()[0]) * 1024
     limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     return available if limit is None or used is None else min(available, max(0, limit - used))

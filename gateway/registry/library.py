@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import structlog
 
 from backends import catalog
 from backends.catalog import ModelFiles
-from backends.errors import BackendError
 from backends.protocol import Sampling
 from config.engines import EngineOptions
-from config.errors import Source
+from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
@@ -27,6 +27,8 @@ from gateway.request import SamplingWishes
 
 DEFAULT_NAMES = ("", "default")
 LOOK_EVERY = 1.0  # seconds between looks at the disk, at least
+
+log = structlog.get_logger(__name__)
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +144,15 @@ class Library:
             return old
         self._stamps[model.name] = stamp
         try:
-            files = self._recognise(path, model.backend)
-        except (BackendError, OSError, msgspec.MsgspecError) as error:
-            return Unusable(name=model.name, aliases=model.aliases, reason=str(error))
-        return self._entry(model, files)
+            return self._entry(model, self._recognise(path, model.backend))
+        except ConfigError as error:
+            if old is None:  # at the start the user is there to put it right
+                raise
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - a strange file must not stop the server
+            log.warning("not a usable model", model=model.name, reason=str(error))
+            reason = str(error)
+        return Unusable(name=model.name, aliases=model.aliases, reason=reason)
 
     def _found(self, name: str, files: ModelFiles) -> ModelEntry:
         old = self._shelf.models.get(name)

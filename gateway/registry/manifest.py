@@ -26,8 +26,9 @@ class Cargo(msgspec.Struct, frozen=True, kw_only=True):
 
     entry: ModelEntry
     options: EngineOptions  # the entry's own, or what an administrator asked for
-    need: MemoryNeed
-    measured: bool  # `need` is what an earlier load took, not an estimate
+    estimate: MemoryNeed
+    need: MemoryNeed  # the estimate, or what an earlier load took
+    measured: bool
     devices: Bytes  # `need` per device
     load_seconds: float  # of the last load, or a guess
 
@@ -41,7 +42,6 @@ class Manifest:
         self._devices = devices
         self._options: dict[str, EngineOptions] = {}
         self._cargo: dict[str, Cargo] = {}
-        self._entries: dict[str, ModelEntry] = {}
 
     def cargo(self, entry: ModelEntry) -> Cargo:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
@@ -59,13 +59,12 @@ class Manifest:
             return None
 
     def planned(self, name: str) -> Cargo:
-        """The cargo of the entry that was asked for last under this name."""
-        return self.cargo(self._entries[name])
+        """The cargo that was last made known to the scheduler under this name."""
+        return self._cargo[name]
 
     def model(self, entry: ModelEntry) -> Model:
-        """What the scheduler is to know of `entry`, which is asked for. Raises as `cargo`."""
+        """What the scheduler is to know of `entry`. Raises as `cargo`."""
         cargo = self.cargo(entry)
-        self._entries[entry.name] = entry
         return Model(
             name=entry.name,
             need=cargo.devices,
@@ -79,8 +78,11 @@ class Manifest:
         """The options in force."""
         return self._options.get(entry.name, entry.options)
 
-    def change_options(self, entry: ModelEntry, changes: Mapping[str, Any]) -> None:
-        """Put `changes` over the entry's options. Raises InvalidRequest for the one at fault."""
+    def proposed(self, entry: ModelEntry, changes: Mapping[str, Any]) -> Cargo:
+        """The cargo with `changes` over the entry's options; nothing is in force yet.
+
+        Raises InvalidRequest, naming the option at fault, and as `cargo`.
+        """
         kind = type(entry.options)
         try:
             new = convert(dict(changes), kind, Source(entry.name), path="$.options")
@@ -89,28 +91,42 @@ class Manifest:
             text = f"{entry.files.backend}: {field}: {error.problem}"
             raise InvalidRequest(text, param=field or "options") from None
         values = {name: getattr(new, name) for name in changes}
-        self._options[entry.name] = msgspec.structs.replace(entry.options, **values)
+        return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
+
+    def adopt(self, cargo: Cargo) -> None:
+        """Put the options of a proposed cargo in force."""
+        self._options[cargo.entry.name] = cargo.options
+        self._cargo[cargo.entry.name] = cargo
 
     def forget_options(self, name: str) -> None:
         """Back to the entry's own."""
         self._options.pop(name, None)
 
-    def held(self, cargo: Cargo, measured: int | None) -> Bytes:
-        """What a model just loaded is known to hold; the next `cargo` is made from it, too."""
-        self._cargo.pop(cargo.entry.name, None)
-        return self._spread(cargo.options, corrected(cargo.need, measured))
+    def arrived(self, cargo: Cargo, seconds: float, measured: int | None) -> Bytes:
+        """What a model just loaded holds. Its next load is planned with what this one taught."""
+        need = cargo.need if measured is None else corrected(cargo.estimate, measured)
+        devices = self._spread(cargo.options, need)
+        self._cargo[cargo.entry.name] = msgspec.structs.replace(
+            cargo,
+            need=need,
+            measured=cargo.measured or measured is not None,
+            devices=devices,
+            load_seconds=seconds,
+        )
+        return devices
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> Cargo:
         try:
-            guess = self._loader.estimate(entry.files, options)
+            estimate = self._loader.estimate(entry.files, options)
         except (BackendError, OSError, ValueError) as error:
             raise ModelUnavailable(f"{entry.name}: {error}", param="model") from error
         last = self._history.get(entry.files, options)
         size = last.size if last else None
-        need = corrected(guess, size)
+        need = corrected(estimate, size)
         return Cargo(
             entry=entry,
             options=options,
+            estimate=estimate,
             need=need,
             measured=size is not None,
             devices=self._spread(options, need),

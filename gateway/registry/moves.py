@@ -21,7 +21,7 @@ from gateway.registry.history import History, Measurement
 from gateway.registry.loader import Loader
 from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
-from gateway.registry.orders import Load, Unload, WhyUnload
+from gateway.registry.orders import Bytes, Load, Unload, WhyUnload
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +99,7 @@ class Moves:
         self._tell = tell
         self.loading: dict[str, Loading] = {}
         self.residents: dict[str, Resident] = {}
+        self._closing: set[str] = set()
         self._running = 0
         self._begun = 0
 
@@ -119,12 +120,13 @@ class Moves:
     def unload(self, order: Unload) -> None:
         """Begin to close a container that nobody uses."""
         resident = self.residents.pop(order.model)
+        self._closing.add(order.model)
         self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
 
     @property
     def busy(self) -> bool:
         """Something is in memory, or on its way in or out."""
-        return bool(self.residents or self.loading or self._running)
+        return bool(self.residents or self.loading or self._closing)
 
     async def _load(self, order: Load, loading: Loading) -> None:
         outcome: Outcome = Gone(name=order.model, seconds=0.0, why=None)
@@ -132,9 +134,9 @@ class Moves:
             with loading.scope, self._alone() as is_alone:
                 outcome = await self._bring(order, loading, is_alone)
         finally:
-            del self.loading[order.model]
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
+            del self.loading[order.model]
             self._tell(outcome)
         if isinstance(outcome, Arrived):
             await to_thread.run_sync(self._history.save)
@@ -160,11 +162,7 @@ class Moves:
             cargo=cargo, container=container, started=loading.started, arrived=arrived
         )
         after = await to_thread.run_sync(self._gauge.used)
-        measured = (
-            sum(after.get(device, 0) - before.get(device, 0) for device in cargo.devices)
-            if is_alone()
-            else None
-        )
+        measured = _growth(before, after, cargo.devices) if is_alone() else None
         return self._arrived(order, cargo, arrived - loading.started, measured)
 
     def _arrived(self, order: Load, cargo: Cargo, seconds: float, measured: int | None) -> Arrived:
@@ -193,6 +191,7 @@ class Moves:
         started = self._clock.now()
         with self._alone():
             await self._close(order.model, resident.container)
+        self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
         self._tell(Gone(name=order.model, seconds=seconds, why=order.why))
@@ -215,3 +214,10 @@ class Moves:
             yield lambda: alone and number == self._begun
         finally:
             self._running -= 1
+
+
+def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
+    """By how much more is in use on `devices`; None where one of them can't be measured."""
+    if not devices.keys() <= before.keys() & after.keys():
+        return None
+    return sum(after[device] - before[device] for device in devices)

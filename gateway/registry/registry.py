@@ -26,7 +26,7 @@ from gateway.errors import (
     ModelUnavailable,
     ShuttingDown,
 )
-from gateway.registry.clock import Clock, LoopClock
+from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import Library, ModelEntry
@@ -75,9 +75,9 @@ class Registry:
         self._clock = clock or LoopClock()
         self._watch = watch
         self._places = Places()
+        self._present: dict[str, ModelEntry] = {}
         self._departures: dict[str, anyio.Event] = {}
-        self._changed = anyio.Event()
-        self._wake: float | None = None
+        self._alarm = Alarm(self._clock)
         self._moved = anyio.Event()
         self._closing = False
         self._exits = AsyncExitStack()
@@ -98,7 +98,7 @@ class Registry:
             clock=self._clock,
             tell=self._heard,
         )
-        self._tasks.start_soon(self._keep_time, name="registry clock")
+        self._tasks.start_soon(self._alarm.run, self._tick, name="registry alarm")
         for entry in self._library.entries():
             if entry.preload:
                 self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
@@ -213,7 +213,12 @@ class Registry:
 
         Raises ModelNotFound with the nearest names, ModelUnavailable where its files are unusable.
         """
-        return self._library.resolve(name)
+        try:
+            return self._library.resolve(name)
+        except GatewayError:
+            if (entry := self._present.get(name)) is None:
+                raise
+            return entry  # its files are gone, but it is in memory
 
     async def refresh(self) -> None:
         """Look at the model folders again, off the event loop."""
@@ -224,8 +229,10 @@ class Registry:
         if not self._closing and self._library.is_stale():
             self._tasks.start_soon(self.refresh, name="scan model folders")
         known = {entry.name: entry for entry in self._library.entries()}
-        known |= {name: one.cargo.entry for name, one in self._moves.residents.items()}
-        broken = tuple(unusable_status(one) for one in self._library.unusable())
+        known |= self._present
+        broken = tuple(
+            unusable_status(one) for one in self._library.unusable() if one.name not in known
+        )
         return (*(self._status(entry) for entry in known.values()), *broken)
 
     def status(self, name: str) -> ModelStatus:
@@ -306,10 +313,13 @@ class Registry:
         return ModelUnavailable(f"{name} was unloaded by an administrator", param="model")
 
     def _change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
-        """A model that is there with other options leaves and comes back."""
-        self._manifest.change_options(entry, options)
+        """A model that is there with other options leaves and comes back, if it would fit."""
+        cargo = self._manifest.proposed(entry, options)
+        if (obstacle := self._scheduler.room.obstacle(entry.name, cargo.devices)) is not None:
+            raise ModelUnavailable(obstacle, param="model")
+        self._manifest.adopt(cargo)
         there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
-        if there is not None and there.cargo.options != self._manifest.options(entry):
+        if there is not None and there.cargo.options != cargo.options:
             orders = self._scheduler.unload_asked(self._now, entry.name, again=True)
             self._do(orders, entry.name)
 
@@ -322,10 +332,7 @@ class Registry:
             moved.add(self._carry_out(order))
         for name in moved:
             self._tell_line(name)
-        wake = self._scheduler.wakes_at(self._now)
-        if wake != self._wake:
-            self._wake = wake
-            self._changed.set()
+        self._alarm.set(self._scheduler.wakes_at(self._now))
 
     def _carry_out(self, order: Order) -> str:
         """Carry one order out; the model it is about."""
@@ -357,13 +364,16 @@ class Registry:
                 self._tell_line(name)
                 return
             case Arrived(seconds=seconds, measured=measured):
-                held = self._manifest.held(self._moves.residents[name].cargo, measured)
+                cargo = self._moves.residents[name].cargo
+                self._present[name] = cargo.entry
+                held = self._manifest.arrived(cargo, seconds, measured)
                 self._do(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
             case Failed(seconds=seconds, reason=reason, memory=memory):
                 self._do(scheduler.load_failed(now, name, reason, memory=memory), name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Gone(seconds=seconds, why=why):
+                self._present.pop(name, None)
                 self._do(scheduler.unloaded(now, name), name)
                 if (departure := self._departures.pop(name, None)) is not None:
                     departure.set()
@@ -385,10 +395,5 @@ class Registry:
         except GatewayError as error:
             log.warning("preload failed", model=name, reason=error.message)
 
-    async def _keep_time(self) -> None:
-        """Tick when the scheduler wants to be woken."""
-        while True:
-            self._changed = anyio.Event()
-            await self._clock.wait(self._changed, self._wake)
-            if self._wake is not None and self._now >= self._wake:
-                self._do(self._scheduler.tick(self._now))
+    def _tick(self) -> None:
+        self._do(self._scheduler.tick(self._now))

@@ -46,14 +46,14 @@ class Room:
             for device, size in claim.need.items()
         }
 
-    def obstacle(self, claim: Residency) -> str | None:
-        """Why `claim` could not be loaded though all went that may go; None: it could."""
-        for device, size in claim.need.items():
-            budget, pinned = self._budgets.get(device, 0), self._pinned(device)
+    def obstacle(self, name: str, need: Bytes) -> str | None:
+        """Why `name` could not be loaded though all went that may go; None: it could."""
+        for device, size in need.items():
+            budget, pinned = self._budgets.get(device, 0), self._pinned(device, besides=name)
             if size > budget - pinned:
                 taken = f", of which pinned models hold {gibibytes(pinned)}" if pinned else ""
                 return (
-                    f"{claim.model.name} needs {gibibytes(size)} on {device}, "
+                    f"{name} needs {gibibytes(size)} on {device}, "
                     f"which has {gibibytes(budget)} for models{taken}"
                 )
         return None
@@ -65,15 +65,16 @@ class Room:
         """
         wanted = dict(claim.need)
         for device, size in claim.need.items():
-            most = self._budgets.get(device, 0) - self._pinned(device)
+            most = self._budgets.get(device, 0) - self._pinned(device, besides=claim.model.name)
             wanted[device] = max(size, min(most, max(size * 5 // 4, self.free(device) + 1)))
         more = any(size > self.free(device) for device, size in wanted.items())
         return wanted if more else None
 
-    def _pinned(self, device: str) -> int:
+    def _pinned(self, device: str, *, besides: str) -> int:
         stayers = (
             resident
-            for resident in self._residents.values()
+            for name, resident in self._residents.items()
+            if name != besides
             if resident.model.pinned and resident.phase in ("loading", "loaded")
         )
         return held(stayers, device)

@@ -180,7 +180,10 @@ class Scheduler:
         if absent and ticket.holds and resident.failure and now < resident.failure.retry_at:
             rest = resident.failure.retry_at - now
             return Refuse(number, "failed", resident.failure.reason, rest)
-        if absent and (obstacle := self.room.obstacle(resident)) is not None:
+        if (
+            absent
+            and (obstacle := self.room.obstacle(resident.model.name, resident.need)) is not None
+        ):
             return Refuse(number, "too_large", obstacle)
         if ticket.holds and not resident.is_open and self.waiting() >= self._rules.max_waiting:
             reason = f"{self._rules.max_waiting} requests are waiting already"
@@ -230,7 +233,7 @@ class Scheduler:
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
         for claim in [resident for resident in self._residents.values() if resident.is_claim]:
-            if (obstacle := self.room.obstacle(claim)) is not None:
+            if (obstacle := self.room.obstacle(claim.model.name, claim.need)) is not None:
                 claim.wanted, claim.retrying = False, None
                 yield from self._refuse_line(claim, "too_large", obstacle)
 

@@ -1,10 +1,13 @@
 """What administrators are promised: shared loads, polite and forced unloads, options."""
 
+from pathlib import Path
+
 import anyio
 import pytest
 
 from backends.errors import LoadFailed
 from config.engines import ScriptedOptions
+from config.settings import Config
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.registry import Registry, Waiting
 from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
@@ -96,12 +99,12 @@ async def test_a_load_with_other_options_loads_again_and_keeps_them_until_unload
     engine = FakeEngine()
     async with yard("a60", "b60", engine=engine) as registry:
         await registry.load("a60")
-        await registry.load("a60", options={"context_length": 32})
-        await registry.load("a60", options={"context_length": 32})
+        await registry.load("a60", options={"context_length": 2})
+        await registry.load("a60", options={"context_length": 2})
         assert engine.history.count("load a60") == 2
         await registry.load("b60")
         await registry.load("a60")
-        assert engine.options["a60"] == ScriptedOptions(context_length=32)
+        assert engine.options["a60"] == ScriptedOptions(context_length=2)
         await registry.unload("a60")
         await registry.load("a60")
         assert engine.options["a60"] == ScriptedOptions()
@@ -125,6 +128,17 @@ async def test_options_the_backend_does_not_know_are_named_and_nothing_moves() -
         with pytest.raises(InvalidRequest, match="did you mean 'context_length'") as refusal:
             await registry.load("a40", options={"contxt_length": 32})
         assert refusal.value.param == "contxt_length"
+        assert engine.history == ["load a40", "loaded a40"]
+
+
+async def test_options_that_would_not_fit_are_refused_and_nothing_moves() -> None:
+    engine = FakeEngine()
+    async with yard("a40", engine=engine) as registry:
+        await registry.load("a40")
+        with pytest.raises(ModelUnavailable, match="a40 needs"):
+            await registry.load("a40", options={"context_length": 1_000_000})
+        assert engine.present == {"a40": 40}
+        assert (await registry.load("a40")).state == "loaded"
         assert engine.history == ["load a40", "loaded a40"]
 
 
@@ -184,6 +198,25 @@ async def test_unloading_what_is_not_there_says_so() -> None:
         assert not (await registry.unload("a40")).was_loaded
         with pytest.raises(ModelNotFound):
             await registry.unload("nobody")
+
+
+async def test_a_model_whose_files_are_gone_is_served_and_unloaded_all_the_same(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine()
+    (tmp_path / "a40").touch()
+    config = Config(model_dirs=(str(tmp_path),))
+    async with yard(engine=engine, config=config) as registry:
+        await registry.load("a40")
+        (tmp_path / "a40").unlink()
+        await registry.refresh()
+        assert [status.id for status in registry.statuses()] == ["a40"]
+        async with registry.lease("a40") as lease:
+            assert lease.name == "a40"
+        await registry.unload("a40")
+        assert registry.statuses() == ()
+        with pytest.raises(ModelNotFound):
+            await registry.load("a40")
 
 
 async def test_an_administrator_who_leaves_does_not_call_the_unload_back() -> None:

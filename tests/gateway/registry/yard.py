@@ -146,8 +146,8 @@ class FakeEngine:
         )
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        """As large as its name says."""
-        return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)
+        """As large as its name says, and a byte for each token of a context that is asked for."""
+        return MemoryNeed(weights=files.size_bytes, cache=options.context_length or 0, engine=0)
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
@@ -311,10 +311,11 @@ async def yard(
     swap: SwapConfig = AT_ONCE,
     history: History | None = None,
     watch: Watcher | None = None,
+    config: Config | None = None,
 ) -> AsyncIterator[Registry]:
     """A registry over the fake engine, on a machine with 100 bytes."""
     entries = tuple(one if isinstance(one, ModelConfig) else model(one) for one in models)
-    config = Config(models=entries, swap=swap)
+    config = config or Config(models=entries, swap=swap)
     async with Registry(
         Library(config, recognise=engine.recognise),
         config,
