@@ -15,6 +15,7 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp.files import cache_layout, context_length, estimate
 from backends.llamacpp.sampling import SUPPORTED
+from backends.llamacpp.threads import Threads, threads
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
 from config.engines import LlamaCppOptions
@@ -30,9 +31,6 @@ CACHE_TYPES = {
     "bf16": 30,
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
-# below this, handing work to a second thread costs more than it saves
-SERIAL_WEIGHTS = 32 * 1024 * 1024
-
 ANNOYED = (3, 4)  # ggml_log_level (ggml.h): warning, error
 
 _words = threading.local()  # what llama.cpp logged on this thread while it loaded
@@ -56,6 +54,7 @@ class Loaded(msgspec.Struct, frozen=True):
     cells: int
     split: bool  # each sequence has its own part of the cache
     batch_size: int
+    threads: Threads
     on_device: bool  # decoding runs on beside the CPU
 
     def free(self) -> None:
@@ -89,6 +88,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
         cells=layout.cells,
         split=layout.split,
         batch_size=options.batch_size,
+        threads=threads(files, options),
         on_device=bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0,
     )
 
@@ -134,8 +134,7 @@ def _make_context(
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = options.threads or _threads(files)
-    params.n_threads_batch = options.threads_batch or options.threads or _threads(files)
+    params.n_threads = params.n_threads_batch = threads(files, options).many
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -145,12 +144,6 @@ def _make_context(
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {_last_words()}")
     return context  # type: ignore[no-any-return]
-
-
-def _threads(files: ModelFiles) -> int:
-    if files.size_bytes < SERIAL_WEIGHTS:
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _last_words() -> str:
