@@ -21,6 +21,7 @@ from gateway.http.stream import EventStream
 from gateway.pipeline import OnWait
 from gateway.tasks import companions
 
+
 class Reply(Protocol):
     """A dialect's reply to one request: frames of a stream, or one whole body."""
 

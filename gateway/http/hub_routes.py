@@ -1,4 +1,4 @@
-"""Fetching models from a hub and deleting them: TabbyAPI's call, and llama-server's as Open WebUI makes them."""
+"""Fetching models from a hub, and deleting them: TabbyAPI's call, and llama-server's."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -98,7 +98,9 @@ async def _tell_download(events: EventStream, services: Services, order: Order) 
     await events.write(_event("finished", last, path))
 
 
-def _event(status: Literal["downloading", "finished"], step: Step, path: str | None = None) -> bytes:
+def _event(
+    status: Literal["downloading", "finished"], step: Step, path: str | None = None
+) -> bytes:
     return frame(
         reply.DownloadEvent(
             status=status, file=step.file, done=step.done, total=step.total, download_path=path

@@ -1,4 +1,4 @@
-"""Calls for people, scripts and frontends that manage models: llama-server's, transformers serve's, our own."""
+"""Calls to manage models: llama-server's, transformers serve's, and simple ones for people."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from gateway.wording import foremost
 AnyRequest = Request[Any, Any, Any]
 
 
-# ------------------------------------------------------------------------------------- people, scripts
+# ---------------------------------------------------------------------------------- people, scripts
 
 
 class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ def _unloaded(reports: Sequence[UnloadReport]) -> str:
     return f"Model {names} unloaded in {seconds:.1f} s; {', '.join(used)} stay in use."
 
 
-# ----------------------------------------------------------------------------------- transformers serve
+# ------------------------------------------------------------------------------- transformers serve
 
 
 @post("/load_model")
@@ -154,7 +154,7 @@ async def _tell_load(events: EventStream, name: str, services: Services, access:
     await events.write(loading.ready(name, cached=was_loaded))
 
 
-# -------------------------------------------------------------------------------------- llama-server
+# ------------------------------------------------------------------------------------ llama-server
 
 
 @get("/models")

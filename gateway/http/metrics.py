@@ -1,8 +1,8 @@
 """What Prometheus reads at `GET /metrics`. Counts what it is told; it measures nothing itself.
 
 Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
-tokens arrive already counted by bucket, because a call for each token would cost more than the token's
-own way through the gateway.
+tokens arrive counted by bucket already: a call for each token would cost more than its own way
+through the gateway.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +41,7 @@ class Metrics:
         )
         self._tokens = Counter(
             "roundhouse_tokens",
-            "Tokens: prompt (cached ones included), cached, completion (reasoning included), reasoning.",
+            "Tokens by kind; cached ones are prompt tokens, reasoning ones completion tokens.",
             ("model", "kind"),
             registry=self._metrics,
         )

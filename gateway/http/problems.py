@@ -27,7 +27,9 @@ log = structlog.get_logger()
 Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
 
-def handlers(told: Callable[[GatewayError], bytes] = error_body) -> dict[type[Exception], Handler]:
+def handlers(
+    told: Callable[[GatewayError], bytes] = error_body,
+) -> dict[int | type[Exception], Handler]:
     """How each kind of error is answered, with bodies made by `told`."""
 
     def gateway_error(_request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:

@@ -1,4 +1,4 @@
-"""Models from a hub: what lies in its local cache, and downloads. Knows no HTTP route and no engine."""
+"""Models from a hub: what its local cache holds, and downloads. Knows no route and no engine."""
 
 from gateway.hub.cache import CachedFiles
 from gateway.hub.hub import Hub

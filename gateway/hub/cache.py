@@ -1,4 +1,4 @@
-"""What lies in the hub's local cache, as its own tools lay it out: `models--owner--name/blobs/*`."""
+"""The hub's local cache, as its own tools lay it out: `models--owner--name/blobs/*`."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One file of the hub, by HTTP: goes on where an earlier try stopped, and counts only when it is whole.
+"""One file of the hub, by HTTP: goes on where an earlier try stopped, counts when it is whole.
 
 The bytes come through httpx and not through huggingface_hub, whose downloads run in a thread that
 nobody can stop: a client that leaves must stop a download at once.
@@ -30,7 +30,7 @@ async def fetch(
     Raises ModelUnavailable where the hub fails, or sends something else than it promised. What has
     come so far stays, unless it is wrong.
     """
-    if path.exists():
+    if await anyio.Path(path).exists():
         report(file.size)
         return
     part = path.with_name(f"{path.name}.part")
@@ -50,7 +50,7 @@ async def _stream(
     headers: Mapping[str, str],
     report: Callable[[int], None],
 ) -> None:
-    had = part.stat().st_size if part.exists() else 0
+    had = await to_thread.run_sync(_size, part)
     if had and had == file.size:
         return
     # Compressed answers have no ranges, and their length isn't the file's.
@@ -66,6 +66,10 @@ async def _stream(
                 await disk.write(chunk)
                 done += len(chunk)
                 report(done)
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 def _check(file: RemoteFile, part: Path) -> None:

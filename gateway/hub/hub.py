@@ -52,9 +52,7 @@ class Hub:
             raise InvalidRequest(f"{target.name} {state}", param="folder_name")
         self._busy.add(target)
         try:
-            found = await to_thread.run_sync(
-                listing, self._endpoint, order, abandon_on_cancel=True
-            )
+            found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
             workshop = within(root / WORKSHOP, name, "repo_id")
             await self._fetch(found, workshop, report)
@@ -76,10 +74,12 @@ class Hub:
                 before += file.size
 
     def require_deletable(self, paths: Sequence[Path]) -> None:
-        """Raises Forbidden unless the configuration allows it and they lie in the folder for downloads."""
+        """Raises Forbidden unless deletion is allowed and they lie in the folder for downloads."""
         root = self._root().resolve()
         if not self._deletion:
-            raise Forbidden("the configuration doesn't allow that models are deleted (hub.deletion)")
+            raise Forbidden(
+                "the configuration doesn't allow that models are deleted (hub.deletion)"
+            )
         if not all(path.resolve().is_relative_to(root) for path in paths):
             raise Forbidden("this model doesn't lie in the folder for downloads")
 

@@ -18,6 +18,7 @@ def listing(endpoint: str | None, order: Order) -> Listing:
     try:
         import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
         from huggingface_hub import errors  # noqa: PLC0415
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
     except ImportError as error:
         raise ModelUnavailable("downloads need huggingface_hub: pip install it") from error
     api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
@@ -30,26 +31,25 @@ def listing(endpoint: str | None, order: Order) -> Listing:
     except Exception as error:  # of whichever HTTP library huggingface_hub uses
         raise ModelUnavailable(f"the hub can't be asked: {error}") from error
 
+    commit = info.sha
+    if commit is None:
+        raise ModelUnavailable(f"the hub names no commit of {order.repository}")
+
     def url(name: str) -> str:
         return str(
-            huggingface_hub.hf_hub_url(
-                order.repository, name, revision=info.sha, endpoint=endpoint
-            )
+            huggingface_hub.hf_hub_url(order.repository, name, revision=commit, endpoint=endpoint)
         )
 
-    wanted = (one for one in info.siblings if order.wants(one.rfilename))
-    files = tuple(
-        _file(one, url(one.rfilename)) for one in wanted if not _is_hidden(one.rfilename)
-    )
+    wanted = (one for one in info.siblings or () if order.wants(one.rfilename))
+    files = tuple(_file(one, url(one.rfilename)) for one in wanted if not _is_hidden(one.rfilename))
     if not files:
         text = f"include and exclude leave nothing of {order.repository}"
         raise InvalidRequest(text, param="include")
-    headers = huggingface_hub.utils.build_hf_headers(token=order.token, library_name="roundhouse")
-    return Listing(info.sha, files, headers)
+    return Listing(commit, files, build_hf_headers(token=order.token, library_name="roundhouse"))
 
 
 def _is_hidden(name: str) -> bool:
-    """Git's own files and such: no model needs them. A name that leads elsewhere is not merely hidden."""
+    """Git's own files and such, which no model needs. What leads elsewhere is not merely hidden."""
     return any(part.startswith(".") and part != ".." for part in name.split("/"))
 
 

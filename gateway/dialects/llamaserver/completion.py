@@ -1,4 +1,4 @@
-"""llama-server's raw completion on its way out: `content` pieces, then one that says `stop`. Knows no HTTP.
+"""llama-server's raw completion on its way out: pieces of `content`, the last says `stop`.
 
 The request is read as OpenAI's: all of llama-server's names are among those understood there. With
 `n` choices each piece carries its `index`, and the whole answer is an array.
@@ -90,9 +90,7 @@ class CompletionReply:
             return b""
         probabilities = _probabilities(delta.logprobs) if delta.logprobs else UNSET
         return frame(
-            Completion(
-                index=delta.choice, content=text, completion_probabilities=probabilities
-            )
+            Completion(index=delta.choice, content=text, completion_probabilities=probabilities)
         )
 
     def closing(self, usage: Usage) -> bytes:

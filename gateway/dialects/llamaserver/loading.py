@@ -1,4 +1,4 @@
-"""A load as `transformers serve` tells it: `data:` events with `status`, the last one `ready` or `error`."""
+"""A load as `transformers serve` tells it: events with a `status`, at last `ready` or `error`."""
 
 from typing import Literal
 

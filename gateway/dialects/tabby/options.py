@@ -12,7 +12,14 @@ from gateway.errors import InvalidRequest
 Options: TypeAlias = dict[str, Any]
 Translation: TypeAlias = Callable[[Any], Options]
 
-_LLAMACPP_CACHES = {"fp16": "f16", "q8": "q8_0", "q4": "q4_0", "8": "q8_0", "5": "q5_1", "4": "q4_0"}
+_LLAMACPP_CACHES = {
+    "fp16": "f16",
+    "q8": "q8_0",
+    "q4": "q4_0",
+    "8": "q8_0",
+    "5": "q5_1",
+    "4": "q4_0",
+}
 _EXLLAMAV2_CACHES = ("fp16", "q8", "q6", "q4")
 
 

@@ -45,7 +45,7 @@ class LoadReply:
         return ended + frame(LoadEvent(phase, module, self._modules, "processing"))
 
     def loaded(self) -> bytes:
-        """The last frames. A model that was there already has gone through its phase in one step."""
+        """The last frames. A model that was there already took one step."""
         if self._phase is None:
             return self.progress(Progress("model", 1, 1)) + self._finished()
         if self._phase != "model":

@@ -1,4 +1,4 @@
-"""TabbyAPI's bodies: what an administrator or a frontend wants, under one name each. Knows no model."""
+"""TabbyAPI's bodies: what someone wants, under one name each. Knows no model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -122,7 +122,7 @@ class LoraLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """Fetch a repository of the hub. `include` and `exclude` are patterns of file names (fnmatch)."""
+    """Fetch a repository of the hub. `include` and `exclude` are patterns as of fnmatch."""
 
     repo_id: Name
     repo_type: str = "model"
@@ -136,7 +136,7 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(body: bytes, shape: type[T]) -> T:
-    """The body as a `shape`; an empty one has no fields. Raises InvalidRequest, naming the field."""
+    """The body as a `shape`; none is an empty one. Raises InvalidRequest, naming the field."""
     return _fields(body).read(shape)
 
 
@@ -172,7 +172,7 @@ def _draft(fields: Fields, wire: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(name, str):
         raise fields.wrong("draft_model.draft_model_name", "Expected a name.")
-    neutral = (None, [], 1.0, "auto")
+    neutral: tuple[Any, ...] = (None, [], 1.0, "auto")
     for option, value in wire.items():
         if option != "draft_model_name" and value not in neutral:
             raise fields.wrong(f"draft_model.{option}", "No engine here has this option.")
@@ -180,6 +180,6 @@ def _draft(fields: Fields, wire: Mapping[str, Any]) -> str | None:
 
 
 def as_chat(body: bytes) -> bytes:
-    """The body of an encode call that has a conversation for `text`, as the OpenAI dialect reads it."""
+    """An encode call's body whose `text` is a conversation, as the OpenAI dialect reads it."""
     values = json_object(body)
     return msgspec.json.encode({**values, "messages": values["text"]})

@@ -28,7 +28,9 @@ def samples(text: str) -> dict[str, float]:
     def flat() -> Iterator[tuple[str, float]]:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+                labels = ",".join(
+                    f"{name}={value}" for name, value in sorted(sample.labels.items())
+                )
                 yield f"{sample.name}{{{labels}}}", sample.value
 
     return dict(flat())
@@ -129,7 +131,13 @@ def test_gaps_of_several_answers_add_up() -> None:
     usage = Usage(prompt_tokens=1, completion_tokens=1)
     for _ in range(2):
         report = Report(
-            api="chat", model="a", outcome="ok", seconds=1.0, gaps=gaps, gaps_seconds=3.0, usage=usage
+            api="chat",
+            model="a",
+            outcome="ok",
+            seconds=1.0,
+            gaps=gaps,
+            gaps_seconds=3.0,
+            usage=usage,
         )
         metrics.answered(report)
     told = samples(metrics.text().decode())

@@ -13,7 +13,7 @@ COMMIT = "a" * 40
 
 
 class StandIn:
-    """Serves `files` of `org/small`. A file in `cut` is sent up to so many bytes, then nothing comes."""
+    """Serves `files` of `org/small`. A file in `cut` stops after so many bytes, without an end."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -56,7 +56,13 @@ class StandIn:
             }
             for name, data in self.files.items()
         ]
-        return {"id": "org/small", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+        return {
+            "id": "org/small",
+            "sha": COMMIT,
+            "siblings": siblings,
+            "tags": [],
+            "private": False,
+        }
 
     async def _file(self, stream: SocketStream, name: str, span: str | None) -> None:
         data, status, more = self.files[name], "200 OK", ""
