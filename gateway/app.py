@@ -21,7 +21,6 @@ from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.interpreter import Interpreters
-from gateway.pictures import Pictures
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import Registry
@@ -45,9 +44,7 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
     return Litestar(
         route_handlers=[
             *openai_routes.ROUTES,
-            _with_detail(
-                *tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES
-            ),
+            _with_detail(*tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES),
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(),
@@ -61,9 +58,7 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
 
 def _with_detail(*routes: HTTPRouteHandler) -> Router:
     """Routes of servers whose clients read `detail`: their errors carry it besides `error`."""
-    return Router(
-        path="/", route_handlers=list(routes), exception_handlers=handlers(problem_body)
-    )
+    return Router(path="/", route_handlers=list(routes), exception_handlers=handlers(problem_body))
 
 
 def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
@@ -78,7 +73,6 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
             registry,
             interpreters,
             presets,
-            Pictures(config.images),
             strict=config.server.strict_sampling,
         ),
         doorman=Doorman(config.keys),
