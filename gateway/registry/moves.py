@@ -22,6 +22,7 @@ from gateway.registry.loader import Loader
 from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
 from gateway.registry.orders import Bytes, Load, Unload, WhyUnload
+from gateway.registry.reclaim import reclaim
 
 log = structlog.get_logger(__name__)
 
@@ -203,6 +204,7 @@ class Moves:
                 await container.aclose()
             except Exception:  # its memory counts as free; a later load finds out if it isn't
                 log.exception("unload failed", model=name)
+            await reclaim()
 
     @contextmanager
     def _alone(self) -> Iterator[Callable[[], bool]]:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from backends.catalog import MemoryNeed, ModelFiles
 from backends.protocol import ModelContainer, ModelInfo, Progress
+from config.engines import EngineOptions
 from gateway.registry.library import ModelEntry, Unusable
 from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
@@ -46,6 +47,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     need: MemoryNeed | None = None
     arithmetic: str = ""
     info: ModelInfo | None = None  # while it is loaded
+    options: EngineOptions | None = None  # it is loaded with, or would be
 
 
 class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +116,7 @@ def status_of(
     if cargo is not None:
         evicted = record.evicted if record else ()
         told = arithmetic(cargo.need, free, evicted, measured=cargo.measured)
-        status = replace(status, need=cargo.need, arithmetic=told)
+        status = replace(status, need=cargo.need, arithmetic=told, options=cargo.options)
     return status if record is None else _recorded(status, record, now)
 
 
