@@ -61,22 +61,22 @@ def _status(status: ModelStatus) -> StatusWire:
 
 
 def _parameters(status: ModelStatus, known: Known | None, template: str | None) -> Parameters:
-    info, entry = status.info, status.entry
+    info, options = status.info, status.options
     assert info is not None, "only a loaded model has parameters"
-    assert entry is not None, "a loaded model has its files"
-    scale, alpha = _rope(entry.options)
+    assert options is not None, "a loaded model was loaded with options"
+    scale, alpha = _rope(options)
     return Parameters(
         max_seq_len=info.context_length,
         max_batch_size=info.max_concurrent,
-        cache_size=_cache_tokens(entry.options),
-        cache_mode=_cache_mode(entry.options),
+        cache_size=_cache_tokens(options),
+        cache_mode=_cache_mode(options),
         rope_scale=scale,
         rope_alpha=alpha,
-        chunk_size=_chunk_size(entry.options),
+        chunk_size=_chunk_size(options),
         prompt_template=template,
         prompt_template_content=known.template if known else info.chat_template,
         use_vision="image" in info.modalities,
-        draft=entry.options.draft_model if isinstance(entry.options, ExLlamaV2Options) else None,
+        draft=options.draft_model if isinstance(options, ExLlamaV2Options) else None,
     )
 
 

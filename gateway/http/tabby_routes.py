@@ -4,7 +4,8 @@ completions.
 Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from litestar import Request, get, post
@@ -22,7 +23,7 @@ from gateway.http.plain import Plain
 from gateway.http.services import Services
 from gateway.http.stream import EventStream
 from gateway.presets import preset
-from gateway.registry import ModelEntry, UnloadReport
+from gateway.registry import ModelEntry, UnloadReport, Waiting
 from gateway.wording import foremost
 
 AnyRequest = Request[Any, Any, Any]
@@ -65,19 +66,29 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = wants.read_load(await request.body())
     entry = await services.find(order.model)
+    template = services.templates.read(order.template) if order.template else None
     options = _options(order, entry, services) or None
-    if order.template:
-        services.templates.switch(entry.name, services.templates.read(order.template))
+
+    @asynccontextmanager
+    async def loading() -> AsyncIterator[AsyncIterable[Waiting]]:
+        async with services.registry.loading(entry.name, options=options) as news:
+            if template is not None:  # only now, since nothing was wrong with the order
+                services.templates.switch(entry.name, template)
+            yield news
+
     if wants_json(request.headers):
 
         async def whole() -> bytes:
-            await services.registry.load(entry.name, options=options)
+            async with loading() as news:
+                async for _ in news:
+                    pass
             return reply.load_body()
 
         return WholeErrand(whole)
 
     async def tell(events: EventStream) -> None:
-        await _tell_load(events, entry.name, options, services)
+        async with loading() as news:
+            await _tell_load(events, news)
 
     return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
 
@@ -101,18 +112,15 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
     return {**options, "draft_model": str(services.registry.resolve(order.draft).files.path)}
 
 
-async def _tell_load(
-    events: EventStream, name: str, options: Mapping[str, Any] | None, services: Services
-) -> None:
+async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
     """Progress as it comes; comments while others go first. The load outlives its listeners."""
     load_reply = reply.LoadReply()
-    async with services.registry.loading(name, options=options) as news:
-        async for waiting in news:
-            if waiting.progress is None:
-                events.wait(waiting)
-            else:
-                await events.begin()
-                await events.write(load_reply.progress(waiting.progress))
+    async for waiting in news:
+        if waiting.progress is None:
+            events.wait(waiting)
+        else:
+            await events.begin()
+            await events.write(load_reply.progress(waiting.progress))
     await events.begin()
     await events.write(load_reply.loaded())
 

@@ -9,7 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from config.settings import Config, KeyConfig
+import bundled
+from config.settings import Config, KeyConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, send_chat, serving
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,8 @@ async def test_the_loader_extensions_old_form_is_understood(guarded: Running) ->
         ({"vision": True}, "vision"),
         ({"draft_model": {"draft_model_name": "roundhouse-tiny"}}, "draft_model"),
         ({"prompt_template": "nothing"}, "prompt_template_name"),
+        ({"cache_size": 0}, "cache_size"),
+        ({"max_seq_len": 512, "warp": 9}, "warp"),
         ({"tokens_per_second": "fast"}, "tokens_per_second"),
     ],
 )
@@ -142,6 +145,49 @@ async def test_a_client_that_leaves_doesnt_stop_a_load(tmp_path: Path) -> None:
         with anyio.move_on_after(0.2):
             await running.client.post("/v1/model/load", json={"model_name": "scripted"})
         await state(running, "scripted", "loaded")
+
+
+@pytest.mark.parametrize("headers", [{}, JSON])
+async def test_a_load_that_fails_says_why_and_leaves_the_others(
+    headers: dict[str, str], tmp_path: Path
+) -> None:
+    async with serving(config(tmp_path, load_seconds=0.5), tmp_path) as running:
+        await running.registry.load("roundhouse-tiny")
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            body = {"model_name": "scripted"}
+            answers.append(await running.client.post("/v1/model/load", json=body, headers=headers))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await state(running, "scripted", "loading")
+            running.registry.resolve("scripted").files.path.write_text("no script any more")
+        (answer,) = answers
+        if headers == JSON:
+            assert answer.status_code == 503
+            error = answer.json()["error"]
+        else:
+            assert not any(event.get("status") == "finished" for event in events(answer))
+            error = events(answer)[-1]["error"]
+        assert "scripted could not be loaded" in error["message"]
+        assert running.registry.status("roundhouse-tiny").state == "loaded"
+
+
+async def test_a_model_whose_file_is_cut_off_says_so_and_nothing_moves(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(bundled.GGUF.read_bytes()[:300_000])
+    settings = config(tmp_path)
+    models = (*settings.models, ModelConfig(name="broken", path=str(broken)))
+    async with serving(msgspec.structs.replace(settings, models=models), tmp_path) as running:
+        answer = await running.client.post("/v1/model/load", json={"model_name": "broken"})
+        assert answer.status_code == 503
+        assert "cut off" in answer.json()["detail"]
+        listed = (await running.client.get("/v1/models")).json()["data"]
+        card = next(one for one in listed if one["id"] == "broken")
+        assert card["state"] == "failed"
+        assert "cut off" in card["why_failed"]
+        assert card["status"] == {"value": "unloaded", "failed": True, "percent": None}
 
 
 async def test_an_unknown_model_is_not_found_and_leaves_the_others(tmp_path: Path) -> None:
