@@ -6,6 +6,7 @@ from gateway.splitter.syntax import (
     ElementCalls,
     Format,
     Headers,
+    JsonCalls,
     KeyValueCalls,
     NestedElementCalls,
     PythonicCalls,
@@ -255,7 +256,13 @@ _LFM_2 = Format(
     id="lfm2_pythonic",
     families=("LFM2", "LFM2.5"),
     reasoning=THINK,
-    syntaxes=(PythonicCalls(openers=("<|tool_call_start|>",), closers=("<|tool_call_end|>",)),),
+    syntaxes=(
+        PythonicCalls(
+            openers=("<|tool_call_start|>",),
+            closers=("<|tool_call_end|>",),
+            or_objects=JsonCalls(closers=("<|tool_call_end|>",)),
+        ),
+    ),
     special_tokens=True,
 )
 
@@ -275,7 +282,6 @@ _HARMONY = Format(
         foreign=r"\bto=([\w.:/-]+)",
         channel=r"<\|channel\|>\s*(\w+)",
         reasoning=frozenset({"analysis"}),
-        content=frozenset({"commentary", "final"}),
         body_ends=("<|call|>", "<|end|>", "<|return|>"),
     ),
     special_tokens=True,
@@ -292,7 +298,6 @@ _MUSE = Format(
         foreign=r"(?!)",
         channel=r"\bto=(\w+)",
         reasoning=frozenset({"self"}),
-        content=frozenset({"user", "tool"}),
         body_ends=("<|eom|>", "<|eot|>"),
     ),
     syntaxes=(

@@ -25,7 +25,7 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The body is for nobody here: a builtin tool of the model's maker, or an unknown channel."""
+    """The body is for a builtin tool of the model's maker, which nobody here runs."""
 
     head: str
 
@@ -52,7 +52,6 @@ def destination(headers: Headers, head: str, calls: Calls) -> Destination:
         return Called(found[1])
     if found := re.search(headers.foreign, head):
         return Called(found[1]) if calls.knows(found[1]) else Dropped(head)
-    channel = found[1] if (found := re.search(headers.channel, head)) else ""
-    if channel in headers.reasoning:
-        return Phase.REASONING
-    return Phase.CONTENT if channel in headers.content else Dropped(head)
+    found = re.search(headers.channel, head)
+    reasons = found is not None and found[1] in headers.reasoning
+    return Phase.REASONING if reasons else Phase.CONTENT

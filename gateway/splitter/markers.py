@@ -4,6 +4,7 @@ Knows nothing of what a marker means.
 """
 
 import re
+from functools import lru_cache
 
 
 class Markers:
@@ -34,3 +35,9 @@ class Markers:
             if any(len(marker) > len(tail) and marker.startswith(tail) for marker in self.texts):
                 return found.start()
         return len(text)
+
+
+@lru_cache(maxsize=512)
+def markers_of(*texts: str) -> Markers:
+    """The set of these texts; made once, because making it is slower than using it."""
+    return Markers(texts)

@@ -136,8 +136,8 @@ _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
 
 # What stands between two turns: a marker before it belongs to an earlier one.
 _TURN = re.compile(
-    r"<\|(?!open\|>think|channel\|>|message\|>|channel>)[^<>|]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|"
-    r"<(?:start|end)_of_turn>|<sep>|<seed:bos>|</?(?:role|user|assistant)>|"
+    r"<\|[^<>|\s]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|<(?:start|end)_of_turn>|<sep>|<seed:bos>|"
+    r"</?(?:role|user|assistant)>|\n#{2,} |"
     r"(?:^|\n)\s*(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
 )
 

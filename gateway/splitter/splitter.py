@@ -11,7 +11,8 @@ from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
 from gateway.splitter import headers as messages
 from gateway.splitter.calls import Calls
-from gateway.splitter.payloads import choice, element_values, named_json
+from gateway.splitter.markers import markers_of
+from gateway.splitter.payloads import choice, named_json
 from gateway.splitter.phases import Phase, Step, phase_tables
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.stretch import Stretch
@@ -213,7 +214,7 @@ class Splitter:
                 self._stretch.write(head)
             case _:
                 self._warning = f"a message that goes nowhere: {head[:200]!r}"
-                body_end = element_values.closing(headers.body_ends, "")
+                body_end = markers_of(*headers.body_ends)
                 yield from self._reader.until(body_end, lambda _text: None)
 
     def _call(self, syntax: Syntax, opener: str, *, spelled: str) -> Parsing[None]:

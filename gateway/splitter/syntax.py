@@ -135,12 +135,17 @@ class BareDictCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonicCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls as in Python: `[f(a='x', b=1), g()]`, brackets optional unless `needs_list`."""
+    """Calls as in Python: `[f(a='x', b=1), g()]`, brackets optional unless `needs_list`.
+
+    `method`: what follows the name of a builtin tool, as in `brave_search.call(..)`. `or_objects`:
+    how JSON objects in the same place are read.
+    """
 
     openers: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
     needs_list: bool = False
-    method: str = ""  # what follows the name of a builtin tool: `brave_search.call(..)`
+    method: str = ""
+    or_objects: JsonCalls | None = None
     at_start: bool = False
 
 
@@ -160,8 +165,8 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
 
     A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`,
     with `inner` markers in it. Regular expressions with one group find the function called
-    (`recipient`), a builtin tool (`foreign`) and the kind of text (`channel`). `reasoning` and
-    `content` are channels; what goes to others is dropped.
+    (`recipient`), a builtin tool (`foreign`), whose messages are dropped as everybody drops them,
+    and the kind of text (`channel`): what is none of `reasoning` is content.
     """
 
     openers: tuple[str, ...]
@@ -172,7 +177,6 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     foreign: str
     channel: str
     reasoning: frozenset[str]
-    content: frozenset[str]
     body_ends: tuple[str, ...]
 
 

@@ -4,9 +4,8 @@ import re
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
-from gateway.splitter.markers import Markers
+from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text
-from gateway.splitter.payloads.element_values import closing
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import BareDictCalls
@@ -37,7 +36,7 @@ class _Dict:
         self._reader = reader
         self._writer = writer
         self._quote = quote
-        self._quotes: Markers = closing((quote,), "")
+        self._quotes: Markers = markers_of(quote)
 
     def members(self) -> Parsing[None]:
         """Copies the rest of an object after its "{"."""

@@ -6,13 +6,12 @@ can be JSON.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import msgspec
 
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.markers import Markers
+from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text
 from gateway.splitter.reading import Parsing, Reader
 
@@ -56,18 +55,13 @@ def converter(types: frozenset[str]) -> Callable[[str], str] | None:
 
 def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
     """What ends the value, after what begins it."""
+    closes = border.closes
     if border.cdata and (yield from reader.accept((_CDATA_OPEN,))):
-        return closing(border.closes, _CDATA_CLOSE)
-    if border.trims_newline:
-        yield from reader.accept(("\n",))
-        return closing(border.closes, "\n")
-    return closing(border.closes, "")
-
-
-@lru_cache(maxsize=256)
-def closing(closes: tuple[str, ...], before: str) -> Markers:
-    """The close tags, each also with what may stand `before` it as markup."""
-    return Markers((*closes, *(before + close for close in closes)))
+        return markers_of(*(_CDATA_CLOSE + close for close in closes))
+    if not border.trims_newline:
+        return markers_of(*closes)
+    yield from reader.accept(("\n",))
+    return markers_of(*closes, *("\n" + close for close in closes))
 
 
 def _text(

@@ -6,9 +6,8 @@ from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.coercion import Schema
-from gateway.splitter.markers import Markers
+from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text, sections
-from gateway.splitter.payloads.element_values import closing
 from gateway.splitter.payloads.sections import Section
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import NestedElementCalls
@@ -46,7 +45,7 @@ class _Elements:
         self._reader = reader
         self._writer = writer
         self._prefix = prefix
-        self._prefixes: Markers = closing((prefix,), "")
+        self._prefixes: Markers = markers_of(prefix)
 
     def children(
         self, schema: Schema, parent: str, *, in_array: bool, first: str = ""
@@ -84,7 +83,7 @@ class _Elements:
 
     def _string(self, tag: str) -> Parsing[None]:
         self._writer.begin_string()
-        close = closing((f"{self._prefix}</{tag}>",), "")
+        close = markers_of(f"{self._prefix}</{tag}>")
         found = yield from self._reader.until(
             close, lambda text: self._writer.string(json_text.escaped(text))
         )

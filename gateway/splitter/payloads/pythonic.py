@@ -3,7 +3,7 @@
 import re
 
 from gateway.splitter.calls import Calls
-from gateway.splitter.payloads import python_text
+from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.json_text import escaped
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import PythonicCalls
@@ -15,6 +15,9 @@ _KEYWORD = re.compile(r"\w*")
 def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
     """Reads all calls up to the closer, which may be missing."""
     yield from reader.space()
+    if syntax.or_objects is not None and (yield from reader.looking_at(("[{", "{"))):
+        yield from json_calls.parse(reader, calls, syntax.or_objects)
+        return
     in_list = bool((yield from reader.accept(("[",))))
     if syntax.needs_list and not in_list:
         raise reader.fault("no list of calls")

@@ -1,4 +1,4 @@
-"""Every case of the corpus, whole and however it is cut."""
+"""Every case of the corpus, whole and however it is cut. None of them is held to be wrong."""
 
 import pytest
 

@@ -79,6 +79,12 @@ def test_a_tool_without_a_schema_takes_strings() -> None:
     ]
 
 
+def test_cdata_ends_with_its_own_mark() -> None:
+    value = "<param>a</param></function> ]] b"
+    text = f'<function name="store"><param name="text"><![CDATA[{value}]]></param></function>'
+    assert arguments("minicpm5_xml", text) == [{"text": value}]
+
+
 def test_two_functions_in_one_tag() -> None:
     text = "<tool_call><function=loose></function><function=store></function></tool_call>"
     assert arguments("qwen3_coder_xml", text) == [{}, {}]
@@ -176,6 +182,7 @@ def test_bare_dicts(inner: str, value: Any) -> None:
         ("pythonic", "[store(text='a'), store(text='a')]"),
         ("pythonic", "[\n store( text = 'a' ),\n store(text='a',)\n]"),
         ("lfm2_pythonic", "<|tool_call_start|>[store(text='a'), store(text='a')]<|tool_call_end|>"),
+        ("lfm2_pythonic", '<|tool_call_start|>[{"name": "store", "arguments": {"text": "a"}}, {"name": "store", "arguments": {"text": "a"}}]<|tool_call_end|>'),
         ("olmo3_pythonic", "<function_calls>\nstore(text='a')\nstore(text='a')\n</function_calls>"),
         ("llama3_json", '{"name": "store", "parameters": {"text": "a"}}; {"name": "store", "parameters": {"text": "a"}}'),
         ("mistral_v3", '[TOOL_CALLS] [{"name": "store", "arguments": {"text": "a"}}, {"name": "store", "arguments": {"text": "a"}}]'),

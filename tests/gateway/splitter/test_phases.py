@@ -140,8 +140,11 @@ class TestHeaders:
         assert (answer.reasoning, answer.content) == ("", "1")
         assert "goes nowhere" in (answer.finished.warning or "")
 
-    def test_an_unknown_channel_is_dropped(self) -> None:
-        assert read("harmony", "<|channel|>debug<|message|>x<|end|>") == ("", "", ())
+    @pytest.mark.parametrize(
+        "header", ["<|channel|>unheard<|message|>", "<|start|>assistant<|message|>"]
+    )
+    def test_without_a_known_channel_it_is_content(self, header: str) -> None:
+        assert read("harmony", header + "x<|end|>") == ("", "x", ())
 
     def test_arguments_that_are_none_are_content(self) -> None:
         text = "<|channel|>commentary to=functions.lamp<|message|>on"
