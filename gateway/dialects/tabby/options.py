@@ -80,7 +80,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "rope_scale": (1.0,),
     "rope_alpha": (1.0, "auto"),
     "gpu_split": ([],),
-    "gpu_split_auto": (True,),
+    "gpu_split_auto": (True, False),  # a split itself says that it is not automatic
     "autosplit_reserve": ([],),
     "cache_mode": ("FP16", "fp16"),
     "tensor_parallel": (False,),

@@ -1,0 +1,82 @@
+"""TabbyAPI's load options mean options of our engines, or are named."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from config.engines import ExLlamaV2Options, LlamaCppOptions, TransformersOptions
+from gateway.dialects.tabby.options import engine_options
+from gateway.errors import InvalidRequest
+
+KINDS = {
+    "llamacpp": LlamaCppOptions,
+    "exllamav2": ExLlamaV2Options,
+    "transformers": TransformersOptions,
+}
+FORM = {  # what the loader extension sends where its user left all as it was
+    "max_seq_len": -1,
+    "rope_scale": 1,
+    "rope_alpha": 1,
+    "gpu_split_auto": True,
+    "gpu_split": [20, 24],
+    "cache_mode": "FP16",
+    "fasttensors": False,
+    "output_chunking": True,
+    "skip_queue": False,
+    "tensor_parallel": False,
+    "tensor_parallel_backend": "native",
+}
+
+
+@pytest.mark.parametrize("backend", [*KINDS, "scripted"])
+def test_a_form_left_alone_wishes_for_nothing(backend: str) -> None:
+    assert engine_options(FORM, backend) == {}
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "options"),
+    [
+        ("llamacpp", {"max_seq_len": 4096}, {"context_length": 4096}),
+        ("llamacpp", {"cache_size": 8192}, {"cache_tokens": 8192}),
+        ("llamacpp", {"max_batch_size": 4}, {"max_concurrent": 4}),
+        ("llamacpp", {"cache_mode": "Q8"}, {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
+        ("llamacpp", {"cache_mode": "8,4"}, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
+        ("llamacpp", {"gpu_split": [3.0, 1.0]}, {"tensor_split": [3.0, 1.0]}),
+        ("llamacpp", {"rope_scale": 4.0}, {"rope_freq_scale": 0.25}),
+        ("llamacpp", {"gpu_layers": 7}, {"gpu_layers": 7}),
+        ("exllamav2", {"cache_mode": "Q6"}, {"cache_type": "q6"}),
+        ("exllamav2", {"rope_alpha": 2.5}, {"rope_alpha": 2.5}),
+        ("exllamav2", {"gpu_split": [20], "gpu_split_auto": False}, {"gpu_split": [20]}),
+        ("exllamav2", {"autosplit_reserve": [128.0]}, {"autosplit_reserve": [128.0]}),
+        ("transformers", {"cache_size": 4096}, {"cache_tokens": 4096}),
+    ],
+)
+def test_a_wish_is_the_engines_own_option(
+    backend: str, asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    assert engine_options(asked, backend) == options
+    msgspec.convert(options, KINDS[backend])
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked"),
+    [
+        ("llamacpp", {"cache_mode": "Q6"}),
+        ("llamacpp", {"cache_mode": "8,4,2"}),
+        ("llamacpp", {"rope_alpha": 2.5}),
+        ("llamacpp", {"autosplit_reserve": [1.0]}),
+        ("llamacpp", {"tensor_parallel": True}),
+        ("exllamav2", {"cache_mode": "8,4"}),
+        ("exllamav2", {"tensor_parallel": True}),
+        ("transformers", {"cache_mode": "Q4"}),
+        ("transformers", {"rope_scale": 2.0}),
+        ("scripted", {"chunk_size": 512}),
+    ],
+)
+def test_what_an_engine_lacks_is_named(backend: str, asked: dict[str, Any]) -> None:
+    (name,) = asked
+    with pytest.raises(InvalidRequest) as refused:
+        engine_options(asked, backend)
+    assert refused.value.param == name
+    assert backend in refused.value.message

@@ -1,0 +1,48 @@
+"""A load's frames: phases in order, one `finished` for each."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.protocol import Progress
+from gateway.dialects.tabby.reply import LoadReply, problem_body
+from gateway.errors import ModelNotFound
+
+
+def told(*steps: Progress) -> list[dict[str, Any]]:
+    reply = LoadReply()
+    frames = b"".join([*(reply.progress(step) for step in steps), reply.loaded()])
+    lines = frames.decode().strip().split("\n\n")
+    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
+
+
+def test_each_phase_finishes_once() -> None:
+    steps = (Progress("vision", 5, 9), Progress("draft", 1, 2), Progress("weights", 7, 8))
+    events = [(one["model_type"], one["module"], one["status"]) for one in told(*steps)]
+    assert events == [
+        ("vision", 5, "processing"),
+        ("vision", 9, "finished"),
+        ("draft", 1, "processing"),
+        ("draft", 2, "finished"),
+        ("model", 7, "processing"),
+        ("model", 8, "finished"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(), (Progress("weights", 0, 0),), (Progress("draft", 1, 1),), (Progress("weights", 9, 8),)],
+)
+def test_a_load_always_ends_with_the_model(steps: tuple[Progress, ...]) -> None:
+    events = told(*steps)
+    assert events[-1]["model_type"] == "model"
+    assert events[-1]["status"] == "finished"
+    assert all(0 <= one["module"] <= one["modules"] for one in events)
+    assert all(one["modules"] > 0 for one in events)
+
+
+def test_errors_speak_to_clients_of_both() -> None:
+    body = msgspec.json.decode(problem_body(ModelNotFound("no", param="model")))
+    assert body["detail"] == body["error"]["message"] == "no"
+    assert body["error"]["code"] == "model_not_found"

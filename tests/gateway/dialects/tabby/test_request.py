@@ -1,0 +1,55 @@
+"""TabbyAPI's bodies, in their new form and their old."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.dialects.tabby.request import Load, Unload, read, read_load
+from gateway.errors import InvalidRequest
+
+
+def loaded(**body: Any) -> Load:
+    return read_load(msgspec.json.encode(body))
+
+
+def test_old_names_mean_the_new_ones() -> None:
+    old = loaded(name="a", draft={"draft_model_name": "b"}, cache_size=512)
+    new = loaded(model_name="a", draft_model={"draft_model_name": "b"}, cache_size=512)
+    assert old == new == Load(model="a", draft="b", asked={"cache_size": 512})
+
+
+def test_nulls_and_an_empty_draft_wish_for_nothing() -> None:
+    body = {"model_name": "a", "max_seq_len": None, "draft_model": {"draft_model_name": None}}
+    assert loaded(**body) == Load(model="a")
+
+
+def test_names_nobody_knows_are_kept_for_the_engine() -> None:
+    assert loaded(model_name="a", gpu_layers=3).asked == {"gpu_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "model_name"),
+        ({"name": 3}, "name"),
+        ({"model_name": ""}, "model_name"),
+        ({"model_name": "a", "max_seq_len": -2}, "max_seq_len"),
+        ({"model_name": "a", "rope_scale": 0}, "rope_scale"),
+        ({"model_name": "a", "gpu_split": "20,24"}, "gpu_split"),
+        (
+            {"model_name": "a", "draft": {"draft_model_name": "b", "draft_rope_scale": 2}},
+            "draft.draft_rope_scale",
+        ),
+        ({"model_name": "a", "draft": {"draft_model_name": 7}}, "draft.draft_model_name"),
+    ],
+)
+def test_what_is_wrong_is_named_as_the_client_wrote_it(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        loaded(**body)
+    assert refused.value.param == param
+
+
+def test_no_body_at_all_is_an_empty_one() -> None:
+    assert read(b"", Unload) == Unload()
+    assert read(b'{"force": true}', Unload) == Unload(force=True)
