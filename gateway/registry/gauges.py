@@ -7,6 +7,7 @@ imported for it.
 
 import ctypes
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -31,20 +32,61 @@ class Gauge(Protocol):
         ...
 
 
+class _CardMemory(ctypes.Structure):
+    """nvmlMemory_t of nvml.h."""
+
+    _fields_ = (
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
+
+    total: int
+    free: int
+    used: int
+
+
 class SystemGauge:
-    """This machine."""
+    """This machine. Cards are those that CUDA_VISIBLE_DEVICES leaves visible, in its order."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._visible = environment.get("CUDA_VISIBLE_DEVICES")
 
     def free(self) -> Bytes:
-        sizes = {CPU: _main_memory_free()}
-        sizes |= {name: memory.free for name, memory in _cards().items()}
+        cards = {name: memory.free for name, memory in self._cards().items()}
+        sizes = {CPU: _main_memory_free(), **cards}
         return {name: int(size * (1 - KEPT_FREE)) for name, size in sizes.items()}
 
     def used(self) -> Bytes:
-        used = {name: memory.used for name, memory in _cards().items()}
+        used = {name: memory.used for name, memory in self._cards().items()}
         try:
             return {CPU: _resident_set(), **used}
         except OSError:  # not Linux
             return used
+
+    def _cards(self) -> dict[str, _CardMemory]:
+        """The memory of each card by CUDA's name for it; none, where there is no driver."""
+        nvml = _driver()
+        if nvml is None:
+            return {}
+        handles = [_handle(nvml, card) for card in visible_cards(self._visible, _count(nvml))]
+        memories = [_memory(nvml, handle) for handle in handles if handle is not None]
+        return {f"cuda:{number}": card for number, card in enumerate(memories) if card is not None}
+
+
+def visible_cards(variable: str | None, count: int) -> list[str]:
+    """The cards CUDA sees, in its order: numbers or UUIDs. As CUDA does, it stops at a bad number.
+
+    (CUDA C++ Programming Guide, "CUDA Environment Variables".)
+    """
+    if variable is None:
+        return [str(number) for number in range(count)]
+    cards = []
+    for card in (part.strip() for part in variable.split(",")):
+        if not card.startswith("GPU-") and not (card.isdecimal() and int(card) < count):
+            break
+        cards.append(card)
+    return cards
 
 
 def _main_memory_free() -> int:
@@ -71,33 +113,30 @@ def _resident_set() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class _CardMemory(ctypes.Structure):
-    """nvmlMemory_t of nvml.h."""
-
-    _fields_ = (
-        ("total", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    )
-
-    total: int
-    free: int
-    used: int
-
-
-def _cards() -> dict[str, _CardMemory]:
-    """The memory of each NVIDIA card; none, where there is no driver."""
+def _driver() -> ctypes.CDLL | None:
+    """NVIDIA's management library, ready to be asked."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return {}
-    count, cards = ctypes.c_uint(), {}
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        return {}
-    for index in range(count.value):
-        handle, memory = ctypes.c_void_p(), _CardMemory()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
-            continue
-        if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
-            cards[f"cuda:{index}"] = memory
-    return cards
+        return None
+    return nvml if nvml.nvmlInit_v2() == 0 else None
+
+
+def _count(nvml: ctypes.CDLL) -> int:
+    count = ctypes.c_uint()
+    return count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+
+
+def _handle(nvml: ctypes.CDLL, card: str) -> ctypes.c_void_p | None:
+    handle = ctypes.c_void_p()
+    if card.startswith("GPU-"):
+        status = nvml.nvmlDeviceGetHandleByUUID(card.encode(), ctypes.byref(handle))
+    else:
+        status = nvml.nvmlDeviceGetHandleByIndex_v2(int(card), ctypes.byref(handle))
+    return handle if status == 0 else None
+
+
+def _memory(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> _CardMemory | None:
+    memory = _CardMemory()
+    status = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    return memory if status == 0 else None

@@ -1,0 +1,47 @@
+"""What the machine tells of its memory."""
+
+import os
+
+import pytest
+
+from gateway.registry.gauges import SystemGauge, visible_cards
+
+NO_CARDS = SystemGauge({"CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_some_main_memory_is_free_and_not_all_there_is() -> None:
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < NO_CARDS.free()["cpu"] < whole
+
+
+def test_what_the_process_takes_shows() -> None:
+    before = NO_CARDS.used()["cpu"]
+    ballast = bytearray(os.urandom(1)) * (64 << 20)
+    assert NO_CARDS.used()["cpu"] - before > (48 << 20)
+    del ballast
+
+
+def test_hidden_cards_are_not_there() -> None:
+    assert NO_CARDS.free().keys() == NO_CARDS.used().keys() == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, ["0", "1", "2"]),
+        ("", []),
+        ("-1", []),
+        ("2,0", ["2", "0"]),
+        ("1, GPU-8f6a", ["1", "GPU-8f6a"]),
+        ("0,7,1", ["0"]),
+    ],
+)
+def test_cards_are_those_cuda_sees_in_its_order(variable: str | None, expected: list[str]) -> None:
+    assert visible_cards(variable, 3) == expected
+
+
+@pytest.mark.gpu
+def test_a_card_tells_its_memory() -> None:
+    gauge = SystemGauge()
+    assert gauge.free()["cuda:0"] > (1 << 30)
+    assert gauge.used()["cuda:0"] > 0
