@@ -95,7 +95,17 @@ def cache_bytes(text: Fields) -> int:
     heads = _first(text, ("num_attention_heads", "n_head", "n_heads"), 1)
     kv_heads = _first(text, ("num_key_value_heads", "num_kv_heads"), heads)
     width = _first(text, ("hidden_size", "n_embd", "d_model"), 0) // heads
-    return layers * kv_heads * _first(text, ("head_dim",), width) * 2 * 2
+    value = _first(text, ("v_head_dim", "head_dim"), width)
+    key = _first(text, ("head_dim",), width)
+    if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
+        key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
+    return _attending(text, layers) * kv_heads * (key + value) * 2
+
+
+def _attending(text: Fields, layers: int) -> int:
+    """Of `layers`, those that keep keys and values: not the recurrent ones of hybrid models."""
+    kinds = text.get("layer_types") or ()
+    return sum("attention" in kind and "linear" not in kind for kind in kinds) or layers
 
 
 def _first(config: Fields, names: Sequence[str], default: int) -> int:

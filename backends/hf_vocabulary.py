@@ -90,7 +90,8 @@ class Vocabulary:
         return b"" if spelled is None else self._spell(spelled)
 
     def _known_ends(self) -> Iterator[int]:
-        return (id_ for id_, text in self._added.items() if text in _ENDS)
+        known = {*_ENDS, self.special.eos}
+        return (id_ for id_, text in self._added.items() if text in known)
 
     def _known(self, texts: Sequence[str]) -> str:
         return next((text for text in texts if text in self._added.values()), "")

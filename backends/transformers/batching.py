@@ -18,6 +18,7 @@ import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import Accounting, Token
+from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
@@ -25,7 +26,6 @@ from backends.transformers.room import Limit, Size, fit
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.table import Table
-from backends.transformers.vocabulary import Vocabulary
 
 STEP_SECONDS = (
     0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall

@@ -1,6 +1,8 @@
 """From a folder and options to a model in memory; every failure in words of ours."""
 
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -11,9 +13,10 @@ import torch
 import transformers
 from transformers.utils import logging as transformers_logging
 
-from backends import generation_config
+from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
+from backends.hf_vocabulary import Vocabulary
 from backends.protocol import ModelInfo
 from backends.transformers.files import computes_wide, shape
 from backends.transformers.forward import batching_pattern
@@ -21,7 +24,6 @@ from backends.transformers.masks import Pattern
 from backends.transformers.memory import give_back, ran_out
 from backends.transformers.room import Limit
 from backends.transformers.sampling.chooser import SUPPORTED
-from backends.transformers.vocabulary import Vocabulary
 from config.engines import TransformersOptions
 
 # Below this the machine's second core gains nothing: its threads wait for each other at every small
@@ -79,10 +81,7 @@ def _load(
     )
     _set_threads(files, device)
     model = _model(files, options, config, device, progress)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        files.path, trust_remote_code=options.trust_remote_code
-    )
-    vocabulary = Vocabulary(tokenizer, _ends(model, tokenizer), _vocabulary_size(model, tokenizer))
+    vocabulary = _vocabulary(model, files, options)
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
     size = shape(files, options)
@@ -92,7 +91,7 @@ def _load(
         model=model,
         processor=_processor(files, options),
         vocabulary=vocabulary,
-        info=_info(files, vocabulary, tokenizer, size.length, together),
+        info=_info(files, vocabulary, size.length, together),
         device=device,
         pattern=pattern,
         layers=layers,
@@ -148,6 +147,7 @@ def _model(
         )
     _add_adapters(model, options)
     model.eval()
+    model.generation_config = transformers.GenerationConfig()  # sampling is ours alone
     if options.compile:
         model.compile(dynamic=True)
     return model
@@ -231,33 +231,24 @@ def _processor(files: ModelFiles, options: TransformersOptions) -> Any:
     )
 
 
-def _ends(model: Any, tokenizer: Any) -> list[int]:
-    """End tokens by all that name them: a chat model's turn often ends with another token than its
-    texts.
-    """
-    named = [
-        model.generation_config.eos_token_id,
-        model.config.get_text_config().eos_token_id,
-        tokenizer.eos_token_id,
-    ]
-    model.generation_config = (
-        transformers.GenerationConfig()
-    )  # sampling is ours; `generate` adds nothing to it
-    ends: list[int] = []
-    for ids in named:
-        ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
-    return ends
+def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> Vocabulary:
+    """By the folder's `tokenizer.json`; where there is none, by the one transformers makes."""
+    size = int(model.get_output_embeddings().weight.shape[0])
+    if (files.path / "tokenizer.json").is_file():
+        return Vocabulary(files.path, size)
+    trust = options.trust_remote_code
+    tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=trust)
+    with tempfile.TemporaryDirectory() as made:
+        tokenizer.save_pretrained(made)
+        for name in ("config.json", "generation_config.json"):  # they name the end tokens
+            if (files.path / name).is_file():
+                shutil.copy(files.path / name, made)
+        return Vocabulary(Path(made), size)
 
 
-def _vocabulary_size(model: Any, tokenizer: Any) -> int:
-    output = model.get_output_embeddings()
-    return int(output.weight.shape[0]) if output is not None else len(tokenizer)
-
-
-def _info(
-    files: ModelFiles, vocabulary: Vocabulary, tokenizer: Any, length: int, together: int
-) -> ModelInfo:
-    response = getattr(tokenizer, "response_template", None)
+def _info(files: ModelFiles, vocabulary: Vocabulary, length: int, together: int) -> ModelInfo:
+    named = hf_folder.read_json_if_there(files.path / "tokenizer_config.json")
+    response = named.get("response_template")
     return ModelInfo(
         backend="transformers",
         format=files.format,

@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image as Pillow
 
 from backends.errors import InvalidJob
+from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation, Image
-from backends.transformers.vocabulary import Vocabulary
 
 
 class Pictures:

@@ -20,11 +20,11 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from backends.driver import Accounting, Token
 from backends.errors import PromptTooLong
+from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.table import Table
-from backends.transformers.vocabulary import Vocabulary
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
+from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation, Sampling
-from backends.transformers.sampling.dry import Dry, breaker_finder
-from backends.transformers.vocabulary import Vocabulary
+from backends.transformers.sampling.dry import Dry
 
 _NEVER = float("-inf")
 # Bits of a random number: so few that float32 tells the greatest from 1 after a multiplication.
@@ -48,7 +48,7 @@ class Desk:
         self.size = vocabulary.size
         self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
         self.device = device
-        self.breakers = breaker_finder(vocabulary.size, vocabulary.piece)
+        self.breakers = vocabulary.containing
 
 
 class Chooser:

@@ -6,9 +6,8 @@ an earlier place costs that place's next token multiplier * base ** (n - allowed
 doesn't reach over a sequence breaker. Pure Python on one job's tokens; knows no tensors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 
 from backends.protocol import Sampling
 
@@ -56,18 +55,3 @@ class Dry:
             if window[-1 - count] in self._breakers:
                 return count
         return min(len(window), _LONGEST)
-
-
-def breaker_finder(
-    size: int, piece: Callable[[int], bytes]
-) -> Callable[[tuple[str, ...]], AbstractSet[int]]:
-    """The function (texts) -> tokens that contain one of them; remembers its last answers."""
-
-    @lru_cache(maxsize=8)
-    def find(texts: tuple[str, ...]) -> AbstractSet[int]:
-        wanted = [text.encode() for text in texts if text]
-        return frozenset(
-            token for token in range(size) if any(text in piece(token) for text in wanted)
-        )
-
-    return find

@@ -146,7 +146,7 @@ async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContain
     assert (
         len(
             {
-                await answer(container, STORY, Sampling(seed=seed, temperature=2.0))
+                await answer(container, STORY, Sampling(seed=seed, temperature=5.0))
                 for seed in range(4)
             }
         )
