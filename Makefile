@@ -60,7 +60,9 @@ $(RUN):
 	@scripts/install llamacpp && touch $@
 
 $(TEST):
-	@scripts/install llamacpp,transformers,adapters,test && touch $@ $(RUN)
+	@scripts/install llamacpp,transformers,adapters,test
+	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 # its source, for tests; not CUDA
+	@touch $@ $(RUN)
 
 $(DEV):
 	@scripts/install dev && touch $@

@@ -1,0 +1,111 @@
+"""Which folders are exllamav2's, and what they will take."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import bundled
+from backends import catalog
+from backends.errors import LoadFailed, UnsupportedModel
+from backends.exllamav2.files import PAGE, estimate, recognise, shape
+from config.engines import ExLlamaV2Options
+
+
+def folder(tmp_path: Path, **changes: Any) -> Path:
+    """The bundled model with another config."""
+    made = tmp_path / "model"
+    shutil.copytree(bundled.SAFETENSORS, made)
+    config = json.loads((made / "config.json").read_text()) | changes
+    (made / "config.json").write_text(json.dumps(config))
+    return made
+
+
+def quantized(tmp_path: Path, method: str) -> Path:
+    return folder(tmp_path, quantization_config={"quant_method": method, "bits": 4.0})
+
+
+def test_exl2_is_found_without_naming_a_backend(tmp_path: Path) -> None:
+    files = catalog.recognise(quantized(tmp_path, "exl2"))
+    assert (files.backend, files.format, files.architecture) == ("exllamav2", "exl2", "llama")
+    assert files.context_length == 2048
+    assert files.cache_bytes_per_token == 4 * 2 * 128 * 2  # layers, keys and values, width, bytes
+    assert "enable_thinking" in (files.chat_template or "")
+
+
+def test_plain_safetensors_are_exllamav2_s_only_when_it_is_named() -> None:
+    assert catalog.recognise(bundled.SAFETENSORS).backend == "transformers"
+    files = catalog.recognise(bundled.SAFETENSORS, "exllamav2")
+    assert (files.backend, files.format) == ("exllamav2", "safetensors")
+
+
+@pytest.mark.parametrize("backend", [None, "exllamav2"])
+def test_exl3_is_refused_with_the_way_out(backend: str | None, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"EXL3.*exllamav3.*EXL2, GGUF or plain safetensors"):
+        catalog.recognise(quantized(tmp_path, "exl3"), backend)
+
+
+def test_other_quantizations_and_files_are_others(tmp_path: Path) -> None:
+    assert recognise(quantized(tmp_path, "bitsandbytes")) is None
+    assert recognise(bundled.GGUF) is None
+    (tmp_path / "notes.txt").write_text("exl2")
+    assert recognise(tmp_path) is None
+
+
+def test_a_config_that_is_no_json_is_told(tmp_path: Path) -> None:
+    broken = folder(tmp_path)
+    (broken / "config.json").write_text("{")
+    with pytest.raises(LoadFailed, match=r"config.json can't be read"):
+        recognise(broken)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sees"),
+    [("Qwen2VLForConditionalGeneration", True), ("MllamaForConditionalGeneration", False)],
+)
+def test_who_sees_is_known_from_the_class(architecture: str, sees: bool, tmp_path: Path) -> None:
+    made = folder(tmp_path, architectures=[architecture], vision_config={"model_type": "qwen2"})
+    (made / "preprocessor_config.json").write_text("{}")
+    files = recognise(made)
+    assert files is not None
+    assert ("image" in files.modalities) is sees
+
+
+def files() -> catalog.ModelFiles:
+    return catalog.recognise(bundled.SAFETENSORS, "exllamav2")
+
+
+def test_the_cache_is_whole_pages_and_holds_one_full_context() -> None:
+    plan = shape(files(), ExLlamaV2Options(context_length=300, cache_tokens=100))
+    assert (plan.cells, plan.length, plan.positions) == (512, 300, 512)
+    plan = shape(files(), ExLlamaV2Options(context_length=512, max_concurrent=4))
+    assert plan.cells == 4 * 512
+
+
+def test_guesses_have_room_behind_the_context() -> None:
+    options = ExLlamaV2Options(context_length=512, max_concurrent=1, ngram_speculation=True)
+    plan = shape(files(), options)
+    assert (plan.length, plan.drafted, plan.cells, plan.positions) == (512, 4, 768, 768)
+
+
+def test_a_quantized_cache_takes_less_and_a_draft_model_more() -> None:
+    plain = ExLlamaV2Options(cache_tokens=4 * PAGE, context_length=PAGE)
+    full = estimate(files(), plain)
+    assert full.weights == files().size_bytes
+    assert full.cache == 4 * PAGE * files().cache_bytes_per_token
+    quarter = estimate(files(), msgspec.structs.replace(plain, cache_type="q4"))
+    assert 0.25 < quarter.cache / full.cache < 0.3
+    both = msgspec.structs.replace(plain, draft_model=str(bundled.SAFETENSORS))
+    assert estimate(files(), both).weights == 2 * full.weights
+    assert estimate(files(), both).cache == 2 * full.cache
+
+
+def test_two_ways_of_guessing_exclude_each_other() -> None:
+    both = ExLlamaV2Options(draft_model=str(bundled.SAFETENSORS), ngram_speculation=True)
+    with pytest.raises(LoadFailed, match="exclude each other"):
+        estimate(files(), both)
+    with pytest.raises(UnsupportedModel, match="draft model"):
+        estimate(files(), ExLlamaV2Options(draft_model=str(bundled.GGUF)))

@@ -1,0 +1,138 @@
+"""The stand-in has the names, parameters and defaults of exllamav2's own source, which is read
+without importing it: importing needs CUDA.
+"""
+
+import ast
+import inspect
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from tests.backends.exllamav2 import standin, standin_generator, standin_models
+
+MODULES = {
+    "ExLlamaV2Config": "config.py",
+    "ExLlamaV2": "model.py",
+    "ExLlamaV2Cache": "cache.py",
+    "ExLlamaV2Cache_Q8": "cache.py",
+    "ExLlamaV2Cache_Q6": "cache.py",
+    "ExLlamaV2Cache_Q4": "cache.py",
+    "ExLlamaV2Tokenizer": "tokenizer/tokenizer.py",
+    "ExLlamaV2Lora": "lora.py",
+    "ExLlamaV2VisionTower": "vlm/vision_tower.py",
+    "ExLlamaV2DynamicGenerator": "generator/dynamic.py",
+    "ExLlamaV2DynamicJob": "generator/dynamic.py",
+}
+# Defined on a base class in exllamav2, on the class itself here.
+INHERITED = {("ExLlamaV2VisionTower", "load"), ("ExLlamaV2VisionTower", "unload")}
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    spec = find_spec("exllamav2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("exllamav2's source is not installed: pip install --no-deps exllamav2==0.3.2")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def class_of(package: Path, module: str, name: str) -> ast.ClassDef:
+    tree = ast.parse((package / module).read_text(encoding="utf-8"))
+    return next(
+        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name
+    )
+
+
+def parameters(function: ast.FunctionDef) -> list[tuple[str, object]]:
+    """Names with their defaults; a default that is no constant is its source."""
+    given = function.args.args
+    defaults = [None] * (len(given) - len(function.args.defaults)) + list(function.args.defaults)
+    return [(name.arg, read(default)) for name, default in zip(given, defaults, strict=True)]
+
+
+def read(default: ast.expr | None) -> object:
+    if default is None:
+        return inspect.Parameter.empty
+    try:
+        return ast.literal_eval(default)
+    except ValueError:
+        return ast.unparse(default)
+
+
+def ours(function: object) -> list[tuple[str, object]]:
+    assert callable(function)
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return [(p.name, p.default) for p in named]
+
+
+METHODS = [
+    (name, method)
+    for name in MODULES
+    for method, function in vars(getattr(standin, name)).items()
+    if inspect.isroutine(function) and (method == "__init__" or not method.startswith("_"))
+    if (name, method) != ("ExLlamaV2Tokenizer", "text")  # the stand-in's own
+]
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_methods_are_called_as_theirs(name: str, method: str, package: Path) -> None:
+    owner = ("ExLlamaV2", "model.py") if (name, method) in INHERITED else (name, MODULES[name])
+    theirs = {
+        node.name: node
+        for node in class_of(package, owner[1], owner[0]).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert ours(getattr(getattr(standin, name), method)) == parameters(theirs[method])
+
+
+def test_quantized_caches_take_what_the_plain_one_takes(package: Path) -> None:
+    plain = ours(standin_models.ExLlamaV2Cache.__init__)
+    for name in ("ExLlamaV2Cache_Q8", "ExLlamaV2Cache_Q6", "ExLlamaV2Cache_Q4"):
+        body = class_of(package, "cache.py", name).body
+        made = next(node for node in body if isinstance(node, ast.FunctionDef))
+        assert parameters(made) == plain
+
+
+def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
+    theirs = [
+        (node.target.id, read(node.value))
+        for node in class_of(package, "generator/sampler.py", "Settings").body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    mine = [
+        (name, p.default)
+        for name, p in inspect.signature(standin_generator.Settings).parameters.items()
+    ]
+    made = {"field(default_factory=list)", "field(default_factory=deque)"}
+    assert [name for name, _ in mine] == [name for name, _ in theirs]
+    for (name, default), (_, expected) in zip(mine, theirs, strict=True):
+        assert expected == default or str(expected).replace(" ", "") in made, name
+
+
+def names_in(package: Path, module: str) -> str:
+    return (package / module).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("generator/dynamic.py", 'self.held_token = self.checkpoint["held_tokens"]'),
+        ("generator/dynamic.py", '"suppressed_tokens": suppressed_tokens.torch()'),
+        ("generator/dynamic.py", "PAGED_PAGE_SIZE = 256"),
+        ("generator/dynamic.py", "self.max_new_tokens - self.generator.num_draft_tokens"),
+        ("generator/dynamic.py", "self.sampling_pool = ThreadPoolExecutor"),
+        ("generator/dynamic.py", "job.receive_logits(job_logits)"),
+        ("generator/dynamic.py", "random.Random(seed)"),
+        ("attn.py", "def assert_paged_attn():"),
+        ("model.py", "Insufficient VRAM"),
+        ("model.py", "Insufficient space in device allocation"),
+        ("architecture.py", 'self.arch_string = "LlamaForCausalLM"'),
+        ("generator/sampler.py", "settings.dry_range > settings.dry_max_ngram"),
+    ],
+)
+def test_what_our_code_leans_on_is_still_there(module: str, words: str, package: Path) -> None:
+    assert words in names_in(package, module)
