@@ -276,7 +276,7 @@ _HARMONY = Format(
     headers=Headers(
         openers=("<|start|>", "<|channel|>"),
         starts=("to=",),
-        inner=("<|channel|>", "<|constrain|>"),
+        inner=("<|start|>", "<|channel|>", "<|constrain|>"),
         end="<|message|>",
         recipient=r"\bto=functions\.([\w.:/-]+)",
         foreign=r"\bto=([\w.:/-]+)",
