@@ -24,6 +24,7 @@ from gateway.interpreter import Interpreters
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import Registry
+from gateway.tasks import companions
 from gateway.templates import Templates
 from gateway.wording import Wording
 
@@ -48,7 +49,7 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(),
-        lifespan=[_running(registry)],
+        lifespan=[_running(services)],
         cors_config=_cors(config),
         request_max_body_size=config.server.max_body,
         openapi_config=None,
@@ -111,10 +112,11 @@ def _giver(services: Services) -> Callable[[], Services]:
     return give
 
 
-def _running(registry: Registry) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        async with registry:
+        async with services.registry as registry, companions() as tasks:
+            tasks.start_soon(services.capabilities.learn, registry.statuses())
             yield
 
     return lifespan

@@ -52,15 +52,32 @@ class Capabilities:
             await to_thread.run_sync(self._look, [status])
         return self._known[key]
 
+    async def learn(self, statuses: Sequence[ModelStatus]) -> None:
+        """Find out about all of them."""
+        if missing := self._missing(statuses):
+            await to_thread.run_sync(self._look, missing, abandon_on_cancel=True)
+
     async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
-        """What is known of all, by model id, within `PATIENCE`."""
-        keys = {one.id: self._key(one, one.entry) for one in statuses if one.entry is not None}
-        if missing := [
-            one for one in statuses if one.id in keys and keys[one.id] not in self._known
-        ]:
-            with anyio.move_on_after(PATIENCE):
-                await to_thread.run_sync(self._look, missing, abandon_on_cancel=True)
-        return {name: self._known[key] for name, key in keys.items() if key in self._known}
+        """What is known of all, by model id, within `PATIENCE`.
+
+        A model just loaded is told as it was before, until its control tokens have been looked at.
+        """
+        with anyio.move_on_after(PATIENCE):
+            await self.learn(statuses)
+        found = {}
+        for status in statuses:
+            if status.entry is not None:
+                key = self._key(status, status.entry)
+                if known := self._known.get(key) or self._known.get((*key[:3], False)):
+                    found[status.id] = known
+        return found
+
+    def _missing(self, statuses: Sequence[ModelStatus]) -> list[ModelStatus]:
+        return [
+            one
+            for one in statuses
+            if one.entry is not None and self._key(one, one.entry) not in self._known
+        ]
 
     def _key(self, status: ModelStatus, entry: ModelEntry) -> Key:
         return entry.name, self._source(status, entry), entry.format, status.info is not None

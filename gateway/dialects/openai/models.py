@@ -33,7 +33,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     context_length: int | None = None  # tokens
     size_bytes: int | None = None
     modalities: tuple[Modality, ...] = ("text",)
-    capabilities: tuple[str, ...] = ()  # "tools", "reasoning", "vision"
+    capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     memory: str | None = None  # the arithmetic: what it needs, and what is free
 
 

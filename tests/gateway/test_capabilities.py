@@ -1,0 +1,70 @@
+"""What models can do is read from their templates, before they are loaded."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import bundled
+from config.settings import Config, ModelConfig
+from gateway.capabilities import Capabilities
+from gateway.registry import History, Library, ModelStatus, Registry
+from gateway.templates import Templates
+
+pytestmark = pytest.mark.anyio
+
+THINKS = (Path(__file__).parent / "prompt" / "templates" / "qwen3.jinja").read_text()
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+def script(folder: Path, name: str, **fields: object) -> ModelConfig:
+    path = folder / f"{name}.script.json"
+    path.write_bytes(msgspec.json.encode({"lines": [{"say": "x"}], **fields}))
+    return ModelConfig(name=name, path=str(path))
+
+
+async def statuses(config: Config, folder: Path) -> dict[str, ModelStatus]:
+    registry = Registry(Library(config), config, history=History(folder / "h.json"))
+    async with registry:
+        return {one.id: one for one in registry.statuses()}
+
+
+async def test_templates_tell_what_a_model_can_do(tmp_path: Path) -> None:
+    models = (
+        ModelConfig(name="tiny", path=str(bundled.GGUF)),
+        script(tmp_path, "seeing", chat_template=PLAIN, modalities=["text", "image"]),
+        script(tmp_path, "broken", chat_template="{% for %}"),
+        ModelConfig(name="gone", path=str(tmp_path / "gone.gguf")),
+    )
+    known = Capabilities(Templates(None))
+    found = await statuses(Config(models=models), tmp_path)
+    await known.learn(tuple(found.values()))
+    told = await known.of_all(tuple(found.values()))
+    assert told.keys() == {"tiny", "seeing", "broken"}
+    assert set(told["tiny"].capabilities) == {"tools", "reasoning"}
+    assert "template" in told["tiny"].recognised.why
+    assert "vision" in told["seeing"].capabilities
+    assert "reasoning" not in told["seeing"].capabilities
+    assert told["broken"].capabilities == ()
+    assert "template fails" in told["broken"].recognised.why
+    assert await known.of(found["gone"]) is None
+
+
+async def test_a_chosen_template_and_a_named_format_count(tmp_path: Path) -> None:
+    named = msgspec.structs.replace(script(tmp_path, "named"), format="plain")
+    switched = script(tmp_path, "switched")
+    (tmp_path / "thinks.jinja").write_text(THINKS)
+    templates = Templates(tmp_path)
+    known = Capabilities(templates)
+    found = await statuses(Config(models=(named, switched)), tmp_path)
+    before = await known.of(found["switched"])
+    templates.switch("switched", templates.read("thinks"))
+    after = await known.of(found["switched"])
+    assert before is not None
+    assert after is not None
+    assert "reasoning" in after.capabilities
+    assert before.template != after.template == THINKS
+    plain = await known.of(found["named"])
+    assert plain is not None
+    assert plain.recognised.format.id == "plain"
+    assert plain.recognised.why == "named in the configuration"
