@@ -10,6 +10,7 @@ from litestar import Request, get, post
 from litestar.types import ASGIApp
 
 from gateway.dialects import openai
+from gateway.errors import Forbidden
 from gateway.http.cards import card
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import CONTENT_TYPE
@@ -89,7 +90,8 @@ async def health() -> ASGIApp:
 @get("/metrics")
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
-    services.doorman.admit(request.headers)
+    if services.doorman.admit(request.headers).models:
+        raise Forbidden("the numbers tell of all models, and this key is limited to some")
     return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
 
 

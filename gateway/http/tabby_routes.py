@@ -5,9 +5,10 @@ Users may ask, administrators may change. Errors carry OpenAI's `error` and Tabb
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
@@ -16,7 +17,7 @@ from gateway.dialects.openai.frames import body
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.dialects.tabby.options import engine_options
-from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
 from gateway.http.cards import card, current_card
 from gateway.http.errand import ToldErrand, WholeErrand
 from gateway.http.plain import Plain
@@ -148,7 +149,16 @@ async def unload_models(
     if model:
         wanted = services.registry.resolve(model).name
         names = [name for name in names if name == wanted]
-    return tuple([await services.registry.unload(name, force=force) for name in names])
+    reports: list[UnloadReport] = []
+
+    async def unload_one(name: str) -> None:
+        with suppress(ModelNotFound, ShuttingDown):  # it is gone already, or about to go
+            reports.append(await services.registry.unload(name, force=force))
+
+    async with anyio.create_task_group() as tasks:  # each waits for its own answers to end
+        for name in names:
+            tasks.start_soon(unload_one, name)
+    return tuple(reports)
 
 
 # -------------------------------------------------------------------------------------------- keys

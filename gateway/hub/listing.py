@@ -20,7 +20,9 @@ def listing(endpoint: str | None, order: Order) -> Listing:
         from huggingface_hub import errors  # noqa: PLC0415
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
     except ImportError as error:
-        raise ModelUnavailable("downloads need huggingface_hub: pip install it") from error
+        raise ModelUnavailable(
+            "downloads need huggingface_hub: pip install 'roundhouse[hub]'"
+        ) from error
     api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
     try:
         info = api.model_info(order.repository, revision=order.revision, files_metadata=True)

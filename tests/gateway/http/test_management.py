@@ -91,6 +91,16 @@ async def test_status_and_unload_for_people(tmp_path: Path) -> None:
         assert again == {"message": "No model was loaded.", "status": "unloaded"}
 
 
+async def test_unload_takes_all_that_are_loaded_unless_one_is_named(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for body, left in (({}, set()), ({"model": "scripted"}, {"roundhouse-tiny"})):
+            for name in ("roundhouse-tiny", "scripted"):
+                await running.registry.load(name)
+            await running.client.post("/unload", json=body)
+            there = {one.id for one in running.registry.statuses() if one.state == "loaded"}
+            assert there == left
+
+
 async def test_load_model_tells_progress_and_then_that_it_is_cached(tmp_path: Path) -> None:
     keys = (*KEYS, KeyConfig(key="lazy", autoload=False))
     async with serving(config(tmp_path, keys=keys, load_seconds=0.2), tmp_path) as running:

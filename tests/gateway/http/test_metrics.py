@@ -106,7 +106,10 @@ async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
 
 
 async def test_metrics_ask_for_a_key(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, keys=(KeyConfig(key="k"),)), tmp_path) as running:
+    keys = (KeyConfig(key="k"), KeyConfig(key="one", models=("scripted",)))
+    async with serving(config(tmp_path, keys=keys), tmp_path) as running:
+        limited = await running.client.get("/metrics", headers={"x-api-key": "one"})
+        assert limited.status_code == 403
         assert (await running.client.get("/metrics")).status_code == 401
         headers = {"authorization": "Bearer k"}
         assert (await running.client.get("/metrics", headers=headers)).status_code == 200

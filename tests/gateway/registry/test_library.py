@@ -95,6 +95,12 @@ def test_links_that_lead_out_of_the_root_are_passed_over(tmp_path: Path) -> None
     assert names(library(root)) == ["inside"]
 
 
+def test_hidden_folders_hold_nothing_that_can_be_asked_for(tmp_path: Path) -> None:
+    put(tmp_path / ".downloads" / "half" / "config.json")
+    put(tmp_path / "whole" / "config.json")
+    assert names(library(tmp_path)) == ["whole"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["../outside/secret", "/etc/passwd", "inside/../inside", "inside.gguf", "./inside", "INSIDE"],
