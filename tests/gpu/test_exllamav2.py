@@ -3,72 +3,27 @@ memory that comes back.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TypeVar
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 import bundled
-from backends import catalog
 from backends.exllamav2.library import Library
 from backends.protocol import Generation, ModelContainer, Sampling
-from config.engines import EngineOptions, ExLlamaV2Options, LlamaCppOptions, TransformersOptions
-from tests.backends.contract import GREEDY, PROMISES, Subject, run, text_of
+from config.engines import ExLlamaV2Options, LlamaCppOptions, TransformersOptions
+from tests.backends.contract import GREEDY, PROMISES, Subject, run
+from tests.backends.parity import LOGPROB_TOLERANCE, answers, load, logprobs, prompts
+
+T = TypeVar("T")
 
 # What exllamav2 and flash-attn warn of while they are imported is their own.
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio, pytest.mark.filterwarnings("ignore")]
 
 OPTIONS = ExLlamaV2Options(max_concurrent=4, context_length=1024, autosplit_reserve=(64.0,))
+PRECISE = TransformersOptions(device="cpu", dtype="float32", context_length=1024)
+ON_CPU = LlamaCppOptions(context_length=1024, gpu_layers=0)
 SLACK = 64 << 20  # bytes: what CUDA and its libraries keep for themselves now and then
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-WORDS = ("apple", "river", "lantern", "violet", "thunder", "pebble", "orchard", "window")
-CITIES = ("Paris", "Oslo", "Lima", "Cairo", "Tokyo")
-QUESTIONS = (
-    "Hello!",
-    "Who are you?",
-    "Thank you!",
-    "Tell me a short story.",
-    "Count from 3 to 9.",
-    *(f"Repeat after me: {word}" for word in WORDS),
-    *(f"What is {left} + {left + 3}?" for left in range(1, 8)),
-    *(f"What is the weather in {city}?" for city in CITIES),
-)
-
-
-def prompts() -> list[str]:
-    """Fifty: every question with thinking and without, those about the weather with a tool."""
-    tokenizer = AutoTokenizer.from_pretrained(bundled.SAFETENSORS)
-    return [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}],
-            tools=[WEATHER] if "weather" in question else None,
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=thinking,
-        )
-        for question in QUESTIONS
-        for thinking in (True, False)
-    ]
-
-
-async def load(
-    backend: str, options: EngineOptions, path: Any = bundled.SAFETENSORS
-) -> ModelContainer:
-    files = catalog.recognise(path, backend)
-    return await catalog.BACKENDS[backend].container.load(files, options, lambda _: None)
 
 
 async def load_ours(library: Library) -> ModelContainer:
@@ -88,42 +43,24 @@ async def test_contract(promise: Callable[[Subject], Awaitable[None]], library: 
     await container.aclose()
 
 
-async def answers(container: ModelContainer) -> list[str]:
-    texts = []
-    for prompt in prompts():
-        tokens = container.tokenize(prompt, special=True)
-        generation = Generation(prompt=tokens, sampling=GREEDY, max_tokens=200)
-        texts.append(text_of((await run(container, generation))[0]))
-    await container.aclose()
-    return texts
+async def closing(container: ModelContainer, ask: Callable[[ModelContainer], Awaitable[T]]) -> T:
+    """What `ask` gets of it."""
+    try:
+        return await ask(container)
+    finally:
+        await container.aclose()
 
 
 async def test_the_greedy_text_is_that_of_transformers_and_llama_cpp(library: Library) -> None:
-    assert len(prompts()) == 50
-    ours = await answers(await load_ours(library))
-    precise = TransformersOptions(device="cpu", dtype="float32", context_length=1024)
-    assert ours == await answers(await load("transformers", precise))
-    on_cpu = LlamaCppOptions(context_length=1024, gpu_layers=0)
-    assert ours == await answers(await load("llamacpp", on_cpu, bundled.GGUF))
-
-
-async def told(container: ModelContainer) -> list[float]:
-    """The logprobs of the first tokens of ten answers."""
-    values = []
-    for prompt in prompts()[::5]:
-        tokens = container.tokenize(prompt, special=True)
-        generation = Generation(prompt=tokens, sampling=GREEDY, max_tokens=8, logprobs=1)
-        pieces, _ = await run(container, generation)
-        values += [logprob.chosen.logprob for piece in pieces for logprob in piece.logprobs]
-    await container.aclose()
-    return values
+    mine = await closing(await load_ours(library), answers)
+    assert mine == await closing(await load("transformers", PRECISE), answers)
+    assert mine == await closing(await load("llamacpp", ON_CPU, bundled.GGUF), answers)
 
 
 async def test_logprobs_are_those_of_transformers(library: Library) -> None:
-    ours = await told(await load_ours(library))
-    precise = TransformersOptions(device="cpu", dtype="float32", context_length=1024)
-    theirs = await told(await load("transformers", precise))
-    assert ours == pytest.approx(theirs, abs=0.05)
+    mine = await closing(await load_ours(library), logprobs)
+    theirs = await closing(await load("transformers", PRECISE), logprobs)
+    assert mine == pytest.approx(theirs, abs=LOGPROB_TOLERANCE)
 
 
 async def test_samplers_run_in_the_real_sampler(library: Library) -> None:
