@@ -82,8 +82,22 @@ class HubConfig(Section, frozen=True):
 
     endpoint: str | None = None  # None: HF_ENDPOINT, else https://huggingface.co
     folder: PathText | None = None  # None: the first of `model_dirs`
-    cache: PathText | None = None  # the hub's local cache, listed; None: where the hub's tools put it
+    cache: PathText | None = (
+        None  # the hub's local cache, listed; None: where the hub's tools put it
+    )
     deletion: bool = False  # administrators may delete models in `folder`
+
+
+class ImagesConfig(Section, frozen=True):
+    """Pictures in chat messages: how much is taken, and from where they are fetched."""
+
+    max_count: NotNegative = 16  # of one request
+    max_bytes: AtLeastOne = 20 * 1024 * 1024  # of one picture, as it was sent
+    max_pixels: AtLeastOne = 100_000_000  # of one request's pictures together; three bytes each
+    timeout: Seconds = 20.0  # for one picture, redirects included
+    max_redirects: NotNegative = 3
+    allow_remote: bool = True  # http: and https: URLs, besides data:
+    allow_private_addresses: bool = False  # fetch also from this machine and its network
 
 
 class LogConfig(Section, frozen=True):
@@ -116,4 +130,5 @@ class Config(Section, frozen=True):
     engines: EnginesConfig = EnginesConfig()
     swap: SwapConfig = SwapConfig()
     hub: HubConfig = HubConfig()
+    images: ImagesConfig = ImagesConfig()
     log: LogConfig = LogConfig()

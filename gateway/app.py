@@ -16,11 +16,13 @@ from gateway.capabilities import Capabilities
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http import hub_routes, management_routes, openai_routes, tabby_routes
 from gateway.http.doorman import Doorman
+from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
 from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.interpreter import Interpreters
+from gateway.pictures import Pictures
 from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import Registry
@@ -74,6 +76,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
             registry,
             interpreters,
             presets,
+            Pictures(config.images),
             strict=config.server.strict_sampling,
         ),
         doorman=Doorman(config.keys),
@@ -129,4 +132,5 @@ def _cors(config: Config) -> CORSConfig | None:
     return CORSConfig(
         allow_origins=list(config.server.cors_origins),
         allow_headers=["authorization", "content-type", "x-admin-key", "x-api-key", "x-csrf-token"],
+        expose_headers=["x-request-id", *HEADERS],
     )

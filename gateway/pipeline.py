@@ -17,11 +17,12 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, Image, ModelContainer, Sampling
 from gateway.access import Access
 from gateway.answering import Answer, Choice, Streams, Unsplit
 from gateway.errors import InvalidRequest
 from gateway.interpreter import Interpreters
+from gateway.pictures import Pictures, pictures_in
 from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
@@ -37,11 +38,18 @@ class Pipeline:
     """One per server."""
 
     def __init__(
-        self, registry: Registry, interpreters: Interpreters, presets: Presets, *, strict: bool
+        self,
+        registry: Registry,
+        interpreters: Interpreters,
+        presets: Presets,
+        pictures: Pictures,
+        *,
+        strict: bool,
     ) -> None:
         self._registry = registry
         self._interpreters = interpreters
         self._presets = presets
+        self._pictures = pictures
         self._strict = strict
 
     @asynccontextmanager
@@ -50,6 +58,7 @@ class Pipeline:
     ) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
         _refuse_what_is_missing(request)
+        images = await self._images(request, access)  # before the lease: nobody waits for a fetch
         async with AsyncExitStack() as held:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
@@ -60,7 +69,7 @@ class Pipeline:
             choices = [
                 Choice(
                     index,
-                    msgspec.structs.replace(job, thinking=budget),
+                    msgspec.structs.replace(job, thinking=budget, images=images),
                     interpreter.splitter(request, rendered.text),
                     one_call=not request.parallel_tool_calls,
                 )
@@ -85,6 +94,21 @@ class Pipeline:
             if request.echo:
                 answer.echoes = _echoes(request, lease.container)
             yield answer
+
+    async def _images(self, request: ChatRequest, access: Access) -> tuple[Image, ...]:
+        """The conversation's pictures. A model that can't see is told before anything is fetched or
+        loaded.
+        """
+        placed = pictures_in(request.messages)
+        if not placed:
+            return ()
+        entry = self._registry.resolve(request.model)
+        access.require_model(entry.name)
+        if "image" not in entry.files.modalities:
+            raise InvalidRequest(
+                f"The model '{entry.name}' can't see images.", param=placed[0].param
+            )
+        return await self._pictures.of(placed)
 
     async def _lease(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from backends.catalog import ModelFiles
 from backends.driver import Accounting, Token
 from backends.errors import GenerationFailed
-from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
+from backends.protocol import Candidate, Generation, Image, ModelInfo, TokenLogprob
 from backends.scripted.files import Line, Script
 from config.engines import ScriptedOptions
 
@@ -17,12 +17,21 @@ VOCABULARY = 257
 SILENCE = Line(say="")
 
 
+IMAGES = "{images}"  # in a line: what the pictures look like
+IMAGE_TOKENS = 64  # of the prompt, for each picture; as if there were a vision tower
+
+
+def seen(images: Sequence[Image]) -> str:
+    """Each picture's size and first pixel: "4x3 #ff0000"."""
+    return ", ".join(f"{one.width}x{one.height} #{one.rgb[:3].hex()}" for one in images)
+
+
 class Speaker:
     """One job: what is left to say."""
 
     def __init__(self, job: Generation, line: Line) -> None:
         self.job = job
-        self.rest = [*line.say.encode(), END]
+        self.rest = [*line.say.replace(IMAGES, seen(job.images)).encode(), END]
         self.fail_after = line.fail_after
         self.said = 0
 
@@ -86,7 +95,8 @@ class ScriptedEngine:
 
     def release(self, key: int) -> Accounting:
         speaker = self._speakers.pop(key)
-        return Accounting(prompt_tokens=len(speaker.job.prompt), cached_tokens=0)
+        pictured = IMAGE_TOKENS * len(speaker.job.images)
+        return Accounting(len(speaker.job.prompt) + pictured, cached_tokens=0)
 
     def recover(self) -> None:
         self._speakers.clear()

@@ -12,7 +12,9 @@ SUFFIX = ".script.json"
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said when the prompt contains `when`. After `fail_after` tokens it breaks."""
+    """What is said when the prompt contains `when`. After `fail_after` tokens it breaks. `{images}`
+    tells of the pictures.
+    """
 
     say: str
     when: str = ""

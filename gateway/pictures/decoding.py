@@ -1,0 +1,54 @@
+"""Bytes to pixels, with Pillow. Runs in a worker thread; knows no network.
+
+Nobody can be sure what a stranger's file does to a decoder, so few formats are tried, and the size
+is looked at before any pixel is made.
+"""
+
+from io import BytesIO
+
+from PIL import Image as Pillow
+from PIL import ImageOps
+
+from backends.protocol import Image
+from gateway.pictures.refused import Refused
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # what browsers and chat frontends send
+DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but black would be white
+
+
+def decode(data: bytes, most: int) -> Image:
+    """The picture as it is meant to be seen: upright, on white, of an animation the first frame.
+
+    Raises Refused for what is no picture, is broken, or has more than `most` pixels.
+    """
+    try:
+        with Pillow.open(BytesIO(data), formats=FORMATS) as picture:
+            _refuse_large(picture, most)
+            upright = ImageOps.exif_transpose(picture)
+            flat = _on_white(upright)
+            return Image(flat.width, flat.height, flat.tobytes())
+    except Refused:
+        raise
+    except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
+        raise _large(most) from error
+    except Exception as error:  # decoders of broken files raise nearly anything
+        raise Refused(f"is no picture that can be read (readable: {', '.join(FORMATS)})") from error
+
+
+def _refuse_large(picture: Pillow.Image, most: int) -> None:
+    if picture.width * picture.height > most:
+        raise _large(most)
+
+
+def _large(most: int) -> Refused:
+    return Refused(f"has more than {most:,} pixels, all that are left for it")
+
+
+def _on_white(picture: Pillow.Image) -> Pillow.Image:
+    if picture.mode.startswith(DEEP):
+        return picture.convert("I").point(lambda level: level / 256).convert("L").convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    sheet = Pillow.new("RGBA", picture.size, "white")
+    sheet.alpha_composite(picture.convert("RGBA"))
+    return sheet.convert("RGB")
