@@ -97,7 +97,7 @@ class Calls:
                 return f"call_{secrets.token_hex(12)}"
             case "mistral":
                 return "".join(secrets.choice(_MISTRAL_ALPHABET) for _ in range(9))
-            case _:
+            case _:  # Kimi's
                 number = self._first_number + self.count
                 while f"functions.{name}:{number}" in self._used_ids:
                     number += 1

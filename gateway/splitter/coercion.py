@@ -5,13 +5,12 @@ array, string. A declared string is the text untouched; what fits no declared ty
 a string. Nothing is dropped.
 """
 
-import ast
 import json
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads import json_text, python_text
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -132,14 +131,5 @@ def _literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | N
     try:
         value = json.loads(text, parse_constant=json_text.refuse)
     except (ValueError, RecursionError):
-        return _python_literal(text, kind)
+        return python_text.as_json(text) if text[:1] == ("{" if kind is dict else "[") else None
     return text if isinstance(value, kind) else None
-
-
-def _python_literal(text: str, kind: type[dict[str, Any]] | type[list[Any]]) -> str | None:
-    try:
-        value = ast.literal_eval(text)
-        written = json.dumps(value, allow_nan=False)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
-    return written if isinstance(value, kind) else None

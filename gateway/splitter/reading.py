@@ -121,6 +121,14 @@ class Reader:
         self.at += len(found)
         return found
 
+    def accept_close(self, texts: tuple[str, ...]) -> Parsing[bool]:
+        """As `accept`, for what ends a call: the end of the output may cut it, or cut it off."""
+        if (yield from self.accept(texts)):
+            return True
+        if cut := self.ends_inside(texts):
+            self.at = len(self.text)
+        return cut
+
     def expect(self, *texts: str) -> Parsing[str]:
         """As `accept`. Raises Malformed if none of the texts comes."""
         found = yield from self.accept(texts)

@@ -12,7 +12,7 @@ class Stretch:
 
     __slots__ = ("_events", "_fresh", "_margin", "_shell", "_written", "begun", "kind")
 
-    def __init__(self, events: list[Event], kind: type[Reasoning] | type[Content]) -> None:
+    def __init__(self, events: list[Event], kind: type[Reasoning | Content]) -> None:
         self._events = events
         self._margin: list[str] = []
         self._fresh = False  # a marker was the last that came
@@ -26,7 +26,7 @@ class Stretch:
         """Text has begun and nothing waits: what comes next can go out as it is."""
         return self.begun and not self._margin
 
-    def has_written(self, kind: type[Reasoning] | type[Content]) -> bool:
+    def has_written(self, kind: type[Reasoning | Content]) -> bool:
         """Text of this kind was delivered."""
         return kind in self._written
 
@@ -59,7 +59,7 @@ class Stretch:
         self._margin.append(text)
         self._shell = True
 
-    def turn(self, kind: type[Reasoning] | type[Content]) -> None:
+    def turn(self, kind: type[Reasoning | Content]) -> None:
         """A marker ends this stretch; the next one is of `kind`."""
         self._margin.clear()
         self._shell = self.begun = False

@@ -26,7 +26,7 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     yield from _Dict(reader, writer, syntax.quote).members()
     calls.close()
     yield from reader.space()
-    yield from reader.accept(syntax.closers)
+    yield from reader.accept_close(syntax.closers)
 
 
 class _Dict:

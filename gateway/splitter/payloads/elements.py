@@ -56,18 +56,18 @@ class _Call:
             self._calls.open(self._name)
         self._calls.close()
         yield from reader.space()
-        yield from reader.accept(syntax.after_call)
+        yield from reader.accept_close(syntax.after_call)
 
     def _ends(self) -> Parsing[bool]:
         """The call ends here; or its own end is missing, but everything in it is whole."""
-        if (yield from self._reader.accept(self._syntax.call_closes)):
+        reader, syntax = self._reader, self._syntax
+        whole = self._writer is not None or self._calls.knows(self._name)
+        if not whole:
+            return bool((yield from reader.accept(syntax.call_closes)))
+        if (yield from reader.accept_close(syntax.call_closes)):
             return True
-        if self._writer is None and not self._calls.knows(self._name):
-            return False
-        outer = (*self._syntax.closers, *self._syntax.call_opens, *self._syntax.after_call)
-        return bool((yield from self._reader.looking_at(outer))) or not (
-            yield from self._reader.peek()
-        )
+        outer = (*syntax.closers, *syntax.call_opens, *syntax.after_call)
+        return bool((yield from reader.looking_at(outer)))
 
     def _parameter(self) -> Parsing[None]:
         head = yield from self._head()

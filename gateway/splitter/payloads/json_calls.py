@@ -30,7 +30,7 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
         yield from reader.space()
     if syntax.fences and (yield from reader.accept(("```",))):
         yield from reader.space()
-    yield from reader.accept(syntax.closers)
+    yield from reader.accept_close(syntax.closers)
 
 
 def _objects(reader: Reader, calls: Calls, syntax: JsonCalls, *, in_array: bool) -> Parsing[None]:
@@ -59,8 +59,14 @@ class _Call:
         self._id = ""
         self._early: list[str] | None = None  # arguments that came before the name
         self._delivered = False
+        self._inner = False
 
     def parse(self) -> Parsing[None]:
+        yield from self._members()
+        if not self._delivered:
+            self._deliver_whole()
+
+    def _members(self) -> Parsing[None]:
         reader = self._reader
         while True:
             yield from reader.space()
@@ -75,8 +81,6 @@ class _Call:
             if not (yield from reader.accept((",",))):
                 yield from self._end()
                 break
-        if not self._delivered:
-            self._deliver_whole()
 
     def _end(self) -> Parsing[None]:
         """The object's "}", which models forget once the arguments are closed."""
@@ -94,6 +98,9 @@ class _Call:
             yield from self._arguments()
         elif key in syntax.id_keys:
             self._id = yield from self._text()
+        elif key == "function" and not self._inner and (yield from self._reader.accept(("{",))):
+            self._inner = True  # name and arguments are one level down, as in OpenAI's API
+            yield from self._members()
         elif syntax.at_start and key != "type" and not self._delivered:
             raise self._reader.fault(f"{key[:60]!r} is no key of a call")
         else:

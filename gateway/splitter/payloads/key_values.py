@@ -33,7 +33,7 @@ def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
     else:
         calls.open(name)
     calls.close()
-    yield from reader.accept(syntax.call_closes)
+    yield from reader.accept_close(syntax.call_closes)
 
 
 def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:

@@ -32,7 +32,7 @@ def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]
     yield from reader.space()
     if syntax.fences and (yield from reader.accept(("```",))):
         yield from reader.space()
-    yield from reader.accept(syntax.call_closes)
+    yield from reader.accept_close(syntax.call_closes)
 
 
 def _head(reader: Reader, syntax: NamedJsonCalls) -> Parsing[tuple[str, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.payloads import json_text
-from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.reading import Malformed, Parsing, Reader
 
 _SIMPLE = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": "",
@@ -20,6 +20,19 @@ _OCTAL = re.compile(r"[0-7]")
 _HEX = re.compile(r"[0-9a-fA-F]")
 _PLAIN = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
 _QUOTES = ("'''", '"""', "'", '"')
+
+
+def as_json(text: str) -> str | None:
+    """A whole list, tuple or dict as JSON; None if it is none."""
+    reader = Reader()
+    reader.append(text)
+    reader.end()
+    written: list[str] = []
+    try:
+        next(copy_value(reader, ArgumentsWriter(written.append)), None)
+    except Malformed:
+        return None
+    return "".join(written) if reader.drained else None
 
 
 def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:

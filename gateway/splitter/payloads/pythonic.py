@@ -31,7 +31,7 @@ def parse(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
             break
     yield from reader.accept(("]",) if in_list else ())
     yield from reader.space()
-    yield from reader.accept(syntax.closers)
+    yield from reader.accept_close(syntax.closers)
 
 
 def _at_end(reader: Reader, syntax: PythonicCalls, separator: str) -> Parsing[bool]:

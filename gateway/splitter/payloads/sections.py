@@ -30,7 +30,7 @@ def parse(
         yield from one_call()
         calls.settle()
         yield from reader.space()
-        if (yield from reader.accept(section.closers)):
+        if (yield from reader.accept_close(section.closers)):
             return
         if not (yield from reader.looking_at((*section.before_call, *section.call_opens))):
             return

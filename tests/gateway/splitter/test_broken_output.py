@@ -158,6 +158,8 @@ COMPLETE_ENOUGH = [
     ("hermes_json", '<tool_call>{"name": "weather", "arguments": {"city": "Oslo",}}</tool_call>'),
     ("hermes_json", '<tool_call>```json\n{"name": "weather", "arguments": {"city": "Oslo"}}\n```</tool_call>'),
     ("hermes_json", '<tool_call>{"x": [1, {}], "name": "weather", "arguments": {"city": "Oslo"}, "id": 7}'),
+    ("hermes_json", '<tool_call>{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}'),
+    ("llama3_json", '{"type": "function", "function": {"name": "weather", "parameters": {"city": "Oslo"}}}'),
     ("kimi_k2", '<|tool_calls_section_begin|><|tool_call_begin|>weather:0<|tool_call_argument_begin|>{"city": "Oslo"}'),
     ("deepseek_v3", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}'),
     ("mistral_v11", '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}}]'),
@@ -180,6 +182,34 @@ def test_a_call_without_its_formalities_is_a_call(format: str, text: str) -> Non
     assert json.loads(answer.arguments[0]) == {"city": "Oslo"}
     assert answer.content == ""
     assert answer.finished.reason == "tool_calls"
+
+
+# From the broken bar on, the output may end anywhere.
+CUT_IN_THE_END = [
+    ("hermes_json", '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}¦}\n</tool_call>'),
+    ("qwen3_coder_xml", "<tool_call><function=weather><parameter=city>Oslo</parameter>¦\n</function>\n</tool_call>"),
+    ("step3_steptml", '<｜tool_calls_begin｜><steptml:invoke name="weather"><steptml:parameter name="city">Oslo</steptml:parameter>¦</steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>'),
+    ("glm45", "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value>¦\n</tool_call>"),
+    ("deepseek_v31", '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}¦<｜tool▁call▁end｜><｜tool▁calls▁end｜>'),
+    ("lfm2_pythonic", "<|tool_call_start|>[weather(city='Oslo')¦]<|tool_call_end|>"),
+    ("gemma4", '<|tool_call>call:weather{city:<|"|>Oslo<|"|>}¦<tool_call|>'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("format", "text"), CUT_IN_THE_END)
+def test_what_is_left_of_an_end_marker_is_no_text(format: str, text: str) -> None:
+    whole, rest = text.split("¦")
+    for end in range(len(rest) + 1):
+        answer = read(format, whole + rest[:end], "length")
+        assert answer.names == ("weather",)
+        assert json.loads(answer.arguments[0]) == {"city": "Oslo"}
+        assert answer.content == ""
+        assert answer.finished == Finished("length")
+
+
+def test_an_object_in_an_object_in_an_object_is_no_call() -> None:
+    text = '<tool_call>{"function": {"function": {"name": "weather"}}}</tool_call>'
+    assert read("hermes_json", text).content == text
 
 
 NO_ARGUMENTS = [
