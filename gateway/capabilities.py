@@ -6,6 +6,7 @@ models doesn't wait for all of it: what isn't known in time is told the next tim
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
@@ -49,13 +50,15 @@ class Capabilities:
             return None
         key = self._key(status, status.entry)
         if key not in self._known:
-            await to_thread.run_sync(self._look, [status])
+            source = self._source(status, status.entry)
+            look = partial(self._look, key, status, status.entry, source)
+            await to_thread.run_sync(look, abandon_on_cancel=True)
         return self._known[key]
 
     async def learn(self, statuses: Sequence[ModelStatus]) -> None:
-        """Find out about all of them."""
-        if missing := self._missing(statuses):
-            await to_thread.run_sync(self._look, missing, abandon_on_cancel=True)
+        """Find out about all of them, one by one, so that nobody waits long for a single one."""
+        for status in statuses:
+            await self.of(status)
 
     async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
         """What is known of all, by model id, within `PATIENCE`.
@@ -72,13 +75,6 @@ class Capabilities:
                     found[status.id] = known
         return found
 
-    def _missing(self, statuses: Sequence[ModelStatus]) -> list[ModelStatus]:
-        return [
-            one
-            for one in statuses
-            if one.entry is not None and self._key(one, one.entry) not in self._known
-        ]
-
     def _key(self, status: ModelStatus, entry: ModelEntry) -> Key:
         return entry.name, self._source(status, entry), entry.format, status.info is not None
 
@@ -86,17 +82,11 @@ class Capabilities:
         own = status.info.chat_template if status.info else entry.files.chat_template
         return self._templates.source(entry) or own
 
-    def _look(self, statuses: Sequence[ModelStatus]) -> None:
-        """In a worker thread, one at a time: a list asked for meanwhile finds what is there
-        already.
-        """
+    def _look(self, key: Key, status: ModelStatus, entry: ModelEntry, source: str | None) -> None:
+        """In a worker thread, one at a time: who comes second finds it known."""
         with self._one_looks:
-            for status in statuses:
-                entry = status.entry
-                assert entry is not None, "only usable models are looked at"
-                key = self._key(status, entry)
-                if key not in self._known:
-                    self._known[key] = _known(status, entry, self._source(status, entry))
+            if key not in self._known:
+                self._known[key] = _known(status, entry, source)
 
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+from anyio import to_thread
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
@@ -25,6 +26,7 @@ from gateway.http.services import Services
 from gateway.http.stream import EventStream
 from gateway.presets import preset
 from gateway.registry import ModelEntry, UnloadReport, Waiting
+from gateway.templates import Chosen
 from gateway.wording import foremost
 
 AnyRequest = Request[Any, Any, Any]
@@ -67,7 +69,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = wants.read_load(await request.body())
     entry = await services.find(order.model)
-    template = services.templates.read(order.template) if order.template else None
+    template = await _template(services, order.template) if order.template else None
     options = _options(order, entry, services) or None
 
     @asynccontextmanager
@@ -223,9 +225,14 @@ async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateSwitch)
-    chosen = services.templates.read(order.prompt_template_name)
+    chosen = await _template(services, order.prompt_template_name)
     services.templates.switch(services.wording.named(order.model, access), chosen)
     return Plain(reply.NULL)
+
+
+async def _template(services: Services, name: str) -> Chosen:
+    """Off the event loop, because it is tried out. Raises InvalidRequest."""
+    return await to_thread.run_sync(services.templates.read, name)
 
 
 @post("/v1/template/unload")
@@ -257,7 +264,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     services.doorman.admit(request.headers).require_admin()
     order = wants.read(await request.body(), wants.OverrideSwitch)
     if order.preset:
-        services.presets.switch(services.presets.read(order.preset))
+        services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
     elif order.overrides:
         services.presets.switch(preset(order.overrides))
     else:

@@ -5,6 +5,7 @@ rooms behind it.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -88,6 +89,19 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
         async with httpx.AsyncClient(base_url=addresses[0], timeout=30) as client:
             yield Running(addresses[0], registry, client, server)
         server.should_exit = True
+
+
+async def state(running: Running, name: str, wanted: str) -> None:
+    """Wait until a model is in a state."""
+    with anyio.fail_after(10):
+        while running.registry.status(name).state != wanted:
+            await anyio.sleep(0.005)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """What the `data:` lines of a stream hold."""
+    lines = [line for line in text.splitlines() if line.startswith("data: ")]
+    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
 
 
 async def send_chat(running: Running, body: bytes) -> SocketStream:

@@ -7,28 +7,32 @@ import msgspec
 import pytest
 
 from config.settings import HubConfig, KeyConfig
-from tests.gateway.http.serving import Running, config, serving
-from tests.gateway.http.test_management import ADMIN, USER, events
-from tests.gateway.hub.standin import standin
+from tests.gateway.http.serving import Running, config, events, serving
+from tests.gateway.hub.standin import StandIn, standin
 
 pytestmark = pytest.mark.anyio
 
+USER, ADMIN = {"x-api-key": "user"}, {"x-api-key": "admin"}
 SCRIPT = b'{"lines": [{"say": "Fetched."}]}'
 NAME = "small/talk.script.json"
 
 
 @pytest.fixture
-async def fetching(tmp_path: Path) -> AsyncIterator[Running]:
+async def stand() -> AsyncIterator[StandIn]:
+    async with standin({"talk.script.json": SCRIPT}) as running:
+        yield running
+
+
+@pytest.fixture
+async def fetching(stand: StandIn, tmp_path: Path) -> AsyncIterator[Running]:
     keys = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
-    async with standin({"talk.script.json": SCRIPT}) as stand:
-        folder = str(tmp_path / "models")
-        settings = msgspec.structs.replace(
-            config(tmp_path, keys=keys),
-            model_dirs=(folder,),
-            hub=HubConfig(endpoint=stand.url, deletion=True),
-        )
-        async with serving(settings, tmp_path) as running:
-            yield running
+    settings = msgspec.structs.replace(
+        config(tmp_path, keys=keys),
+        model_dirs=(str(tmp_path / "models"),),
+        hub=HubConfig(endpoint=stand.url, deletion=True),
+    )
+    async with serving(settings, tmp_path) as running:
+        yield running
 
 
 async def test_a_download_is_told_and_its_model_answers(fetching: Running) -> None:
@@ -56,6 +60,20 @@ async def test_who_reads_only_the_status_gets_one_answer_at_the_end(fetching: Ru
     )
     assert again.status_code == 400
     assert "there already" in again.json()["detail"]
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "*/*"])
+async def test_a_download_that_takes_too_long_says_so(
+    accept: str, stand: StandIn, fetching: Running
+) -> None:
+    stand.cut["talk.script.json"] = 5
+    answer = await fetching.client.post(
+        "/v1/download",
+        json={"repo_id": "org/small", "timeout": 0.5},
+        headers={**ADMIN, "accept": accept},
+    )
+    told = events(answer.text)[-1] if answer.status_code == 200 else answer.json()
+    assert "took longer than 0.5 s" in told["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,17 @@
 """Calls that manage models: llama-server's, transformers serve's and our own, on a real server."""
 
 from pathlib import Path
-from typing import Any
 
-import anyio
 import msgspec
 import pytest
 
 from config.settings import HubConfig, KeyConfig
-from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.serving import Running, config, events, serving, state
 
 pytestmark = pytest.mark.anyio
 
 KEYS = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
 USER, ADMIN = {"x-api-key": "user"}, {"authorization": "Bearer admin"}
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    lines = [line for line in text.splitlines() if line.startswith("data: ")]
-    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
-
-
-async def state(running: Running, name: str, wanted: str) -> None:
-    with anyio.fail_after(10):
-        while running.registry.status(name).state != wanted:
-            await anyio.sleep(0.005)
 
 
 async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig
-from tests.gateway.http.serving import Running, config, send_chat, serving
+from tests.gateway.http.serving import Running, config, events, send_chat, serving, state
 
 pytestmark = pytest.mark.anyio
 
@@ -20,21 +20,10 @@ USER, ADMIN = {"x-api-key": "user"}, {"x-admin-key": "admin"}
 JSON = {"accept": "application/json"}
 
 
-def events(answer: httpx.Response) -> list[dict[str, Any]]:
-    lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
-    return [msgspec.json.decode(line.removeprefix("data: ")) for line in lines]
-
-
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Running]:
     async with serving(config(tmp_path, keys=KEYS), tmp_path) as running:
         yield running
-
-
-async def state(running: Running, name: str, wanted: str) -> None:
-    with anyio.fail_after(10):
-        while running.registry.status(name).state != wanted:
-            await anyio.sleep(0.005)
 
 
 # -------------------------------------------------------------------------------------------
@@ -46,7 +35,7 @@ async def test_a_load_is_told_in_modules_and_ends_with_one_finished(guarded: Run
         "/v1/model/load", json={"model_name": "scripted"}, headers=ADMIN
     )
     assert answer.headers["content-type"].startswith("text/event-stream")
-    told = events(answer)
+    told = events(answer.text)
     assert {event["model_type"] for event in told} == {"model"}
     assert [event["status"] for event in told].count("finished") == 1
     assert told[-1]["status"] == "finished"
@@ -61,7 +50,7 @@ async def test_a_model_that_is_there_is_loaded_in_one_step(guarded: Running) -> 
     await guarded.registry.load("scripted")
     answer = await guarded.client.post("/v1/model/load", json={"name": "scripted"}, headers=ADMIN)
     step = {"model_type": "model", "module": 1, "modules": 1}
-    assert events(answer) == [{**step, "status": "processing"}, {**step, "status": "finished"}]
+    assert events(answer.text) == [{**step, "status": "processing"}, {**step, "status": "finished"}]
 
 
 async def test_who_wants_json_gets_one_answer(guarded: Running) -> None:
@@ -90,7 +79,7 @@ async def test_the_loader_extensions_old_form_is_understood(guarded: Running) ->
         "draft": {"draft_model_name": ""},
     }
     answer = await guarded.client.post("/v1/model/load", json=body, headers=ADMIN)
-    assert events(answer)[-1]["status"] == "finished"
+    assert events(answer.text)[-1]["status"] == "finished"
     parameters = (await guarded.client.get("/v1/model", headers=USER)).json()["parameters"]
     assert parameters["max_seq_len"] == 2048
     assert parameters["max_batch_size"] == 3
@@ -130,7 +119,7 @@ async def test_two_callers_share_one_load(tmp_path: Path) -> None:
 
         async def ask() -> None:
             answer = await running.client.post("/v1/model/load", json={"model_name": "scripted"})
-            told.append(events(answer))
+            told.append(events(answer.text))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -168,8 +157,8 @@ async def test_a_load_that_fails_says_why_and_leaves_the_others(
             assert answer.status_code == 503
             error = answer.json()["error"]
         else:
-            assert not any(event.get("status") == "finished" for event in events(answer))
-            error = events(answer)[-1]["error"]
+            assert not any(event.get("status") == "finished" for event in events(answer.text))
+            error = events(answer.text)[-1]["error"]
         assert "scripted could not be loaded" in error["message"]
         assert running.registry.status("roundhouse-tiny").state == "loaded"
 
