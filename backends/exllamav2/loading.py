@@ -4,8 +4,8 @@ Knows what exllamav2 wants to be called like and in which order, not how it is t
 """
 
 import gc
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,26 @@ def give_back() -> None:
     torch.cuda.empty_cache()
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """exllamav2 makes its own stream on the last card the thread's current one, and this thread
+    will load other models too.
+    """
+    if not torch.cuda.is_available():
+        yield
+        return
+    stream = torch.cuda.current_stream()
+    try:
+        yield
+    finally:
+        torch.cuda.set_stream(stream)  # its card becomes the current one with it
+
+
 def load(files: ModelFiles, options: ExLlamaV2Options, library: Library, tell: Tell) -> Loaded:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
     try:
-        return _load(files, options, library, tell)
+        with undisturbed():
+            return _load(files, options, library, tell)
     except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
         failure = _translated(files, error)
     # Out here the error is gone, and with it the frames that held tensors.

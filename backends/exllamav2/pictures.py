@@ -43,10 +43,15 @@ class Pictures:
         self._tokenizer = tokenizer
         texts = PLACEHOLDERS[tower.config.vision_model_type]
         self._placeholder = [vocabulary.id_of(text) for text in texts]
+        self._longest: int = tower.config.vision_max_size  # pixels of an edge
         self._known: OrderedDict[Image, Any] = OrderedDict()
 
     def see(self, job: Generation) -> Seen:
-        """Raises InvalidJob when there are not as many placeholders as pictures."""
+        """Raises InvalidJob for a picture that is too large, or when there are not as many
+        placeholders as pictures.
+        """
+        if any(max(image.width, image.height) > self._longest for image in job.images):
+            raise InvalidJob(f"an image is larger than {self._longest} pixels", "messages")
         places = find(job.prompt, self._placeholder)
         if len(places) != len(job.images):
             raise InvalidJob(

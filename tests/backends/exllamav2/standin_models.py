@@ -26,6 +26,7 @@ class ExLlamaV2Config:
         self.vocab_size = read.get("vocab_size", 768)
         self.hidden_size = read.get("hidden_size", 8)
         self.vision_model_type = (read.get("vision_config") or {}).get("model_type")
+        self.vision_max_size = 1000
         self.rotary_embedding_base = read.get("rope_theta", 10000.0)
         self.max_seq_len, self.max_input_len, self.max_attention_size = 2048, 2048, 2048**2
         self.max_batch_size = 1

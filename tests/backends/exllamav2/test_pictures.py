@@ -103,6 +103,11 @@ async def test_as_many_pictures_as_markers(container: ModelContainer) -> None:
         await run(container, asked(container, ONE + GREETING, picture(5), picture(3)))
 
 
+async def test_a_picture_that_is_too_large_is_refused(container: ModelContainer) -> None:
+    with pytest.raises(InvalidJob, match="larger than 1000 pixels"):
+        await run(container, asked(container, ONE + GREETING, picture(1001)))
+
+
 async def test_pictures_count_against_the_context(container: ModelContainer) -> None:
     with pytest.raises(PromptTooLong):
         await run(container, asked(container, ONE + GREETING, picture(600)))
