@@ -142,6 +142,14 @@ async def test_options_that_would_not_fit_are_refused_and_nothing_moves() -> Non
         assert engine.history == ["load a40", "loaded a40"]
 
 
+async def test_a_pinned_model_may_be_loaded_again_into_its_own_room() -> None:
+    engine = FakeEngine()
+    async with yard(model("a60", pinned=True), engine=engine) as registry:
+        await registry.load("a60")
+        await registry.load("a60", options={"context_length": 30})
+        assert engine.options["a60"] == ScriptedOptions(context_length=30)
+
+
 # ---------------------------------------------------------------------------------- unloading
 
 

@@ -287,6 +287,15 @@ async def test_when_memory_runs_out_more_is_evicted_and_the_load_tried_once_more
         assert engine.history[2:] == ["load b50", "closed a40", "load b50", "loaded b50"]
 
 
+async def test_when_memory_runs_out_though_enough_seemed_free_something_goes_all_the_same() -> None:
+    engine = FakeEngine()
+    engine.failures["b20"] = [OutOfMemory("no memory")]
+    async with yard("a40", "b20", engine=engine) as registry:
+        await visit(registry, "a40")
+        await visit(registry, "b20")
+        assert engine.history[2:] == ["load b20", "closed a40", "load b20", "loaded b20"]
+
+
 async def test_when_memory_runs_out_twice_it_fails_and_the_evicted_come_back_on_demand() -> None:
     engine = FakeEngine()
     engine.failures["b50"] = [OutOfMemory("no memory"), OutOfMemory("still no memory")]

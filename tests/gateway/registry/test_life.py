@@ -2,6 +2,7 @@
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from backends.errors import LoadFailed
 from gateway.errors import ShuttingDown
@@ -115,6 +116,52 @@ async def test_when_all_around_it_is_cancelled_its_memory_is_freed_all_the_same(
         assert engine.present == {"a40": 40}
         tasks.cancel_scope.cancel()
     assert engine.present == {}
+
+
+async def test_stopping_waits_for_clients_that_are_slow_to_leave() -> None:
+    engine, packed = FakeEngine(), anyio.Event()
+
+    async def client(registry: Registry) -> None:
+        try:
+            async with registry.lease("a40"):
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await packed.wait()
+        except ShuttingDown:
+            pass
+
+    async def serve(tasks: TaskGroup) -> None:
+        async with yard("a40", engine=engine) as registry:
+            tasks.start_soon(client, registry)
+            await settled()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, tasks)
+        await settled()
+        assert engine.history == ["load a40", "loaded a40"]
+        packed.set()
+    assert engine.history[-1] == "closed a40"
+
+
+async def test_a_load_goes_on_while_a_cancelled_body_still_cleans_up() -> None:
+    engine, clean = FakeEngine(gates=["a40"]), anyio.Event()
+
+    async def serve() -> None:
+        async with yard("a40", engine=engine) as registry, registry.loading("a40"):
+            with anyio.CancelScope(shield=True):
+                await clean.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        await settled()
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await settled()
+            assert engine.history == ["load a40"]
+            clean.set()
+    assert engine.history == ["load a40", "cancelled a40"]
 
 
 async def test_what_a_load_really_took_replaces_the_estimate_and_is_remembered() -> None:

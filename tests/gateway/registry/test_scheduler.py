@@ -157,10 +157,44 @@ def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
     resident(place, "a")
     place.request("a")
     place.request("large")
-    place.advance(200.0)
+    place.advance(40.0)
+    assert place.scheduler.phase("a") == "draining"
     assert place.request("small") == []
     assert place.release(2) == [Unload("a", "room")]
     assert place.finish_unload("a")[0].model == "large"  # type: ignore[union-attr]
+
+
+def test_whoever_drains_goes_on_draining_though_another_could_do_it_too() -> None:
+    place = world(named("a", 50), named("b", 50), named("c", 50))
+    for name in "ab":
+        resident(place, name)
+        place.request(name)
+    place.request("c")
+    place.advance(40.0)
+    draining = [name for name in "ab" if place.scheduler.phase(name) == "draining"]
+    assert len(draining) == 1
+    place.advance(40.0)
+    assert [name for name in "ab" if place.scheduler.phase(name) == "draining"] == draining
+
+
+def test_two_loads_that_were_asked_for_are_both_answered_though_only_one_fits() -> None:
+    place = world(named("a"), named("b"))
+    place.request("a", holds=False)
+    place.request("b", holds=False)
+    assert place.finish_load("a") == [Grant(1), Unload("a", "room")]
+    place.finish_unload("a")
+    assert place.finish_load("b") == [Grant(2)]
+
+
+def test_who_waits_is_refused_when_pinned_models_have_left_too_little_room_for_good() -> None:
+    pinned = Model(name="pinned", need={"cpu": 40}, load_seconds=1.0, slots=1, pinned=True)
+    place = world(named("a"), named("large", 80), pinned)
+    resident(place, "a")
+    place.request("a")
+    place.request("large")
+    place.request("pinned")
+    orders = place.finish_load("pinned")
+    assert [order.why for order in orders if isinstance(order, Refuse)] == ["too_large"]
 
 
 def test_what_most_wait_for_is_loaded_first() -> None:
