@@ -27,8 +27,6 @@ class Called(msgspec.Struct, frozen=True):
 class Dropped(msgspec.Struct, frozen=True):
     """The body is for a builtin tool of the model's maker, which nobody here runs."""
 
-    head: str
-
 
 Destination: TypeAlias = Phase | Called | Dropped
 
@@ -51,7 +49,7 @@ def destination(headers: Headers, head: str, calls: Calls) -> Destination:
     if found := re.search(headers.recipient, head):
         return Called(found[1])
     if found := re.search(headers.foreign, head):
-        return Called(found[1]) if calls.knows(found[1]) else Dropped(head)
+        return Called(found[1]) if calls.knows(found[1]) else Dropped()
     found = re.search(headers.channel, head)
     reasons = found is not None and found[1] in headers.reasoning
     return Phase.REASONING if reasons else Phase.CONTENT

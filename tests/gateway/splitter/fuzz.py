@@ -13,6 +13,7 @@ import platform
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -61,7 +62,7 @@ def pieces(text: str, chance: random.Random) -> Iterator[str]:
         at += step
 
 
-def fuzz(mutations: int, seed: int) -> None:
+def fuzz(mutations: int, seed: str) -> None:
     """Runs the mutations. Raises, with the output that did it, at the first that fails."""
     chance = random.Random(seed)
     cases = load("cases.jsonl")
@@ -92,13 +93,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--shards", type=int, default=2, help="processes; part of the seed")
     parser.add_argument("--results", type=Path, default=None)
     wanted = parser.parse_args()
     begin = time.perf_counter()
-    fuzz(wanted.mutations, wanted.seed)
+    share = wanted.mutations // wanted.shards
+    seeds = [f"{wanted.seed}/{shard}" for shard in range(wanted.shards)]
+    with ProcessPoolExecutor(wanted.shards) as pool:
+        list(pool.map(fuzz, [share] * wanted.shards, seeds))
     result = {
-        "mutations": wanted.mutations,
-        "seed": wanted.seed,
+        "mutations": share * wanted.shards,
+        "seeds": seeds,
         "exceptions": 0,
         "seconds": round(time.perf_counter() - begin),
         "python": platform.python_version(),
