@@ -68,7 +68,8 @@ class ExLlamaV2Engine:
     def _begin(self, running: Running) -> None:
         """A job that goes on where `running` stands, unless it has written all that it may."""
         if running.left <= 0:
-            running.end(self._ends[0])
+            if self._ends:  # a model may name none; without pictures nobody asks for it
+                running.end(self._ends[0])
             return
         made = self._job(running)
         count = running.job.logprobs
