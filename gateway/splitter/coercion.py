@@ -15,6 +15,7 @@ from gateway.splitter.payloads import json_text, python_text
 Schema: TypeAlias = Mapping[str, Any]
 
 STRING = frozenset({"string"})
+MOST_SCHEMAS = 100  # looked at for one parameter: references can make a small schema endless
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _INTEGER = re.compile(r"[+-]?\d+(?:\.0+)?", re.ASCII)
 _ORDER = ("null", "integer", "number", "boolean", "object", "array")
@@ -64,32 +65,48 @@ def _resolved(schema: Any, root: Schema) -> Schema:
 
 def types_of(schema: Schema) -> frozenset[str]:
     """The types that a schema declares in one way or another; {"string"} if none."""
-    return frozenset(_declared(schema, 5)) or STRING
-
-
-def _declared(schema: Any, depth: int) -> set[str]:
-    if not isinstance(schema, Mapping) or not depth:
-        return set()
     types: set[str] = set()
+    waiting = [schema]
+    for _ in range(MOST_SCHEMAS):
+        if not waiting:
+            break
+        looked_at = waiting.pop()
+        named = _named(looked_at)
+        types |= named
+        if not named - {"null"}:
+            types |= _implied(looked_at)
+            waiting += _alternatives(looked_at)
+    return frozenset(types) or STRING
+
+
+def _named(schema: Schema) -> set[str]:
+    """The types that are named as such."""
+    types = {"null"} if schema.get("nullable") is True else set()
     match schema.get("type"):
         case str(single):
             types.add(_SPELLINGS.get(single, single))
         case list(several):
             types.update(_SPELLINGS.get(kind, kind) for kind in several if isinstance(kind, str))
-    if schema.get("nullable") is True:
-        types.add("null")
-    if types - {"null"}:
-        return types
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        alternatives = schema.get(keyword)
-        for alternative in alternatives if isinstance(alternatives, list) else ():
-            types |= _declared(_resolved(alternative, schema), depth - 1)
+    return types
+
+
+def _implied(schema: Schema) -> set[str]:
+    """The types of the values that are listed, and those that a keyword belongs to."""
     values = [*schema["enum"]] if isinstance(schema.get("enum"), list) else []
     values += [schema["const"]] if "const" in schema else []
-    types.update(_TYPE_OF.get(type(value), "null") for value in values)
+    types = {_TYPE_OF.get(type(value), "null") for value in values}
     types.update({"object"} if "properties" in schema else ())
     types.update({"array"} if "items" in schema else ())
     return types
+
+
+def _alternatives(schema: Schema) -> list[Schema]:
+    found: list[Schema] = []
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        listed = schema.get(keyword)
+        if isinstance(listed, list):
+            found += [_resolved(alternative, schema) for alternative in listed]
+    return found
 
 
 def coerce(text: str, types: frozenset[str]) -> str:
@@ -113,7 +130,7 @@ def guess(text: str) -> str:
 def _as(kind: str, text: str) -> str | None:
     match kind:
         case "null":
-            return "null" if text.lower() in ("null", "none") else None
+            return "null" if text == "None" or text.lower() == "null" else None
         case "integer":
             return json_text.number(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
         case "number":

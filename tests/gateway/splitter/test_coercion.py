@@ -57,6 +57,12 @@ def test_references_in_a_circle_end() -> None:
     assert types_of(nested) == {"string"}
 
 
+def test_a_schema_that_branches_without_end_is_left_at_some_point() -> None:
+    branches = [{"$ref": "#/$defs/more"}] * 100
+    schema = {"$defs": {"more": {"anyOf": branches}}, "properties": {"x": {"anyOf": branches}}}
+    assert types_of(property_of(schema, "x")) == {"string"}
+
+
 def test_what_is_no_schema_declares_nothing() -> None:
     assert property_of({"properties": {"a": True}}, "a") == {}
     assert property_of({"properties": []}, "a") == {}
@@ -87,6 +93,7 @@ def test_what_is_no_schema_declares_nothing() -> None:
         ("null", {"string", "null"}, None),
         ("None", {"null", "integer"}, None),
         ("nil", {"string", "null"}, "nil"),
+        ("none", {"string", "null"}, "none"),
         ("5", {"string", "integer"}, 5),
         ('{"a": [1]}', {"object"}, {"a": [1]}),
         ("{'a': True, 'b': None}", {"object"}, {"a": True, "b": None}),
