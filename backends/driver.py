@@ -140,6 +140,7 @@ class Mailbox:
             "".join(piece.text for piece in pieces),
             tuple(token for piece in pieces for token in piece.tokens),
             tuple(logprob for piece in pieces for logprob in piece.logprobs),
+            tuple(pieces),
         )
 
 

@@ -132,12 +132,13 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 class Piece(msgspec.Struct, frozen=True):
     """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
-    character).
+    character). `parts`: what it was joined from, where a reader came late; else empty.
     """
 
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    parts: "tuple[Piece, ...]" = ()
 
 
 Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full"]

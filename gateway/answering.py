@@ -1,4 +1,5 @@
-"""An answer while it is generated: outputs of the jobs in, deltas out, and the count of what it cost.
+"""An answer while it is generated: outputs of the jobs in, deltas out, and the count of what it
+cost.
 
 It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
 """
@@ -13,7 +14,15 @@ from backends.errors import BackendError
 from backends.protocol import Ended, Generation, Output, Piece, TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.errors import GatewayError
-from gateway.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
+from gateway.events import (
+    Content,
+    Event,
+    Finished,
+    FinishReason,
+    Reasoning,
+    ToolClosed,
+    joined,
+)
 from gateway.registry import Lease
 from gateway.trouble import translated
 
@@ -41,7 +50,9 @@ class Unsplit:
 class Choice:
     """One job's answer."""
 
-    def __init__(self, index: int, job: Generation, splitting: Splitting, *, one_call: bool = False) -> None:
+    def __init__(
+        self, index: int, job: Generation, splitting: Splitting, *, one_call: bool = False
+    ) -> None:
         self.index = index
         self.job = job
         self.ended: Ended | None = None
@@ -59,16 +70,26 @@ class Choice:
                 self.ended = output
                 yield Delta(self.index, tuple(self._splitting.finish(_reason(output))))
                 return
-            events = self._splitting.feed(output.text)
-            self._count(output, events)
-            if self._one_call and any(isinstance(event, ToolClosed) for event in events):
-                events += self._splitting.finish("stop")
-                yield self._delta(output, events)
+            delta = self._take(output.parts or (output,))
+            if self._one_call and (calls := _first_call(delta.events)):
+                finished = self._splitting.finish("stop")
+                yield Delta(self.index, (*calls, *finished), delta.logprobs)
                 return
-            if events:
-                yield self._delta(output, events)
-            else:
-                self._logprobs += output.logprobs
+            if delta.events:
+                yield delta
+
+    def _take(self, pieces: Sequence[Piece]) -> Delta:
+        """Piece by piece, however many came together: each token counts for its own phase."""
+        events: list[Event] = []
+        logprobs: list[TokenLogprob] = []
+        for piece in pieces:
+            grown = self._splitting.feed(piece.text)
+            self._count(piece, grown)
+            logprobs += self._spoken(piece, grown)
+            events += grown
+        if len(pieces) > 1:
+            events = joined(events)
+        return Delta(self.index, tuple(events), tuple(logprobs))
 
     def _count(self, piece: Piece, events: Sequence[Event]) -> None:
         """Tokens whose text is held back count for the phase before."""
@@ -78,14 +99,33 @@ class Choice:
         if self._reasoning:
             self.reasoning_tokens += len(piece.tokens)
 
-    def _delta(self, piece: Piece, events: Sequence[Event]) -> Delta:
-        """Log probabilities go with the content they made; those of markers and reasoning go nowhere."""
-        if not (self._logprobs or piece.logprobs):
-            return Delta(self.index, tuple(events))
-        logprobs = (*self._logprobs, *piece.logprobs)
-        self._logprobs.clear()
-        spoken = any(isinstance(event, Content) for event in events)
-        return Delta(self.index, tuple(events), logprobs if spoken else ())
+    def _spoken(self, piece: Piece, events: Sequence[Event]) -> Sequence[TokenLogprob]:
+        """Log probabilities wait for the content they make; those of markers and reasoning go
+        nowhere.
+        """
+        if not events:
+            self._logprobs += piece.logprobs
+            return ()
+        waited, self._logprobs = [*self._logprobs, *piece.logprobs], []
+        content = "".join(event.text for event in events if isinstance(event, Content))
+        return _ending(waited, len(content.encode()))
+
+
+def _ending(logprobs: Sequence[TokenLogprob], size: int) -> Sequence[TokenLogprob]:
+    """The last tokens, as many as it takes for `size` bytes of text."""
+    start = len(logprobs)
+    while start and size > 0:
+        start -= 1
+        size -= len(logprobs[start].chosen.text)
+    return logprobs[start:]
+
+
+def _first_call(events: Sequence[Event]) -> Sequence[Event]:
+    """Up to the end of the first tool call; nothing when none ends here."""
+    for number, event in enumerate(events, 1):
+        if isinstance(event, ToolClosed):
+            return events[:number]
+    return ()
 
 
 def _reason(ended: Ended) -> FinishReason:
@@ -112,8 +152,14 @@ class Streams:
             try:
                 async for delta in choice.deltas(outputs):
                     await send.send(delta)
-            except (BackendError, GatewayError) as error:  # the reader raises it, as with one choice
+            # the reader raises it, as with one choice
+            except (BackendError, GatewayError) as error:
                 await send.send(error)
+
+    def close(self) -> None:
+        """No more is read."""
+        self._send.close()
+        self._receive.close()
 
     async def deltas(self) -> AsyncIterator[Delta]:
         self._send.close()
@@ -124,7 +170,7 @@ class Streams:
 
 
 class Answer:
-    """What a pipeline context gives: who answers, what it took to get there, and the answer itself."""
+    """What a pipeline context gives: who answers, what it took to get there, the answer."""
 
     def __init__(
         self,
@@ -149,7 +195,9 @@ class Answer:
                 yield delta
 
     def usage(self) -> Usage:
-        """What it cost so far; complete once `deltas` is exhausted. A prompt shared by choices counts once."""
+        """What it cost so far; complete once `deltas` is exhausted. A prompt shared by choices
+        counts once.
+        """
         ended = [choice.ended for choice in self._choices if choice.ended]
         return Usage(
             prompt_tokens=self._prompt_tokens(),
@@ -163,7 +211,9 @@ class Answer:
 
     def _prompt_tokens(self) -> int:
         counts = {
-            choice.job.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
+            choice.job.prompt: choice.ended.prompt_tokens
+            if choice.ended
+            else len(choice.job.prompt)
             for choice in self._choices
         }
         return sum(counts.values())

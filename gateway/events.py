@@ -5,6 +5,7 @@ A generation is a sequence of these, ending in exactly one `Finished`. Per tool 
 one `ToolClosed`.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -53,3 +54,19 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = Reasoning | Content | ToolOpened | ArgumentsGrown | ToolClosed | Finished
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    """The same, with neighbours that continue each other made one."""
+    whole: list[Event] = []
+    for event in events:
+        match whole[-1:], event:
+            case [Content(before)], Content(text):
+                whole[-1] = Content(before + text)
+            case [Reasoning(before)], Reasoning(text):
+                whole[-1] = Reasoning(before + text)
+            case [ArgumentsGrown(index, before)], ArgumentsGrown(same, more) if index == same:
+                whole[-1] = ArgumentsGrown(index, before + more)
+            case _:
+                whole.append(event)
+    return whole
