@@ -1,4 +1,6 @@
-"""What the holder of an API key may do. Knows no HTTP; `gateway.http.auth` finds out who holds which key."""
+"""What the holder of an API key may do. Knows no HTTP; `gateway.http.auth` finds out who holds
+which key.
+"""
 
 from typing import Literal
 
@@ -25,7 +27,9 @@ class Access(msgspec.Struct, frozen=True):
     def require_model(self, model: str) -> None:
         """Raises ModelNotFound: a key that may not use a model doesn't learn that it exists."""
         if not self.allows(model):
-            raise ModelNotFound(f"The model '{model}' does not exist or your key may not use it.", param="model")
+            raise ModelNotFound(
+                f"The model '{model}' does not exist or your key may not use it.", param="model"
+            )
 
 
 ADMIN = Access(role="admin")

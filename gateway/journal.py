@@ -1,4 +1,6 @@
-"""The log: one line per event, coloured in a terminal, JSON elsewhere. Keys and prompts never get here."""
+"""The log: one line per event, coloured in a terminal, JSON elsewhere. Keys and prompts never get
+here.
+"""
 
 import logging
 import sys
@@ -25,4 +27,6 @@ def configure(config: LogConfig) -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )

@@ -1,4 +1,6 @@
-"""uvicorn around the application: signals, the grace for running answers, and the lines that greet the user."""
+"""uvicorn around the application: signals, the grace for running answers, and the lines that greet
+the user.
+"""
 
 import signal
 import sys
@@ -17,7 +19,9 @@ LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
 
 
 class Server(uvicorn.Server):
-    """Stops accepting on SIGTERM, lets answers finish for a while, then ends them with an error event."""
+    """Stops accepting on SIGTERM, lets answers finish for a while, then ends them with an error
+    event.
+    """
 
     def __init__(
         self, app: Litestar, config: ServerConfig, registry: Registry, greet: Callable[[str], None]
@@ -42,7 +46,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Without uvicorn's second raising of the signal: a stop that was asked for exits with 0."""
+        """Without raising the signal again: a stop that was asked for exits with 0."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
         try:

@@ -1,4 +1,6 @@
-"""A task group for helpers of one body of code: they end with it, and its exception comes out as it is."""
+"""A task group for helpers of one body of code: they end with it, and its exception comes out as it
+is.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

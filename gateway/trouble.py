@@ -1,4 +1,4 @@
-"""Backend errors become gateway errors: the border between the floors below and what a client sees."""
+"""Backend errors become gateway errors: the border between the engines and the clients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
