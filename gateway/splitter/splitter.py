@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
-from gateway.splitter import headers as messages
+from gateway.splitter import messages
 from gateway.splitter.calls import Calls
 from gateway.splitter.markers import markers_of
 from gateway.splitter.payloads import choice, named_json
