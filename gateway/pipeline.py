@@ -10,7 +10,7 @@ Everything an answer holds (the lease, the jobs on the device) belongs to the co
 exited, by whatever way, the device is free and the lease is back.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
@@ -63,13 +63,14 @@ class Pipeline:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
             rendered = interpreter.template.render(request)
+            shown = tuple(images[picture.url] for picture in rendered.pictures)
             with translated():
                 tokens = await tokenize(lease.container, rendered.text)
             budget = interpreter.budget(request, rendered.text, lease.container)
             choices = [
                 Choice(
                     index,
-                    msgspec.structs.replace(job, thinking=budget, images=images),
+                    msgspec.structs.replace(job, thinking=budget, images=shown),
                     interpreter.splitter(request, rendered.text),
                     one_call=not request.parallel_tool_calls,
                 )
@@ -95,13 +96,13 @@ class Pipeline:
                 answer.echoes = _echoes(request, lease.container)
             yield answer
 
-    async def _images(self, request: ChatRequest, access: Access) -> tuple[Image, ...]:
-        """The conversation's pictures. A model that can't see is told before anything is fetched or
-        loaded.
+    async def _images(self, request: ChatRequest, access: Access) -> Mapping[str, Image]:
+        """The conversation's pictures, by URL. A model that can't see is told before anything is
+        fetched or loaded.
         """
         placed = pictures_in(request.messages)
         if not placed:
-            return ()
+            return {}
         entry = self._registry.resolve(request.model)
         access.require_model(entry.name)
         if "image" not in entry.files.modalities:

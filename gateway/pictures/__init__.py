@@ -2,7 +2,7 @@
 
     pictures = Pictures(config.images)
     placed = pictures_in(request.messages)
-    images = await pictures.of(placed)              # raises InvalidRequest, which names the part
+    images = await pictures.of(placed)      # by URL; raises InvalidRequest, which names the part
 
 Knows no model: whether one can see is asked before.
 """

@@ -1,7 +1,7 @@
-"""All pictures of a conversation, in its order: counted, fetched at once, decoded in threads."""
+"""All pictures of a conversation: counted, fetched side by side, decoded in threads."""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 import msgspec
@@ -70,8 +70,11 @@ class Pictures:
         self._fetching = Fetching(limits, judge, resolver, tls)
         self._decoders = CapacityLimiter(DECODERS)
 
-    async def of(self, placed: Sequence[Placed]) -> tuple[Image, ...]:
-        """Waits for hosts and threads. Raises InvalidRequest, and then fetches no more."""
+    async def of(self, placed: Sequence[Placed]) -> Mapping[str, Image]:
+        """By URL: a picture shown twice is fetched once. Waits for hosts and threads.
+
+        Raises InvalidRequest, and then fetches no more.
+        """
         self._refuse_many(placed)
         images: dict[str, Image] = {}
         refusals: list[InvalidRequest] = []
@@ -79,17 +82,17 @@ class Pictures:
 
         async def collect(one: Placed) -> None:
             try:
-                images[one.param] = await sheet.developed(await self._data(one.url))
+                images[one.url] = await sheet.developed(await self._data(one.url))
             except Refused as refused:
                 refusals.append(InvalidRequest(f"The image {refused}.", param=one.param))
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            for one in placed:
+            for one in {one.url: one for one in reversed(placed)}.values():
                 tasks.start_soon(collect, one)
         if refusals:
             raise refusals[0]
-        return tuple(images[one.param] for one in placed)
+        return images
 
     def _refuse_many(self, placed: Sequence[Placed]) -> None:
         most = self._limits.max_count

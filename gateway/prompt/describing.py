@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.prompt.shape import arguments_object, tool_shape
-from gateway.request import Message, TextPart, Tool, ToolCall
+from gateway.request import ImagePart, Message, TextPart, Tool, ToolCall
 
 _INTRODUCTION = """\
 # Tools
@@ -34,10 +34,10 @@ def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> 
     signatures = "\n".join(json.dumps(tool_shape(tool), ensure_ascii=False) for tool in tools)
     told = TextPart(_INTRODUCTION.format(signatures=signatures))
     if messages and messages[0].role == "system":
-        head = msgspec.structs.replace(
-            messages[0], parts=(TextPart(f"{messages[0].text}\n\n{told.text}"),)
-        )
-        return (head, *messages[1:])
+        head = messages[0]
+        pictures = (part for part in head.parts if isinstance(part, ImagePart))
+        words = TextPart(f"{head.text}\n\n{told.text}")
+        return (msgspec.structs.replace(head, parts=(*pictures, words)), *messages[1:])
     return (Message(role="system", parts=(told,)), *messages)
 
 

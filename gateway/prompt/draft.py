@@ -48,6 +48,15 @@ class Draft:
             return self._thinking_on(begun)
         return self._speaking_on(begun)
 
+    def pictures(self) -> tuple[ImagePart, ...]:
+        """The pictures in the text, in its order: arranging may move messages."""
+        return tuple(
+            part
+            for message in self._arranged(self._request.messages)
+            for part in message.parts
+            if isinstance(part, ImagePart)
+        )
+
     @property
     def _before(self) -> tuple[Message, ...]:
         return self._request.messages[:-1]
@@ -92,11 +101,7 @@ class Draft:
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
         native = self._traits.tools == "native"
-        if not native:
-            messages = with_tools_described(messages, self._tools)
-        shapes = [
-            message_shape(message, self._traits) for message in arranged(messages, self._traits)
-        ]
+        shapes = [message_shape(message, self._traits) for message in self._arranged(messages)]
         return self._template.render(
             {
                 **self._tokens,
@@ -108,6 +113,11 @@ class Draft:
                 "messages": shapes,
             }
         )
+
+    def _arranged(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        if self._traits.tools != "native":
+            messages = with_tools_described(messages, self._tools)
+        return arranged(messages, self._traits)
 
     def _thinking_variables(self, *, reasoning: bool) -> dict[str, Any]:
         """With `reasoning`, as if the client wanted it: it wrote some already."""

@@ -12,18 +12,20 @@ from gateway.prompt.continuation import Continuation, continuation
 from gateway.prompt.draft import Draft
 from gateway.prompt.environment import CompiledTemplate, Refused
 from gateway.prompt.traits import TemplateTraits
-from gateway.request import ChatRequest
+from gateway.request import ChatRequest, ImagePart
 
 
 class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as the model reads it.
 
     `text` holds control tokens as text: tokenize it with `special=True`. It ends with `prefix`.
+    `pictures` stand at its placeholders, in order.
     """
 
     text: str
     prefix: str = ""  # the words of a continued message, which belong to the answer already
     has_bos: bool = False  # begins with the model's bos token: nobody adds another
+    pictures: tuple[ImagePart, ...] = ()
 
 
 class ChatTemplate:
@@ -53,7 +55,7 @@ class ChatTemplate:
         """
         begun = continuation(request)
         try:
-            text = self._text(request, begun)
+            text, pictures = self._written(request, begun)
         except Refused as refused:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {refused.reason}",
@@ -63,15 +65,19 @@ class ChatTemplate:
             text=text,
             prefix=begun.text if begun is not None else "",
             has_bos=bool(self._bos) and text.startswith(self._bos),
+            pictures=pictures,
         )
 
-    def _text(self, request: ChatRequest, begun: Continuation | None) -> str:
+    def _written(
+        self, request: ChatRequest, begun: Continuation | None
+    ) -> tuple[str, tuple[ImagePart, ...]]:
+        draft = Draft(self._template, self._tokens, self.traits, request)
         try:
-            return Draft(self._template, self._tokens, self.traits, request).text(begun)
+            return draft.text(begun), draft.pictures()
         except Refused as refused:
             # The analysis can't foresee everything, so one more draft asks as little as possible.
-            careful = self.traits.strictest()
+            careful = Draft(self._template, self._tokens, self.traits.strictest(), request)
             try:
-                return Draft(self._template, self._tokens, careful, request).text(begun)
+                return careful.text(begun), careful.pictures()
             except Refused:
                 raise refused from None

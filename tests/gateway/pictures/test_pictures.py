@@ -37,7 +37,7 @@ def test_pictures_are_found_in_order_and_by_name() -> None:
     ]
 
 
-async def test_pictures_come_in_the_order_of_the_conversation() -> None:
+async def test_pictures_come_from_wherever_they_are() -> None:
     async with hosting({"/": answer(encoded(size=(2, 2)))}) as host:
         urls = (
             data_url(encoded(size=(1, 1))),
@@ -48,7 +48,14 @@ async def test_pictures_come_in_the_order_of_the_conversation() -> None:
             ImagesConfig(allow_private_addresses=True), resolver=Lookups(a=["127.0.0.1"])
         )
         images = await pictures.of(pictures_in(showing(*urls)))
-    assert [image.width for image in images] == [1, 2, 3]
+    assert [images[url].width for url in urls] == [1, 2, 3]
+
+
+async def test_a_picture_shown_twice_is_fetched_once() -> None:
+    async with hosting({"/": answer(RED)}) as host:
+        pictures = Pictures(ImagesConfig(allow_private_addresses=True))
+        images = await pictures.of(pictures_in(showing(*2 * [f"http://127.0.0.1:{host.port}/"])))
+    assert len(images) == len(host.heads) == 1
 
 
 async def test_private_addresses_are_refused_unless_allowed() -> None:
@@ -57,8 +64,8 @@ async def test_private_addresses_are_refused_unless_allowed() -> None:
         with pytest.raises(InvalidRequest, match="address is not allowed"):
             await Pictures(ImagesConfig()).of(placed)
         assert host.heads == []
-        (image,) = await Pictures(ImagesConfig(allow_private_addresses=True)).of(placed)
-    assert image.rgb == b"\xff\x00\x00" * 12
+        images = await Pictures(ImagesConfig(allow_private_addresses=True)).of(placed)
+    assert images[placed[0].url].rgb == b"\xff\x00\x00" * 12
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,8 @@ async def test_a_refusal_names_the_part(url: str, limits: ImagesConfig, reason: 
 
 
 async def test_the_pictures_of_a_request_share_its_pixels() -> None:
-    placed = pictures_in(showing(*[data_url(RED)] * 3))  # of 12 pixels each
+    urls = (data_url(encoded(size=size)) for size in ((4, 3), (3, 4), (6, 2)))
+    placed = pictures_in(showing(*urls))  # of 12 pixels each
     assert len(await Pictures(ImagesConfig(max_pixels=36)).of(placed)) == 3
     with pytest.raises(InvalidRequest, match="more than 11 pixels, all that are left"):
         await Pictures(ImagesConfig(max_pixels=35)).of(placed)

@@ -5,7 +5,7 @@ import pytest
 from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate, ModelUnavailable
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
-from gateway.request import Message, NamedTool, TextPart, Thinking, Tool, ToolCall
+from gateway.request import ImagePart, Message, NamedTool, TextPart, Thinking, Tool, ToolCall
 from tests.gateway.prompt.families import (
     FAMILIES,
     PICTURE,
@@ -334,6 +334,19 @@ def test_pictures_survive_merging() -> None:
     )
     first = Message(role="user", parts=(TextPart("a"), PICTURE))
     assert seen.render(request(first, user("b"), user("c"))).text == "user:a<image>b\n\nc"
+
+
+def test_pictures_are_told_in_the_order_of_the_text() -> None:
+    rules = Message(role="system", parts=(TextPart("Rules."), PICTURE))
+    calls = calling(weather_in("Ulm", "call_1"), weather_in("Bonn", "call_2"))
+    ulm, bonn = ImagePart("data:ulm"), ImagePart("data:bonn")
+    late = Message(role="tool", parts=(TextPart("Rain"), bonn), tool_call_id="call_2")
+    first = Message(role="tool", parts=(TextPart("Sun"), ulm), tool_call_id="call_1")
+    asked = request(rules, user("?"), calls, late, first, tools=(WEATHER,))
+    rendered = template("vision").render(asked)
+    assert rendered.pictures == (PICTURE, ulm, bonn)
+    assert rendered.text.count("<image>") == 3
+    assert "Sun<image>" in rendered.text.partition("Rain<image>")[0]
 
 
 def test_a_picture_for_a_template_without_a_place_for_it_is_refused() -> None:
