@@ -2,7 +2,8 @@
 operations.
 
     chooser.py     one job's wishes and what they remember: tokens said, its own random numbers
-    table.py       the batch: wishes as columns, one row per job; draws for all jobs together
+    table.py       the batch: what comes before the draw, and who is drawn together
+    draw.py        the draw itself, for jobs that are drawn the same way
     truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once
     reshaping.py   what changes the distribution itself: temperature, dynamic temperature, smoothing
     dry.py         the penalty on repeating a sequence, from one job's tokens

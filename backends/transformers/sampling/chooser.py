@@ -11,8 +11,7 @@ from backends.protocol import Generation, Sampling
 from backends.transformers.sampling.dry import Dry
 
 _NEVER = float("-inf")
-# Bits of a random number: so few that float32 tells the greatest from 1 after a multiplication.
-_BITS = 22
+_SEEDS = 1 << 63  # what a torch generator takes
 
 SUPPORTED = frozenset(Sampling.__struct_fields__) - {
     "skew",
@@ -22,9 +21,6 @@ SUPPORTED = frozenset(Sampling.__struct_fields__) - {
     "mirostat_eta",
     "banned_strings",
 }
-_TRUNCATING = frozenset(
-    {"top_k", "top_p", "min_p", "top_a", "tfs", "typical_p", "top_n_sigma", "xtc_probability"}
-)
 
 
 class Counts(msgspec.Struct):
@@ -59,7 +55,6 @@ class Chooser:
         self.sampling = sampling
         self.tokens = tokens
         self.greedy = sampling.temperature <= 0
-        self.truncates = bool(sampling.wished() & _TRUNCATING)
         self.must_go_on = job.min_tokens
         self.bias = _bias(sampling, desk)
         self.dry = (
@@ -70,11 +65,16 @@ class Chooser:
         self._prompt = len(tokens)
         self._range = sampling.penalty_range
         self.counts = self._count(desk) if _penalizes(sampling) else None
-        self._random = random.Random(sampling.seed)  # noqa: S311 - text, not secrets
+        self.dice = torch.Generator(desk.device)
+        if sampling.seed is None:
+            self.dice.seed()
+        else:
+            self.dice.manual_seed(sampling.seed % _SEEDS)
+        self._numbers = random.Random(sampling.seed)  # noqa: S311 - text, not secrets
 
     def number(self) -> float:
         """The job's next random number in [0, 1)."""
-        return self._random.getrandbits(_BITS) / (1 << _BITS)
+        return self._numbers.random()
 
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""

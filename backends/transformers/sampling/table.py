@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.reshaping import Temperature
-from backends.transformers.sampling.truncation import Truncation
+from backends.transformers.sampling.draw import Draw
+from backends.transformers.sampling.truncation import Way, way
 
 _NEVER = float("-inf")
 
@@ -24,22 +24,7 @@ class Table:
         self._bias = _stacked_biases(choosers, desk)
         self._penalties = Penalties(choosers, desk) if any(c.counts for c in choosers) else None
         self._dry = [(row, c, c.dry) for row, c in enumerate(choosers) if c.dry is not None]
-        self._draws = [
-            draw
-            for draw in (
-                Draw(
-                    choosers,
-                    [row for row, c in enumerate(choosers) if not c.greedy and not c.truncates],
-                    desk,
-                ),
-                Draw(
-                    choosers,
-                    [row for row, c in enumerate(choosers) if not c.greedy and c.truncates],
-                    desk,
-                ),
-            )
-            if draw.rows
-        ]
+        self._draws = _draws(choosers, desk)
 
     def draw(self, logits: torch.Tensor) -> list[int]:
         """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
@@ -73,6 +58,17 @@ class Table:
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(costs)] -= scores.new_tensor(list(costs.values()))
         return scores
+
+
+def _draws(choosers: Sequence[Chooser], desk: Desk) -> list[Draw]:
+    """One for each way of drawing. How a job's token is drawn depends on its own wishes alone."""
+    rows: dict[Way, list[int]] = {}
+    for row, chooser in enumerate(choosers):
+        if not chooser.greedy:
+            rows.setdefault(way(chooser.sampling), []).append(row)
+    return [
+        Draw([choosers[row] for row in group], group, desk, kind) for kind, group in rows.items()
+    ]
 
 
 def _stacked_biases(choosers: Sequence[Chooser], desk: Desk) -> torch.Tensor | None:
@@ -128,52 +124,6 @@ class Penalties:
         tokens = tokens if self._all else tokens[self._rows]
         self._seen.index_put_((self._places, tokens), self._one, accumulate=True)
         self._said.index_put_((self._places, tokens), self._one, accumulate=True)
-
-
-class Draw:
-    """Random draws for some `rows` of the batch: all of them truncated, or none."""
-
-    def __init__(self, choosers: Sequence[Chooser], rows: list[int], desk: Desk) -> None:
-        self.rows = rows
-        self._choosers = chosen = [choosers[row] for row in rows]
-        self._device = desk.device
-        last = [chooser.sampling.temperature_last for chooser in chosen]
-        self._before = Temperature(chosen, [not late for late in last], desk.device)
-        self._after = Temperature(chosen, last, desk.device)
-        truncates = any(chooser.truncates for chooser in chosen)
-        self._truncation = Truncation(chosen, desk.device) if truncates else None
-        self._xtc = [chooser.sampling.xtc_probability for chooser in chosen]
-
-    def pick(self, scores: torch.Tensor) -> torch.Tensor:
-        """A token for each of `scores` (rows, vocabulary)."""
-        logits = self._before.apply(scores)
-        if self._truncation is None:
-            return self._spin(self._after.apply(logits).softmax(-1))
-        candidates = self._truncation.apply(logits, self._strikes())
-        probabilities = candidates.probabilities
-        if self._after.changes:
-            probabilities = self._after.apply(probabilities.log()).softmax(-1)
-        return candidates.ids.gather(-1, self._spin(probabilities)[:, None]).squeeze(-1)
-
-    def _strikes(self) -> torch.Tensor | None:
-        """Where XTC happens this time; only jobs that want it spend a random number."""
-        if not any(self._xtc):
-            return None
-        strikes = [
-            chance > 0 and chooser.number() < chance
-            for chooser, chance in zip(self._choosers, self._xtc, strict=True)
-        ]
-        return torch.tensor(strikes, device=self._device)[:, None]
-
-    def _spin(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """Places in `probabilities` (rows, tokens), whose sums needn't be 1: the first token whose
-        cumulated probability reaches above the job's number. One of zero never does.
-        """
-        heights = probabilities.cumsum(-1)
-        numbers = torch.tensor(
-            [[chooser.number()] for chooser in self._choosers], device=self._device
-        )
-        return torch.searchsorted(heights, numbers * heights[:, -1:], right=True).squeeze(-1)
 
 
 def _column(values: Sequence[float], desk: Desk) -> torch.Tensor:

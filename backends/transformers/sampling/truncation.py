@@ -7,6 +7,7 @@ Trenton Bricken's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from typing import TypeAlias
 
 import torch
@@ -32,10 +33,11 @@ class Candidates:
         partial = self.probabilities.shape[-1] < logits.shape[-1]
         self._open = torch.full_like(self.probabilities[:, :1], partial, dtype=torch.bool)
 
-    @property
-    def complete(self) -> bool:
-        """Nothing that stays lies outside the candidates looked at."""
-        return not bool(self._open.any())
+    def open_rows(self) -> list[int]:
+        """The rows of which something may stay that was not looked at."""
+        if not bool(self._open.any()):
+            return []
+        return [row for row, is_open in enumerate(self._open.flatten().tolist()) if is_open]
 
     @property
     def spread(self) -> torch.Tensor:
@@ -63,6 +65,10 @@ class Candidates:
         self.probabilities = self.probabilities * mask
         self._open = self._open & mask.all(-1, keepdim=True)
         self._cut = True
+
+    def reweigh(self, probabilities: torch.Tensor) -> None:
+        """What stays, with other probabilities."""
+        self.probabilities = probabilities
 
     def drop(self, mask: torch.Tensor) -> None:
         """Not what `mask` marks, whatever comes after it."""
@@ -142,7 +148,25 @@ CUTS: Sequence[tuple[str, float, Cut, float]] = (
     ("min_p", 0.0, min_p, 0.0),
     ("top_a", 0.0, top_a, 0.0),
 )
+_NEUTRAL: Mapping[str, float] = {field: neutral for field, neutral, _, _ in CUTS}
 _NEED_ALL = ("tfs", "typical_p")  # their cut depends on every token's probability
+
+
+class Way(Enum):
+    """How a job's tokens are drawn."""
+
+    PLAIN = auto()  # by all probabilities as they are
+    AMONG_FEW = auto()  # among what a truncation leaves of the best `ENOUGH`
+    AMONG_ALL = auto()  # among what it leaves of all
+
+
+def way(wish: Sampling) -> Way:
+    """By the job's own wishes alone, so that its neighbours in the batch change nothing."""
+    wanted = [field for field, neutral in _NEUTRAL.items() if _on(getattr(wish, field), neutral)]
+    if not wanted and wish.xtc_probability <= 0:
+        return Way.PLAIN
+    whole = wish.top_k > ENOUGH or any(field in _NEED_ALL for field in wanted)
+    return Way.AMONG_ALL if whole else Way.AMONG_FEW
 
 
 class Truncation:
@@ -155,27 +179,14 @@ class Truncation:
             for field, neutral, cut, off in CUTS
             if any(_on(getattr(wish, field), neutral) for wish in wishes)
         ]
-        self._whole = any(_on(getattr(wish, field), 1.0) for wish in wishes for field in _NEED_ALL)
-        self._most = max([ENOUGH, *(wish.top_k for wish in wishes)])
         self._threshold = _column([wish.xtc_threshold for wish in wishes], device)
 
-    def apply(self, logits: torch.Tensor, happens: torch.Tensor | None) -> Candidates:
-        """The candidates that stay. `happens` (jobs, 1): where XTC strikes this time."""
-        if not self._whole and self._most < logits.shape[-1]:
-            candidates = self._cut(Candidates(logits, self._most), happens)
-            if candidates.complete:
-                return candidates
-        return self._cut(Candidates(logits, logits.shape[-1]), happens)
-
-    def _cut(self, candidates: Candidates, happens: torch.Tensor | None) -> Candidates:
+    def cut(self, candidates: Candidates, strikes: torch.Tensor | None) -> None:
+        """Leave what stays. `strikes` (jobs, 1): where XTC happens this time."""
         for cut, column in self._cuts:
             cut(candidates, column)
-        if happens is not None:
-            exclude_top(candidates, self._threshold, happens)
-        return candidates
-
-
-_NEUTRAL: Mapping[str, float] = {field: neutral for field, neutral, _, _ in CUTS}
+        if strikes is not None:
+            exclude_top(candidates, self._threshold, strikes)
 
 
 def _on(value: float, neutral: float) -> bool:

@@ -23,7 +23,7 @@ from backends.transformers.sampling.dry import Dry
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.reshaping import Temperature
 from backends.transformers.sampling.table import Table
-from backends.transformers.sampling.truncation import Truncation
+from backends.transformers.sampling.truncation import ENOUGH, Candidates, Truncation, Way, way
 
 CPU = torch.device("cpu")
 PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)
@@ -51,9 +51,12 @@ def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     """What may be drawn, with its probability, when everything is applied but the draw."""
     choosers = [chooser(sampling)]
     before = Temperature(choosers, [not sampling.temperature_last], CPU).apply(logits)
-    candidates = Truncation(choosers, CPU).apply(
-        before, torch.tensor([[sampling.xtc_probability > 0]])
-    )
+    strikes = torch.tensor([[sampling.xtc_probability > 0]])
+    candidates = Candidates(before, 768 if way(sampling) is Way.AMONG_ALL else ENOUGH)
+    Truncation(choosers, CPU).cut(candidates, strikes)
+    if candidates.open_rows():
+        candidates = Candidates(before, 768)
+        Truncation(choosers, CPU).cut(candidates, strikes)
     left = candidates.shares().log()
     left = Temperature(choosers, [sampling.temperature_last], CPU).apply(left).softmax(-1)
     pairs = zip(candidates.ids[0].tolist(), left[0].tolist(), strict=True)
