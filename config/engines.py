@@ -41,7 +41,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     mlock: bool = False
     rope_freq_base: float | None = None
     rope_freq_scale: float | None = None
-    mmproj: PathText | None = None  # multimodal projector; None: one found beside the GGUF
+    mmproj: PathText | None = None  # multimodal projector; refused until it can be used
 
 
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -94,7 +94,11 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
 
 
 def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """llama.cpp would try, and the system's out-of-memory killer would end the process."""
+    """What can't go well: a projector, which nothing here feeds with pictures yet; and more memory
+    than there is, since the system's out-of-memory killer would end the process.
+    """
+    if options.mmproj is not None:
+        raise LoadFailed("projectors (mmproj) can't be used yet: without the option it reads text")
     need, there = estimate(files, options), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need.total > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
