@@ -1,6 +1,7 @@
 """Calls as `call:N{key:value,..}` with bare keys: Gemma 4 and FunctionGemma."""
 
 import re
+from collections.abc import Callable
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
@@ -71,11 +72,15 @@ class _Dict:
         if not (yield from self._reader.accept((self._quote,))):
             return json_text.escaped((yield from self._reader.run(_KEY)).strip().strip("\"'"))
         parts: list[str] = []
-        yield from self._quoted(parts)
-        return json_text.escaped("".join(parts))
+        yield from self._quoted(parts.append)
+        return "".join(parts)
 
-    def _quoted(self, parts: list[str]) -> Parsing[None]:
-        if not (yield from self._reader.until(self._quotes, parts.append)):
+    def _quoted(self, sink: Callable[[str], None]) -> Parsing[None]:
+        """Hands over text up to the quote mark, as the inside of a JSON string."""
+        closed = yield from self._reader.until(
+            self._quotes, lambda text: sink(json_text.escaped(text))
+        )
+        if not closed:
             raise self._reader.fault("a string is not closed")
 
     def _value(self) -> Parsing[None]:
@@ -94,20 +99,13 @@ class _Dict:
             case "":
                 yield from self._bare()
             case _:
-                yield from self._string()
-
-    def _string(self) -> Parsing[None]:
-        self._writer.begin_string()
-        closed = yield from self._reader.until(
-            self._quotes, lambda text: self._writer.string(json_text.escaped(text))
-        )
-        if not closed:
-            raise self._reader.fault("a string is not closed")
-        self._writer.end_string()
+                writer.begin_string()
+                yield from self._quoted(writer.string)
+                writer.end_string()
 
     def _bare(self) -> Parsing[None]:
         """A number or word; any other bare text is a string."""
         text = (yield from self._reader.run(_BARE)).strip()
-        if not text or (self._reader.over):
+        if not text or self._reader.over:
             raise self._reader.fault("no value")
         self._writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')

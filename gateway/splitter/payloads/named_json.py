@@ -9,6 +9,7 @@ from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import NamedJsonCalls
 
 NAME = re.compile(r"[\w.:/-]*")
+_ARRAY = ("[{", "[]", "[ ", "[\n", "[\r", "[\t")  # not the "[" of another marker
 _NUMBERED = re.compile(r"(?:functions\.)?(.+?)(:\d+)?")
 
 
@@ -16,7 +17,7 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
     """Reads a section of calls, or the one that `opener` begins."""
     if syntax.or_array is not None:
         yield from reader.space()
-        if (yield from reader.looking_at(("[{", "[ ", "[\n", "[]"))):
+        if (yield from reader.looking_at(_ARRAY)):
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
     section = Section(syntax.call_opens, syntax.closers)

@@ -1,5 +1,7 @@
 """Every case of the corpus, whole and however it is cut. None of them is held to be wrong."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.gateway.splitter.corpus import Case, check, join, load, run
@@ -24,9 +26,19 @@ def test_one_character_at_a_time(case: Case) -> None:
     assert join(run(case, case.raw)).without_ids() == whole.without_ids()
 
 
-@by_id
-def test_every_single_cut(case: Case) -> None:
+def assert_cuts_change_nothing(case: Case, cuts: Iterable[int]) -> None:
     whole = join(run(case, [case.raw])).without_ids()
-    for cut in range(1, len(case.raw)):
+    for cut in cuts:
         pieces = [case.raw[:cut], case.raw[cut:]]
         assert join(run(case, pieces)).without_ids() == whole, pieces
+
+
+@by_id
+def test_a_cut_at_every_third_place(case: Case) -> None:
+    assert_cuts_change_nothing(case, range(1 + len(case.id) % 3, len(case.raw), 3))
+
+
+@pytest.mark.slow
+@by_id
+def test_a_cut_at_every_place(case: Case) -> None:
+    assert_cuts_change_nothing(case, range(1, len(case.raw)))
