@@ -112,6 +112,24 @@ def test_ragged_rows_compute_what_each_computes_alone(kind: str) -> None:
                 )
 
 
+SEEING: Mapping[str, Mapping[str, Any]] = {
+    "qwen2_5_vl": {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},
+    "gemma3": MIXED | {"query_pre_attn_scalar": 8},
+}
+
+
+@pytest.mark.parametrize("kind", SEEING)
+def test_a_model_that_sees_batches_its_text(kind: str) -> None:
+    torch.manual_seed(0)
+    eyes = {"depth": 1, "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
+    eyes |= {"out_hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "image_size": 28}
+    config = transformers.AutoConfig.for_model(
+        kind, text_config=SMALL | SEEING[kind], vision_config=eyes
+    )
+    model = transformers.AutoModelForImageTextToText.from_config(config).eval()
+    assert batching_pattern(model, SMALL["num_hidden_layers"]) is not None
+
+
 @pytest.mark.parametrize("kind", ALONE)
 def test_what_cannot_share_passes_is_noticed(kind: str) -> None:
     model = model_of(kind, ALONE[kind])

@@ -1,0 +1,103 @@
+"""What a folder's JSON files tell before anything is loaded."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bundled
+from backends.errors import LoadFailed, UnsupportedModel
+from backends.transformers import files
+from config.engines import TransformersOptions
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled.SAFETENSORS, tmp_path / "model"))
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_the_bundled_folder() -> None:
+    found = files.recognise(bundled.SAFETENSORS)
+    assert found is not None
+    assert (found.backend, found.format, found.architecture) == (
+        "transformers",
+        "safetensors",
+        "llama",
+    )
+    assert found.context_length == 2048
+    assert found.cache_bytes_per_token == 4 * 4 * (32 + 32) * 2  # layers, heads, widths, 16 bits
+    assert found.modalities == ("text",)
+    assert found.size_bytes == (bundled.SAFETENSORS / "model.safetensors").stat().st_size
+    assert found.chat_template is not None
+    assert "tool_call" in found.chat_template
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architectures": ["BertModel"]},
+        {"architectures": None},
+        {"quantization_config": {"quant_method": "exl2"}},
+        {"quantization_config": {"quant_method": "exl3"}},
+    ],
+    ids=["an encoder", "nothing said", "exl2", "exl3"],
+)
+def test_folders_for_others_are_left_to_them(folder: Path, changes: Mapping[str, Any]) -> None:
+    rewrite(folder, **changes)
+    assert files.recognise(folder) is None
+
+
+def test_a_file_or_an_empty_folder_is_no_model(tmp_path: Path) -> None:
+    assert files.recognise(tmp_path) is None
+    assert files.recognise(bundled.GGUF) is None
+
+
+def test_pickled_weights_are_refused_with_the_reason(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UnsupportedModel, match="convert them to safetensors"):
+        files.recognise(folder)
+
+
+def test_a_missing_part_is_named(folder: Path) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    with pytest.raises(LoadFailed, match=r"lacks model-2\.safetensors"):
+        files.recognise(folder)
+
+
+def test_a_model_that_sees_says_so(folder: Path) -> None:
+    rewrite(
+        folder,
+        model_type="llava",
+        architectures=["LlavaForConditionalGeneration"],
+        vision_config={},
+        text_config={"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8},
+    )
+    assert files.recognise(folder).modalities == ("text",)  # type: ignore[union-attr]
+    (folder / "processor_config.json").write_text("{}")
+    found = files.recognise(folder)
+    assert found is not None
+    assert found.modalities == ("text", "image")
+    assert found.cache_bytes_per_token == 2 * 2 * (4 + 4) * 2
+
+
+def test_the_estimate_knows_what_loading_will_do(folder: Path) -> None:
+    found = files.recognise(folder)
+    assert found is not None
+    half = files.estimate(found, TransformersOptions(device="cpu", dtype="float16"))
+    whole = files.estimate(found, TransformersOptions(device="cpu"))  # computed in float32
+    assert half.weights == found.size_bytes
+    assert whole.weights == 2 * found.size_bytes
+    assert whole.cache == 2 * half.cache
+    some = TransformersOptions(device="cpu", dtype="float16", cache_tokens=4096)
+    assert files.estimate(found, some).cache == 4096 * found.cache_bytes_per_token
+    assert files.shape(found, TransformersOptions(cache_tokens=10)).tokens == 2048
