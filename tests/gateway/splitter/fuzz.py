@@ -4,7 +4,8 @@
 
 Every mutation of a case is run in random pieces and checked as the tests check cases: the order of
 events, arguments that are JSON objects, unique ids. One in ten is run a second time, cut otherwise,
-and has to give the same.
+and has to give the same. The seeds and the outcome of the last long run are in
+benchmarks/results/splitter-fuzz.json.
 """
 
 import argparse
