@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from config.values import AtLeastOne, PathText
+from config.values import AtLeastOne, IdleSeconds, PathText
 
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 
@@ -19,6 +19,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         None  # tokens per request; None: what the model was trained for
     )
     max_concurrent: AtLeastOne = 16  # requests computed together; more wait in line
+    ttl: IdleSeconds | None = None  # idle seconds until a model is unloaded; None: as `swap.ttl`
 
 
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +48,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """transformers: a Hugging Face folder."""
 
+    ttl: IdleSeconds | None = 300.0  # as `transformers serve` does
     device: str = "auto"  # auto, cpu, cuda:0
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     attn_implementation: str | None = None

@@ -161,14 +161,16 @@ class Library:
         return self._entry(ModelConfig(name=name, path=str(files.path)), files)
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
+        options = options_for(self._config, model, files.backend)
+        ttls = (model.ttl, options.ttl, self._config.swap.ttl)
         return ModelEntry(
             name=model.name,
             files=files,
-            options=options_for(self._config, model, files.backend),
+            options=options,
             aliases=model.aliases,
             pinned=model.pinned,
             preload=model.preload,
-            ttl=self._config.swap.ttl if model.ttl is None else model.ttl,
+            ttl=next(ttl for ttl in ttls if ttl is not None),
             sampling=SamplingWishes(sampling_for(model, Sampling), frozenset(model.sampling)),
             format=model.format,
             template=_template(model),

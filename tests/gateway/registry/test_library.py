@@ -250,3 +250,18 @@ def test_a_model_may_really_be_called_default(tmp_path: Path) -> None:
     put(tmp_path / "default.gguf")
     put(tmp_path / "a.gguf")
     assert library(tmp_path).resolve("default").name == "default"
+
+
+@pytest.mark.parametrize(
+    ("model_ttl", "engine_ttl", "ttl"), [(None, None, 9.0), (None, 5.0, 5.0), (3.0, 5.0, 3.0)]
+)
+def test_the_nearest_ttl_counts(
+    model_ttl: float | None, engine_ttl: float | None, ttl: float, tmp_path: Path
+) -> None:
+    path = str(put(tmp_path / "a.gguf"))
+    config = Config(
+        models=(ModelConfig(name="a", path=path, ttl=model_ttl),),
+        engines=EnginesConfig(scripted=ScriptedOptions(ttl=engine_ttl)),
+        swap=SwapConfig(ttl=9.0),
+    )
+    assert Library(config, recognise=Readers()).resolve("a").ttl == ttl
