@@ -1,7 +1,7 @@
 """Log probabilities in OpenAI's two shapes: chat's list of tokens, text completion's columns."""
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -82,6 +82,34 @@ class TextOffsets:
         offset = self._next
         self._next += _utf16_length(self._decoder.decode(candidate.text))
         return offset
+
+
+class TextCuts:
+    """Cuts the text of one choice into its tokens, chunk by chunk.
+
+    For SillyTavern, which shows a streamed chunk's text as one token, with the alternatives of the
+    chunk's first.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def pieces(
+        self, text: str, tokens: Iterable[TokenLogprob]
+    ) -> Iterator[tuple[str, tuple[TokenLogprob, ...]]]:
+        """`text` with its `tokens`, which follow those of the last call.
+
+        Tokens inside one character stay together. Text beyond the tokens comes last, without any.
+        """
+        start = end = 0
+        kept: list[TokenLogprob] = []
+        for token in tokens:
+            kept.append(token)
+            end += len(self._decoder.decode(token.chosen.text))
+            if start < end < len(text):
+                yield text[start:end], tuple(kept)
+                start, kept = end, []
+        yield text[start:], tuple(kept)
 
 
 def _alternatives(token: TokenLogprob) -> dict[str, float]:

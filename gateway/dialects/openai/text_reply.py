@@ -13,7 +13,7 @@ from backends.protocol import TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
-from gateway.dialects.openai.logprobs import TextLogprobs, TextOffsets
+from gateway.dialects.openai.logprobs import TextCuts, TextLogprobs, TextOffsets
 from gateway.dialects.openai.request import TextExchange
 from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
@@ -59,18 +59,18 @@ class _Growing:
         self.index = index
         self.echo = echo
         self._offsets = TextOffsets(echo)
+        self._cuts = TextCuts()
         self._waiting: tuple[TokenLogprob, ...] = ()
         self._texts = [echo]
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: TextFinish | None = None
 
     def steps(self, delta: Delta) -> Iterable[TextChoice]:
-        """The choices to send for `delta`: text first, the finish reason alone."""
+        """The choices to send for `delta`: text first, by tokens; the finish reason alone."""
         said = self._said(delta)
         if said.text:
-            yield TextChoice(
-                index=self.index, text=said.text, logprobs=self._columns(said.logprobs)
-            )
+            for text, logprobs in self._cuts.pieces(said.text, said.logprobs):
+                yield TextChoice(index=self.index, text=text, logprobs=self._columns(logprobs))
         if said.finish_reason is not None:
             late = () if said.text else said.logprobs
             yield TextChoice(

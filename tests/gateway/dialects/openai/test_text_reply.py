@@ -114,11 +114,35 @@ def test_offsets_cut_a_javascript_string_into_its_tokens() -> None:
 def test_logprobs_of_held_back_text_wait_for_it() -> None:
     reply = text_reply(logprobs=0)
     assert reply.delta(Delta(0, (), (token("\n"),))) == b""
-    (choice,) = choices(reply.delta(Delta(0, (Content("\nb"),), (token("b"),))))
-    assert choice["logprobs"]["tokens"] == ["\n", "b"]
+    held, said = choices(reply.delta(Delta(0, (Content("\nb"),), (token("b"),))))
+    assert (held["text"], held["logprobs"]["tokens"]) == ("\n", ["\n"])
+    assert (said["text"], said["logprobs"]["tokens"]) == ("b", ["b"])
     reply.delta(Delta(0, (), (token("\n"),)))
     (choice,) = choices(reply.delta(Delta(0, (STOP,))))
     assert (choice["text"], choice["logprobs"]["tokens"]) == ("", ["\n"])
+
+
+def test_every_token_with_logprobs_has_a_chunk_of_its_own() -> None:
+    smile = "🙂".encode()
+    tokens = tuple(token(piece) for piece in (b"a", smile[:2], smile[2:], b"b"))
+    chunks = choices(text_reply(logprobs=0).delta(Delta(0, (Content("a🙂b"),), tokens)))
+    assert [chunk["text"] for chunk in chunks] == ["a", "🙂", "b"]
+    assert [chunk["logprobs"]["text_offset"] for chunk in chunks] == [[0], [1, 1], [3]]
+
+
+def test_a_character_begun_in_one_delta_is_cut_in_the_next() -> None:
+    reply = text_reply(logprobs=0)
+    smile = "🙂".encode()
+    reply.delta(Delta(0, (Content("a"),), (token(b"a"), token(smile[:2]))))
+    tokens = tuple(token(piece) for piece in (smile[2:], b"b", b"c"))
+    chunks = choices(reply.delta(Delta(0, (Content("🙂bc"),), tokens)))
+    assert [chunk["text"] for chunk in chunks] == ["🙂", "b", "c"]
+
+
+def test_text_longer_than_its_tokens_is_said_all_the_same() -> None:
+    delta = Delta(0, (Content("abcd"),), (token("a"), token("b")))
+    chunks = choices(text_reply(logprobs=0).delta(delta))
+    assert [chunk["text"] for chunk in chunks] == ["a", "b", "cd"]
 
 
 def test_logprobs_of_text_that_comes_with_the_end_are_told_once() -> None:
