@@ -93,3 +93,7 @@ def first_model(config: Config, registry: Registry) -> str:
         or next(iter(m.name for m in config.models), "")
         or registry.resolve("").name
     )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -5,7 +5,7 @@ the user.
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 import uvicorn
@@ -73,7 +73,8 @@ class Server(uvicorn.Server):
 
 def run(server: Server) -> int:
     """Serve until told to stop. Returns the exit status."""
-    server.run()
+    with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
+        server.run()
     return 0 if server.started else 1
 
 

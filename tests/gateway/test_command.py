@@ -1,0 +1,103 @@
+"""The command as a user meets it: a process of its own, its words, its exit status."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+import bundled
+
+COMMAND = (sys.executable, "-m", "gateway.cli")
+SCRIPT = {"lines": [{"say": "The engine turns. " * 50}]}
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+    )
+
+
+def script(folder: Path) -> str:
+    path = folder / "demo.script.json"
+    path.write_text(json.dumps(SCRIPT))
+    return str(path)
+
+
+def greeting(process: subprocess.Popen[str]) -> list[str]:
+    """What it prints when it listens: where, which model, and a line to try."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if line.lstrip().startswith("try:"):
+            return lines
+    raise AssertionError(f"it never listened: {process.communicate()[1]}")
+
+
+def stop(process: subprocess.Popen[str], kind: signal.Signals) -> int:
+    process.send_signal(kind)
+    process.communicate(timeout=20)
+    return process.returncode
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_listens_serves_and_exits_with_0(
+    kind: signal.Signals, tmp_path: Path
+) -> None:
+    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path)
+    _, listens, model, attempt = greeting(process)
+    url = listens.rpartition(" ")[2]
+    assert url.startswith("http://127.0.0.1:")
+    assert model == "model: demo"
+    assert f"curl {url}/v1/chat/completions" in attempt
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 3}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+    assert answer.json()["choices"][0]["message"]["content"] == "The"
+    assert stop(process, kind) == 0
+
+
+def test_without_a_model_the_bundled_one_is_served(tmp_path: Path) -> None:
+    process = start("serve", "--port", "0", folder=tmp_path)
+    assert f"model: {bundled.GGUF.stem}" in greeting(process)
+    assert stop(process, signal.SIGTERM) == 0
+
+
+def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = start("serve", "--port", port, script(tmp_path), folder=tmp_path)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "address already in use" in told
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "told"),
+    [
+        ("server: {prot: 1}", (), "did you mean 'port'"),
+        ("server: {host: 0.0.0.0}", (), "without API keys"),
+        ("{}", ("missing.gguf",), "there is no file or folder missing.gguf"),
+        ("models: [{name: demo, path: x}]", ("demo.script.json",), "demo is in the configuration"),
+        ("{}", ("--host", "0.0.0.0"), "without API keys"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_with_exit_status_2(
+    config: str, arguments: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    script(tmp_path)
+    (tmp_path / "roundhouse.yaml").write_text(config)
+    process = start("serve", *arguments, folder=tmp_path)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert told in errors
+    assert errors.count("\n") == 1
