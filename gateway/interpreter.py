@@ -108,9 +108,9 @@ def spoken(
         model_type=info.architecture if info else entry.files.architecture,
         response_template=info.response_template if info else None,
     )
-    if traits is not None and traits.tools == "described" and not found.format.syntaxes:
-        # The template knows no tools, so the prompt asks for calls in this form.
-        found = Recognised(
-            FORMATS[DESCRIBED_TOOLS], f"{found.why}; its tools are described in the prompt"
-        )
+    if traits is not None and traits.tools == "described":
+        # The template knows no tools, so the prompt asks for calls in a form of ours.
+        syntaxes = FORMATS[DESCRIBED_TOOLS].syntaxes
+        described = msgspec.structs.replace(found.format, syntaxes=syntaxes)
+        found = Recognised(described, f"{found.why}; its tools are described in the prompt")
     return found

@@ -1,0 +1,62 @@
+"""How a model is talked with: what its template says, what the configuration overrides."""
+
+from pathlib import Path
+
+from backends.catalog import ModelFiles
+from backends.protocol import ModelInfo
+from config.engines import ScriptedOptions
+from gateway.interpreter import interpret
+from gateway.registry import ModelEntry
+from gateway.splitter import FORMATS
+
+PLAIN = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>"
+THINKING = PLAIN + "{% if false %}<think></think>{% endif %}"
+
+
+def entry(format: str | None = None) -> ModelEntry:
+    files = ModelFiles(
+        path=Path("x.script.json"),
+        backend="scripted",
+        format="script",
+        architecture="script",
+        size_bytes=0,
+        context_length=64,
+        cache_bytes_per_token=0,
+    )
+    return ModelEntry(name="x", files=files, options=ScriptedOptions(), format=format)
+
+
+def info(template: str | None) -> ModelInfo:
+    return ModelInfo(
+        backend="scripted",
+        format="script",
+        architecture="script",
+        context_length=64,
+        max_concurrent=1,
+        vocab_size=257,
+        size_bytes=0,
+        chat_template=template,
+    )
+
+
+def test_tools_that_are_described_are_called_in_the_form_described() -> None:
+    spoken = interpret(info(PLAIN), entry(), None)
+    assert spoken.template.traits.tools == "described"
+    assert spoken.format.syntaxes == FORMATS["hermes_json"].syntaxes
+    assert "described" in spoken.recognised.why
+
+
+def test_a_family_s_reasoning_stays_when_its_tools_are_described() -> None:
+    spoken = interpret(info(THINKING), entry(), None)
+    assert spoken.format.reasoning is not None
+    assert spoken.format.reasoning.open == "<think>"
+
+
+def test_the_configuration_names_a_format() -> None:
+    spoken = interpret(info(PLAIN), entry("llama3_json"), None)
+    assert spoken.format is FORMATS["llama3_json"]
+    assert spoken.recognised.why == "named in the configuration"
+
+
+def test_a_model_without_a_template_speaks_the_default_s() -> None:
+    assert interpret(info(None), entry(), None).template.traits.tools == "native"
