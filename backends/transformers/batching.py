@@ -195,20 +195,22 @@ class Batching:
     # -- rows ------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
+        """Oldest first; who finds no room keeps the younger ones from taking it."""
         for running in self._jobs.values():
-            if running.row is None and not self._start(running):
-                break
+            if running.row is None:
+                if not self._room_for(running):
+                    break
+                self._start(running)
 
-    def _start(self, running: Running) -> bool:
-        """Give the job a row with what is already computed; False: there is no room, or better
-        wait, see below.
-        """
+    def _room_for(self, running: Running) -> bool:
         longest = max([len(running.tokens), *(len(other.tokens) for other in self._busy)])
-        if not self._make_room(len(self._busy) + 1, longest + 1):
-            return False
+        return self._make_room(len(self._busy) + 1, longest + 1)
+
+    def _start(self, running: Running) -> None:
+        """Give the job a row with what is already computed, unless it better waits, see below."""
         placement = place(running.tokens, self._slots, compact=False)
         if self._worth_waiting(running, placement.keep):
-            return False
+            return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         if slot is not source:
             self._grid.copy(source.index, slot.index, placement.keep)
@@ -218,7 +220,6 @@ class Batching:
         running.row, running.fed = len(self._busy), placement.keep
         running.cached = max(running.cached, min(placement.keep, len(running.job.prompt)))
         self._busy.append(running)
-        return True
 
     def _worth_waiting(self, running: Running, keep: int) -> bool:
         """Somebody is computing more of the same beginning right now (n > 1, or many alike at

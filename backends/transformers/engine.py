@@ -27,7 +27,7 @@ class TransformersEngine:
         self._batching = _batching(loaded, desk)
         self._solo = Solo(loaded.model, loaded.vocabulary, desk, loaded.info.context_length)
         self._pictures = (
-            Pictures(loaded.processor, loaded.vocabulary, loaded.device)
+            Pictures(loaded.processor, loaded.vocabulary, loaded.model)
             if loaded.processor
             else None
         )

@@ -19,10 +19,10 @@ from backends.protocol import Generation, Image
 class Pictures:
     """Turns a job with pictures into the inputs of the model's forward."""
 
-    def __init__(self, processor: Any, vocabulary: Vocabulary, device: Any) -> None:
+    def __init__(self, processor: Any, vocabulary: Vocabulary, model: Any) -> None:
         self._processor = processor
         self._vocabulary = vocabulary
-        self._device = device
+        self._model = model
 
     def inputs(self, job: Generation) -> Mapping[str, Any]:
         """Raises InvalidJob when prompt and pictures don't go together."""
@@ -38,7 +38,7 @@ class Pictures:
             raise InvalidJob(
                 f"the model's processor can't take this prompt: {error}", "messages"
             ) from error
-        inputs: Mapping[str, Any] = made.to(self._device)
+        inputs: Mapping[str, Any] = made.to(self._model.device, dtype=self._model.dtype)
         return inputs
 
 

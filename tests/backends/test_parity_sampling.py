@@ -42,8 +42,8 @@ async def test_texts_are_the_same_tokens(both: Both) -> None:
             tokens = one.tokenize(text, special=special)
             assert tokens == other.tokenize(text, special=special)
             assert one.detokenize(tokens) == other.detokenize(tokens) == text
-    special = [(e.info.special.eos, e.info.special.pad, e.info.special.control) for e in both]
-    assert special[0] == special[1]
+    named = [(e.info.special.eos, e.info.special.pad, e.info.special.control) for e in both]
+    assert named[0] == named[1]
     assert one.info.adds_bos == other.info.adds_bos
 
 

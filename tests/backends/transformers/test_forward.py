@@ -13,11 +13,12 @@ import transformers
 from backends.transformers.forward import Forward, batching_pattern
 from backends.transformers.grid import Grid
 
+LAYERS = 3
 SMALL = {
     "vocab_size": 120,
     "hidden_size": 32,
     "intermediate_size": 48,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
@@ -121,13 +122,14 @@ SEEING: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("kind", SEEING)
 def test_a_model_that_sees_batches_its_text(kind: str) -> None:
     torch.manual_seed(0)
-    eyes = {"depth": 1, "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2}
-    eyes |= {"out_hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "image_size": 28}
+    eyes: dict[str, Any] = {"depth": 1, "num_hidden_layers": 1, "hidden_size": 32}
+    eyes |= {"num_attention_heads": 2, "num_heads": 2, "out_hidden_size": 32}
+    eyes |= {"intermediate_size": 32, "image_size": 28}
     config = transformers.AutoConfig.for_model(
         kind, text_config=SMALL | SEEING[kind], vision_config=eyes
     )
     model = transformers.AutoModelForImageTextToText.from_config(config).eval()
-    assert batching_pattern(model, SMALL["num_hidden_layers"]) is not None
+    assert batching_pattern(model, LAYERS) is not None
 
 
 @pytest.mark.parametrize("kind", ALONE)
