@@ -126,7 +126,7 @@ def test_a_model_that_sees_batches_its_text(kind: str) -> None:
     eyes |= {"num_attention_heads": 2, "num_heads": 2, "out_hidden_size": 32}
     eyes |= {"intermediate_size": 32, "image_size": 28}
     config = transformers.AutoConfig.for_model(
-        kind, text_config=SMALL | SEEING[kind], vision_config=eyes
+        kind, text_config={**SMALL, **SEEING[kind]}, vision_config=eyes
     )
     model = transformers.AutoModelForImageTextToText.from_config(config).eval()
     assert batching_pattern(model, LAYERS) is not None
