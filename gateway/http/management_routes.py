@@ -159,14 +159,17 @@ async def _tell_load(events: EventStream, name: str, services: Services, access:
 
 @get("/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models, and what lies in the hub's local cache."""
+    """All models; and in a second list what lies on this machine, the hub's cache included."""
     access = services.doorman.admit(request.headers)
     statuses = services.visible(access)
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id)) for one in statuses]
     cached = () if access.models else await services.hub.cached()
-    told = [openai.CachedRepository(one.repository, one.kind, one.size) for one in cached]
-    return Plain(openai.model_list(cards, told))
+    found = [
+        openai.Stored(repo_id=one.repository, repo_type=one.kind, size_on_disk=one.size)
+        for one in cached
+    ]
+    return Plain(openai.stored_list(cards, found))
 
 
 @post("/models/load")

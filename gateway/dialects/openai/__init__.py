@@ -12,21 +12,22 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 from gateway.dialects.openai.chat_reply import ChatReply
 from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
-    CachedRepository,
     ModelCard,
     StatusWire,
+    Stored,
     model_card,
     model_list,
+    stored_list,
 )
 from gateway.dialects.openai.request import ChatExchange, TextExchange, read_chat, read_text
 from gateway.dialects.openai.text_reply import TextReply
 
 __all__ = [
-    "CachedRepository",
     "ChatExchange",
     "ChatReply",
     "ModelCard",
     "StatusWire",
+    "Stored",
     "TextExchange",
     "TextReply",
     "error_body",
@@ -35,4 +36,5 @@ __all__ = [
     "model_list",
     "read_chat",
     "read_text",
+    "stored_list",
 ]

@@ -37,26 +37,46 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     memory: str | None = None  # the arithmetic: what it needs, and what is free
 
 
-class CachedRepository(msgspec.Struct, frozen=True):
-    """One repository in the hub's local cache; size in bytes."""
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies on this machine, in the words of the hub's local cache; size in bytes.
+
+    Our own models are among them, with the fields that Open WebUI shows: it reads this list instead
+    of `data` wherever there is one, even an empty one, and passes over what has no `id`.
+    """
 
     repo_id: str
-    repo_type: str
+    repo_type: str = "model"
     size_on_disk: int
+    id: str | UnsetType = UNSET
+    status: StatusWire | UnsetType = UNSET
+    size_bytes: int | UnsetType | None = UNSET
 
 
 class ModelList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
     """All models."""
 
     data: Sequence[ModelCard]
-    models: Sequence[CachedRepository] | UnsetType = UNSET
+    models: Sequence[Stored] | UnsetType = UNSET
 
 
-def model_list(
-    cards: Sequence[ModelCard], cached: Sequence[CachedRepository] | UnsetType = UNSET
-) -> bytes:
-    """The JSON body that lists `cards`, in their order, and what lies in the hub's cache, where asked."""
-    return body(ModelList(cards, cached))
+def model_list(cards: Sequence[ModelCard]) -> bytes:
+    """The JSON body that lists `cards`, in their order."""
+    return body(ModelList(cards))
+
+
+def stored_list(cards: Sequence[ModelCard], cached: Sequence[Stored]) -> bytes:
+    """The JSON body that lists `cards`, and once more behind what lies in the hub's cache."""
+    return body(ModelList(cards, (*cached, *map(_stored, cards))))
+
+
+def _stored(card: ModelCard) -> Stored:
+    return Stored(
+        repo_id=card.id,
+        size_on_disk=card.size_bytes or 0,
+        id=card.id,
+        status=card.status,
+        size_bytes=card.size_bytes,
+    )
 
 
 def model_card(card: ModelCard) -> bytes:

@@ -27,13 +27,23 @@ async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:
             ("roundhouse-tiny", "unloaded"),
             ("scripted", "unloaded"),
         ]
-        assert told["models"] == [
-            {"repo_id": "org/small", "repo_type": "model", "size_on_disk": 1024}
-        ]
+        cached, tiny, _ = told["models"]
+        assert cached == {"repo_id": "org/small", "repo_type": "model", "size_on_disk": 1024}
+        assert (tiny["repo_id"], tiny["repo_type"]) == ("roundhouse-tiny", "model")
+        assert tiny["size_on_disk"] == tiny["size_bytes"] == told["data"][0]["size_bytes"]
         limited = (await running.client.get("/models", headers={"x-api-key": "one"})).json()
         assert [one["id"] for one in limited["data"]] == ["scripted"]
-        assert limited["models"] == []
+        assert [one["repo_id"] for one in limited["models"]] == ["scripted"]
         assert "models" not in (await running.client.get("/v1/models", headers=USER)).json()
+
+
+async def test_open_webuis_manager_finds_every_model_in_the_list_it_prefers(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        await running.client.post("/models/load", json={"model": "scripted"})
+        await state(running, "scripted", "loaded")
+        told = (await running.client.get("/models")).json()
+        shown = [(one["id"], one["status"]["value"]) for one in told["models"] if "id" in one]
+        assert shown == [("roundhouse-tiny", "unloaded"), ("scripted", "loaded")]
 
 
 async def test_load_and_unload_as_open_webui_asks_for_it(tmp_path: Path) -> None:
