@@ -58,9 +58,9 @@ class Vocabulary:
     def _special(self) -> SpecialTokens:
         vocab = self.pointer
         return SpecialTokens(
-            bos=self._text(api.llama_vocab_bos(vocab)),
-            eos=self._text(api.llama_vocab_eos(vocab)),
-            pad=self._text(api.llama_vocab_pad(vocab)),
+            bos=self._control(api.llama_vocab_bos(vocab)),
+            eos=self._control(api.llama_vocab_eos(vocab)),
+            pad=self._control(api.llama_vocab_pad(vocab)),
             control=tuple(
                 self._text(token)
                 for token in range(self.size)
@@ -73,3 +73,9 @@ class Vocabulary:
 
     def _text(self, token: int) -> str:
         return "" if token == api.LLAMA_TOKEN_NULL else self.piece(token).decode(errors="replace")
+
+    def _control(self, token: int) -> str:
+        """Where a file names no such token, llama.cpp answers with an ordinary one."""
+        known = token != api.LLAMA_TOKEN_NULL
+        marked = known and api.llama_vocab_get_attr(self.pointer, token) & _MARKED
+        return self._text(token) if marked else ""

@@ -153,6 +153,12 @@ async def test_a_long_prompt_does_not_stall_the_others(container: ModelContainer
     assert between > 1
 
 
+async def test_a_token_the_file_does_not_name_is_none(container: ModelContainer) -> None:
+    special = container.info.special
+    assert (special.bos, special.eos) == ("", "<|im_end|>")
+    assert "<think>" in special.control
+
+
 async def test_loading_reports_bytes() -> None:
     progress: list[Progress] = []
     loaded = await load(SPLIT, report=progress.append)
