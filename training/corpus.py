@@ -125,19 +125,22 @@ def exchanges(rng: Random, offered: Sequence[tools.Tool], longest_count: int) ->
 
 
 def conversations(
-    rng: Random, longest_count: int = 15, tool_share: float = 0.45
+    rng: Random, longest_count: int = 15, tool_share: float = 0.45, plain_share: float = 0.0
 ) -> Iterator[Iterator[list[Segment]]]:
     """Conversations without end, each a stream of turns; the reader stops where its room ends.
 
-    `tool_share` is the share of conversations that offer tools.
+    `tool_share` is the share of conversations that offer tools, `plain_share` the share of those
+    in which all are of the common kind (`tools.draw_tools`).
     """
     while True:
-        yield turns(rng, longest_count, tool_share)
+        yield turns(rng, longest_count, tool_share, plain_share)
 
 
-def turns(rng: Random, longest_count: int, tool_share: float) -> Iterator[list[Segment]]:
+def turns(
+    rng: Random, longest_count: int, tool_share: float, plain_share: float
+) -> Iterator[list[Segment]]:
     """The opening and then the exchanges of one conversation, without end."""
-    offered = tools.draw_tools(rng) if rng.random() < tool_share else []
+    offered = tools.draw_tools(rng, plain_share) if rng.random() < tool_share else []
     beginning = opening(system_text(rng), [tool.definition for tool in offered])
     habit = rng.choice(APPEARANCES[:2])
     for exchange in exchanges(rng, offered, longest_count):

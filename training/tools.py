@@ -148,10 +148,20 @@ def _named(rng: Random, noun: str) -> str:
     return rng.choice(TOOL_NAMES).format(noun.replace(" ", "_"))
 
 
+def plain_tool(rng: Random) -> Tool:
+    """A `place_tool` with a common noun, a name that holds it and a common parameter."""
+    noun = rng.choice(NOUNS)
+    name = rng.choice(TOOL_NAMES).format(noun.replace(" ", "_"))
+    return _place_tool(rng, noun, name, rng.choice(PLACE_PARAMETERS))
+
+
 def place_tool(rng: Random) -> Tool:
     """One text argument copied from the request: `get_weather(city)` and its like."""
     noun, parameter = _noun(rng), _parameter(rng)
-    name = _named(rng, noun)
+    return _place_tool(rng, noun, _named(rng, noun), parameter)
+
+
+def _place_tool(rng: Random, noun: str, name: str, parameter: str) -> Tool:
     described = rng.choice(DESCRIPTIONS).format(n=noun, p=parameter.replace("_", " "))
     optional: Definition = {}
     if rng.random() < 0.12:
@@ -238,13 +248,20 @@ def add_tool(rng: Random) -> Tool:
     return Tool(name, definition, ask)
 
 
-def draw_tools(rng: Random) -> list[Tool]:
-    """One to three tools that no request confuses: names and nouns differ."""
+def draw_tools(rng: Random, plain_share: float = 0.0) -> list[Tool]:
+    """One to three tools that no request confuses: names and nouns differ.
+
+    `plain_share`: how often all are of the kind that people define, `get_weather` beside
+    `find_population`: easier to tell apart than invented ones, so choosing is learnt from them.
+    """
     makers = (place_tool, trip_tool, search_tool, state_tool, add_tool)
-    wanted = rng.choices((1, 2, 3), (50, 30, 20))[0]
+    shares, counts = (70, 11, 6, 7, 6), (50, 30, 20)
+    if rng.random() < plain_share:
+        makers, shares, counts = (plain_tool, search_tool), (90, 10), (20, 45, 35)
+    wanted = rng.choices((1, 2, 3), counts)[0]
     tools: list[Tool] = []
     while len(tools) < wanted:
-        tool = rng.choices(makers, (70, 11, 6, 7, 6))[0](rng)
+        tool = rng.choices(makers, shares)[0](rng)
         taken = {word for other in tools for word in _vocabulary(other)}
         if taken.isdisjoint(_vocabulary(tool)):
             tools.append(tool)

@@ -45,6 +45,7 @@ class Stage(msgspec.Struct, frozen=True):
     row_lengths: dict[int, float]
     tokens_per_step: int = 3072
     tool_share: float = 0.45
+    plain_share: float = 0.0
     weight_decay: float = 0.05
 
 
@@ -55,6 +56,7 @@ STAGES = (
     Stage("corpus", 1500, 5000, 400, 4e-3, {192: 0.35, 384: 0.45, 1024: 0.17, 2048: 0.03}),
     Stage("refine", 2400, 2400, 50, 3e-3, {192: 0.5, 384: 0.4, 1024: 0.08, 2048: 0.02}, 2048),
     Stage("tools", 2500, 2500, 50, 3e-3, {192: 0.2, 384: 0.6, 1024: 0.17, 2048: 0.03}, 3072, 0.7),
+    Stage("choice", 3000, 3000, 50, 3e-3, {384: 0.9, 1024: 0.1}, 3072, 0.7, 0.75),
 )
 
 
@@ -128,7 +130,9 @@ def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
     lengths, shares = list(stage.row_lengths), list(stage.row_lengths.values())
     while True:
         length = rng.choices(lengths, shares)[0]
-        conversations = corpus.conversations(rng, LONGEST_COUNTS[length], stage.tool_share)
+        conversations = corpus.conversations(
+            rng, LONGEST_COUNTS[length], stage.tool_share, stage.plain_share
+        )
         rows: list[tuple[list[int], list[int]]] = []
         while len(rows) < max(1, stage.tokens_per_step // length):
             row = fill_row(tokenizer, next(conversations), length)
