@@ -248,20 +248,22 @@ def add_tool(rng: Random) -> Tool:
     return Tool(name, definition, ask)
 
 
+MAKERS = {place_tool: 70, trip_tool: 11, search_tool: 6, state_tool: 7, add_tool: 6}
+PLAIN_MAKERS = {plain_tool: 90, search_tool: 10}
+
+
 def draw_tools(rng: Random, plain_share: float = 0.0) -> list[Tool]:
     """One to three tools that no request confuses: names and nouns differ.
 
     `plain_share`: how often all are of the kind that people define, `get_weather` beside
     `find_population`: easier to tell apart than invented ones, so choosing is learnt from them.
     """
-    makers = (place_tool, trip_tool, search_tool, state_tool, add_tool)
-    shares, counts = (70, 11, 6, 7, 6), (50, 30, 20)
-    if rng.random() < plain_share:
-        makers, shares, counts = (plain_tool, search_tool), (90, 10), (20, 45, 35)
-    wanted = rng.choices((1, 2, 3), counts)[0]
+    plain = rng.random() < plain_share
+    makers = PLAIN_MAKERS if plain else MAKERS
+    wanted = rng.choices((1, 2, 3), (20, 45, 35) if plain else (50, 30, 20))[0]
     tools: list[Tool] = []
     while len(tools) < wanted:
-        tool = rng.choices(makers, shares)[0](rng)
+        tool = rng.choices(list(makers), list(makers.values()))[0](rng)
         taken = {word for other in tools for word in _vocabulary(other)}
         if taken.isdisjoint(_vocabulary(tool)):
             tools.append(tool)
