@@ -16,23 +16,15 @@ import bundled
 from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import BackendMissing, LoadFailed, UnsupportedModel
-from backends.protocol import Ended, Generation, ModelContainer, Progress, Sampling
+from backends.protocol import ModelContainer, Progress, Sampling
 from config.engines import TransformersOptions
-from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
+from tests.backends.batching import BATCHING, GREETING, STORY, said
+from tests.backends.contract import GREEDY, PROMISES, Subject
 
 pytestmark = pytest.mark.anyio
 
 OPTIONS = TransformersOptions(device="cpu", max_concurrent=4, context_length=512)
 POOL = msgspec.structs.replace(OPTIONS, cache_tokens=1024)  # two full contexts for four jobs
-
-
-def asked(question: str, *, thinking: bool = False) -> str:
-    opened = "" if thinking else "<think>\n\n</think>\n\n"
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{opened}"
-
-
-GREETING = asked("Hello!")
-STORY = asked("Tell me a short story.", thinking=True)
 
 
 async def load(
@@ -76,61 +68,28 @@ async def test_contract_one_after_another(promise: Callable[[Subject], Awaitable
     await container.aclose()
 
 
-def tokens_of(container: ModelContainer, text: str) -> tuple[int, ...]:
-    return container.tokenize(text, special=True)
-
-
-async def answer(
-    container: ModelContainer, prompt: str, sampling: Sampling, limit: int = 12
-) -> str:
-    generation = Generation(
-        prompt=tokens_of(container, prompt), sampling=sampling, max_tokens=limit
-    )
-    return text_of((await run(container, generation))[0])
-
-
-async def test_the_next_turn_computes_only_what_is_new(container: ModelContainer) -> None:
-    conversation, computed = "", []
-    for turn in range(6):
-        conversation += asked(f"Repeat after me: word {turn}")
-        prompt = tokens_of(container, conversation)
-        pieces, ended = await run(
-            container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=20)
-        )
-        computed.append(ended.prompt_tokens - ended.cached_tokens)
-        conversation += text_of(pieces) + "<|im_end|>\n"
-    assert max(computed[1:]) <= computed[0] + 12  # a new question, not the turns before
-
-
-async def test_many_alike_compute_their_beginning_once(container: ModelContainer) -> None:
-    prompt = tokens_of(container, "<|im_start|>system\n" + "You are kind. " * 10 + GREETING)
-    ends: list[Ended] = []
-
-    async def one(seed: int) -> None:
-        generation = Generation(prompt=prompt, sampling=Sampling(seed=seed), max_tokens=5)
-        ends.append((await run(container, generation))[1])
-
-    async with anyio.create_task_group() as tasks:
-        for seed in range(4):
-            tasks.start_soon(one, seed)
-    assert sum(ended.prompt_tokens - ended.cached_tokens for ended in ends) <= len(prompt) + 3
+@pytest.mark.parametrize("promise", BATCHING, ids=lambda promise: promise.__name__)
+async def test_batching(
+    promise: Callable[[ModelContainer], Awaitable[None]], container: ModelContainer
+) -> None:
+    await promise(container)
 
 
 async def test_a_reused_beginning_changes_nothing(container: ModelContainer) -> None:
     """From the cache or computed anew: the same text."""
-    fresh = await answer(container, STORY, GREEDY, 60)
-    await answer(container, GREETING, GREEDY)
-    assert await answer(container, STORY, GREEDY, 60) == fresh
+    fresh = await said(container, STORY, GREEDY, 60)
+    await said(container, GREETING, GREEDY)
+    assert await said(container, STORY, GREEDY, 60) == fresh
 
 
 async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContainer) -> None:
     seeded = Sampling(seed=1, temperature=1.2, top_p=0.95, repetition_penalty=1.1)
-    alone = await answer(container, STORY, seeded, 40)
-    assert alone == await answer(container, STORY, seeded, 40)
+    alone = await said(container, STORY, seeded, 40)
+    assert alone == await said(container, STORY, seeded, 40)
     together: list[str] = []
 
     async def one(sampling: Sampling) -> None:
-        text = await answer(container, STORY, sampling, 40)
+        text = await said(container, STORY, sampling, 40)
         if sampling is seeded:
             together.append(text)
 
@@ -146,75 +105,12 @@ async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContain
     assert (
         len(
             {
-                await answer(container, STORY, Sampling(seed=seed, temperature=5.0))
+                await said(container, STORY, Sampling(seed=seed, temperature=5.0))
                 for seed in range(4)
             }
         )
         > 1
     )
-
-
-async def test_biases_and_bans_are_obeyed(container: ModelContainer) -> None:
-    prompt = tokens_of(container, GREETING)
-    (token,) = tokens_of(container, "<think>")
-    assert (
-        await answer(container, GREETING, Sampling(temperature=0, logit_bias=((token, 100.0),)), 3)
-        == "<think>" * 3
-    )
-    assert (
-        await answer(container, GREETING, Sampling(temperature=0, allowed_tokens=(token,)), 3)
-        == "<think>" * 3
-    )
-    banned = Sampling(temperature=0, logit_bias=((token, 100.0),), banned_tokens=(token,))
-    assert "<think>" not in await answer(container, GREETING, banned, 3)
-    endless = Sampling(temperature=0, ban_eos=True)
-    _, ended = await run(container, Generation(prompt=prompt, sampling=endless, max_tokens=100))
-    assert ended.cause == "max_tokens"
-    _, ended = await run(container, Generation(prompt=prompt, sampling=GREEDY, min_tokens=60))
-    assert ended.completion_tokens > 60
-
-
-async def test_a_cache_too_small_for_all_serves_all(container: ModelContainer) -> None:
-    """Four answers that fill the context each: where the cache is scarce they make room for one
-    another.
-    """
-    prompt = tokens_of(container, GREETING)
-    sampling = Sampling(temperature=0, ban_eos=True)
-    ends: list[Ended] = []
-
-    async def fill(start: int) -> None:
-        ends.append(
-            (await run(container, Generation(prompt=(start, *prompt), sampling=sampling)))[1]
-        )
-
-    async with anyio.create_task_group() as tasks:
-        for start in range(4):
-            tasks.start_soon(fill, 300 + start)
-    assert [ended.cause for ended in ends] == ["context_full"] * 4
-    assert {ended.prompt_tokens + ended.completion_tokens for ended in ends} == {512}
-
-
-async def test_a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> None:
-    """While a prompt of many chunks is computed, a running answer gets its tokens."""
-    story = job(
-        Subject(container, GREETING, STORY), STORY, sampling=Sampling(temperature=0, ban_eos=True)
-    )
-    long = Generation(prompt=tuple(range(100, 500)), sampling=GREEDY, max_tokens=1)
-    between = 0
-    async with container.generate(story) as told:
-        await anext(told)
-        async with container.generate(long) as outputs:
-            first = anyio.Event()
-
-            async def wait() -> None:
-                await anext(outputs)
-                first.set()
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait)
-                while not first.is_set():
-                    between += len((await anext(told)).tokens)  # type: ignore[union-attr]
-    assert between > 1
 
 
 async def test_the_models_own_generation_config_is_told(container: ModelContainer) -> None:
@@ -294,7 +190,7 @@ async def test_an_adapter_changes_what_is_said(tmp_path: Path) -> None:
     )
     plain = await load()
     try:
-        assert await answer(adapted, STORY, GREEDY) != await answer(plain, STORY, GREEDY)
+        assert await said(adapted, STORY, GREEDY) != await said(plain, STORY, GREEDY)
     finally:
         await adapted.aclose()
         await plain.aclose()

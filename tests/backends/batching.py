@@ -1,0 +1,128 @@
+"""What a container that batches promises besides the contract, on the bundled model: what is
+computed once stays computed, who is long stalls nobody, and a scarce cache serves all.
+
+For containers with four jobs at once and a context of 512 tokens.
+"""
+
+import anyio
+
+from backends.protocol import Ended, Generation, ModelContainer, Sampling
+from tests.backends.contract import GREEDY, Subject, job, run, text_of
+
+
+def asked(question: str, *, thinking: bool = False) -> str:
+    opened = "" if thinking else "<think>\n\n</think>\n\n"
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{opened}"
+
+
+GREETING = asked("Hello!")
+STORY = asked("Tell me a short story.", thinking=True)
+ENDLESS = Sampling(temperature=0, ban_eos=True)
+
+
+def tokens_of(container: ModelContainer, text: str) -> tuple[int, ...]:
+    return container.tokenize(text, special=True)
+
+
+async def said(container: ModelContainer, prompt: str, sampling: Sampling, limit: int = 12) -> str:
+    tokens = tokens_of(container, prompt)
+    generation = Generation(prompt=tokens, sampling=sampling, max_tokens=limit)
+    return text_of((await run(container, generation))[0])
+
+
+async def the_next_turn_computes_only_what_is_new(container: ModelContainer) -> None:
+    """A conversation's earlier turns are found in the cache."""
+    conversation, computed = "", []
+    for turn in range(6):
+        conversation += asked(f"Repeat after me: word {turn}")
+        prompt = tokens_of(container, conversation)
+        generation = Generation(prompt=prompt, sampling=GREEDY, max_tokens=20)
+        pieces, ended = await run(container, generation)
+        computed.append(ended.prompt_tokens - ended.cached_tokens)
+        conversation += text_of(pieces) + "<|im_end|>\n"
+    assert max(computed[1:]) <= computed[0] + 12  # a new question, not the turns before
+
+
+async def many_alike_compute_their_beginning_once(container: ModelContainer) -> None:
+    """Also when they come together."""
+    prompt = tokens_of(container, "<|im_start|>system\n" + "You are kind. " * 10 + GREETING)
+    ends: list[Ended] = []
+
+    async def one(seed: int) -> None:
+        generation = Generation(prompt=prompt, sampling=Sampling(seed=seed), max_tokens=5)
+        ends.append((await run(container, generation))[1])
+
+    async with anyio.create_task_group() as tasks:
+        for seed in range(4):
+            tasks.start_soon(one, seed)
+    assert sum(ended.prompt_tokens - ended.cached_tokens for ended in ends) <= len(prompt) + 3
+
+
+async def a_seed_decides(container: ModelContainer) -> None:
+    """The same seed, the same answer; others differ."""
+    hot = [Sampling(seed=seed, temperature=2.0) for seed in (1, 1, 2, 3, 4)]
+    answers = [await said(container, GREETING, sampling) for sampling in hot]
+    assert answers[0] == answers[1]
+    assert len(set(answers)) > 1
+
+
+async def biases_and_bans_are_obeyed(container: ModelContainer) -> None:
+    """Logit bias, allowed and banned tokens, the end token banned for good or for a while."""
+    (token,) = tokens_of(container, "<think>")
+    bias = ((token, 100.0),)
+    for forced in (Sampling(temperature=0, logit_bias=bias), Sampling(allowed_tokens=(token,))):
+        assert await said(container, GREETING, forced, 3) == "<think>" * 3
+    banned = Sampling(temperature=0, logit_bias=bias, banned_tokens=(token,))
+    assert "<think>" not in await said(container, GREETING, banned, 3)
+    prompt = tokens_of(container, GREETING)
+    _, ended = await run(container, Generation(prompt=prompt, sampling=ENDLESS, max_tokens=100))
+    assert ended.cause == "max_tokens"
+    _, ended = await run(container, Generation(prompt=prompt, sampling=GREEDY, min_tokens=60))
+    assert ended.completion_tokens > 60
+
+
+async def answers_that_fill_the_context_all_end(container: ModelContainer) -> None:
+    """Four at once: where the cache is scarce they make room for one another."""
+    prompt = tokens_of(container, GREETING)
+    ends: list[Ended] = []
+
+    async def fill(start: int) -> None:
+        generation = Generation(prompt=(start, *prompt), sampling=ENDLESS)
+        ends.append((await run(container, generation))[1])
+
+    async with anyio.create_task_group() as tasks:
+        for start in range(4):
+            tasks.start_soon(fill, 300 + start)
+    assert [ended.cause for ended in ends] == ["context_full"] * 4
+    assert {ended.prompt_tokens + ended.completion_tokens for ended in ends} == {512}
+
+
+async def a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> None:
+    """While a prompt of many chunks is computed, a running answer gets its tokens."""
+    story = job(Subject(container, GREETING, STORY), STORY, sampling=ENDLESS)
+    long = Generation(prompt=tuple(range(100, 500)), sampling=GREEDY, max_tokens=1)
+    between = 0
+    async with container.generate(story) as told:
+        await anext(told)
+        async with container.generate(long) as outputs:
+            first = anyio.Event()
+
+            async def wait() -> None:
+                await anext(outputs)
+                first.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                while not first.is_set():
+                    between += len((await anext(told)).tokens)  # type: ignore[union-attr]
+    assert between > 1
+
+
+BATCHING = (
+    the_next_turn_computes_only_what_is_new,
+    many_alike_compute_their_beginning_once,
+    a_seed_decides,
+    biases_and_bans_are_obeyed,
+    answers_that_fill_the_context_all_end,
+    a_long_prompt_does_not_stall_the_others,
+)
