@@ -120,7 +120,9 @@ class Transcript:
         self._stops = StopScanner(job.stop)
         self._watch = BudgetWatch(job.thinking) if job.thinking else None
         self._tokens: list[int] = []  # not handed on yet: their text is held back
+        self._lengths: list[int] = []  # of their texts, in characters
         self._logprobs: list[TokenLogprob] = []
+        self._freed = 0  # characters handed on before their token
         self.completion_tokens = 0
 
     def add(self, token: int, text: bytes, logprob: TokenLogprob | None, *, ends: bool) -> Written:
@@ -132,6 +134,7 @@ class Transcript:
         if logprob is not None:
             self._logprobs.append(logprob)
         decoded = self._decode(text)
+        self._lengths.append(len(decoded))
         force = self._watch.feed(decoded) if self._watch else ()
         match self._stops.feed(decoded):
             case StopFound(before, stop):
@@ -142,7 +145,7 @@ class Transcript:
     def _go_on(self, free: str, force: tuple[int, ...]) -> Written:
         if self.completion_tokens >= self._limit:
             return Written(self._rest(free), self._at_limit)
-        return Written(self._piece(free) if free else None, force=force)
+        return Written(self._part(free) if free else None, force=force)
 
     def _decode(self, text: bytes) -> str:
         # Most tokens are whole characters: the incremental decoder is only for the others.
@@ -167,8 +170,22 @@ class Transcript:
         text = free + text + self._stops.flush()
         return self._piece(text) if text or self._tokens else None
 
+    def _part(self, text: str) -> Piece:
+        """`text` and the tokens that end in it; the others wait for the rest of theirs."""
+        self._freed += len(text)
+        ended = 0
+        for length in self._lengths:
+            if length > self._freed:
+                break
+            self._freed -= length
+            ended += 1
+        return self._hand_on(text, ended)
+
     def _piece(self, text: str) -> Piece:
-        piece = Piece(text, tuple(self._tokens), tuple(self._logprobs))
-        self._tokens.clear()
-        self._logprobs.clear()
+        """`text` and all tokens that wait."""
+        return self._hand_on(text, len(self._tokens))
+
+    def _hand_on(self, text: str, count: int) -> Piece:
+        piece = Piece(text, tuple(self._tokens[:count]), tuple(self._logprobs[:count]))
+        del self._tokens[:count], self._lengths[:count], self._logprobs[:count]
         return piece

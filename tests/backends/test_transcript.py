@@ -79,6 +79,20 @@ def test_only_possible_beginnings_are_held_back() -> None:
     assert scanner.feed("wers>") == "</answers>"
 
 
+def test_a_token_waits_for_its_text() -> None:
+    transcript = Transcript(Generation(prompt=(1,), stop=("\nUser:",)), ROOM)
+    said = [b"a", b"b\n", b"\n", b"Hi", b"\n", b"User:"]
+    written = [transcript.add(token, text, None, ends=False) for token, text in enumerate(said)]
+    assert [one.piece for one in written] == [
+        Piece("a", (0,)),
+        Piece("b", ()),
+        Piece("\n", (1,)),
+        Piece("\nHi", (2, 3)),
+        None,
+        Piece("", (4, 5)),
+    ]
+
+
 def test_limits_and_what_they_are_called() -> None:
     pieces = [b"a"] * 20
     assert transcribe(pieces, max_tokens=3)[1:] == (Written(Piece("a", (2,)), "max_tokens"), 3)
