@@ -57,7 +57,7 @@ def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
     """What ends the value, after what begins it."""
     closes = border.closes
     if border.cdata and (yield from reader.accept((_CDATA_OPEN,))):
-        return markers_of(*(_CDATA_CLOSE + close for close in closes))
+        return markers_of(*(_CDATA_CLOSE + gap + close for close in closes for gap in ("", "\n")))
     if not border.trims_newline:
         return markers_of(*closes)
     yield from reader.accept(("\n",))

@@ -4,6 +4,8 @@ The name is delivered as soon as it is known and the arguments have visibly begu
 stream. Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped.
 """
 
+import re
+
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import json_text
@@ -11,6 +13,7 @@ from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import JsonCalls
 
 _SEPARATORS = (",", ";")
+_SURPLUS = re.compile(r"[}\]\s]*")
 
 
 def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
@@ -28,6 +31,8 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
     if in_array:
         yield from reader.accept(("]",))
         yield from reader.space()
+    if syntax.closers:
+        yield from reader.run(_SURPLUS)  # models write one bracket too many; the closer tells
     if syntax.fences and (yield from reader.accept(("```",))):
         yield from reader.space()
     yield from reader.accept_close(syntax.closers)

@@ -2,7 +2,8 @@
 
 Strict where it has to be (what is written is valid JSON, RFC 8259) and lenient where models are
 sloppy: raw control characters in strings, unknown escapes, trailing commas, Python's True, False
-and None.
+and None. NaN and the infinities, which JSON lacks, become strings, as they do where a schema types
+bare text.
 """
 
 import json
@@ -17,6 +18,7 @@ WORDS = {
     "true": "true", "false": "false", "null": "null",
     "True": "true", "False": "false", "None": "null",
 }  # fmt: skip
+_NOT_FINITE = {word: f'"{word}"' for word in ("NaN", "Infinity", "-Infinity")}
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 SCALAR = re.compile(r"[\w.+-]*")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -69,7 +71,7 @@ def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
             writer.end_string()
         case _:
             word = yield from reader.run(SCALAR)
-            value = scalar(word)
+            value = scalar(word) or _NOT_FINITE.get(word)
             if value is None or (reader.over):
                 raise reader.fault(f"{word[:60]!r} is no JSON value")
             writer.scalar(value)

@@ -1,6 +1,7 @@
 """Calls as nested elements named after their keys, typed by the schema: MiniMax-M3."""
 
 import re
+from functools import partial
 
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
@@ -20,10 +21,13 @@ _ITEM = "item"
 def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls."""
     section = Section((f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",))
-    yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
+    one_call = partial(_call, reader, calls, syntax, section)
+    yield from sections.parse(reader, calls, opener, section, one_call)
 
 
-def _call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[None]:
+def _call(
+    reader: Reader, calls: Calls, syntax: NestedElementCalls, section: Section
+) -> Parsing[None]:
     head = yield from reader.run(_TAG)
     yield from reader.expect(">")
     if not (found := _CALL.fullmatch(head)):
@@ -32,7 +36,7 @@ def _call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[N
     yield from reader.expect(syntax.prefix)
     writer = calls.open(found[1])
     writer.open("{")
-    yield from _Elements(reader, writer, syntax.prefix).children(
+    yield from _Elements(reader, writer, syntax, section).children(
         calls.schema(found[1]), syntax.call, in_array=False
     )
     calls.close()
@@ -41,11 +45,16 @@ def _call(reader: Reader, calls: Calls, syntax: NestedElementCalls) -> Parsing[N
 class _Elements:
     """Copies nested elements to a writer."""
 
-    def __init__(self, reader: Reader, writer: ArgumentsWriter, prefix: str) -> None:
+    def __init__(
+        self, reader: Reader, writer: ArgumentsWriter, syntax: NestedElementCalls, section: Section
+    ) -> None:
         self._reader = reader
         self._writer = writer
-        self._prefix = prefix
-        self._prefixes: Markers = markers_of(prefix)
+        self._prefix = syntax.prefix
+        self._prefixes: Markers = markers_of(syntax.prefix)
+        self._call = syntax.call
+        self._call_closes = (f"{syntax.prefix}</{syntax.call}>",)
+        self._outer = (*section.closers, *section.call_opens)
 
     def children(
         self, schema: Schema, parent: str, *, in_array: bool, first: str = ""
@@ -60,9 +69,17 @@ class _Elements:
             inner = coercion.items_of(schema) if in_array else coercion.property_of(schema, tag)
             yield from self._element(tag, inner)
             yield from self._reader.space()
+            if parent == self._call and (yield from self._call_ends()):
+                break
             yield from self._reader.expect(self._prefix)
             tag = yield from self._tag()
         self._writer.close()
+
+    def _call_ends(self) -> Parsing[bool]:
+        """The call ends here; or its own end is missing, but everything in it is whole."""
+        if (yield from self._reader.accept_close(self._call_closes)):
+            return True
+        return bool((yield from self._reader.looking_at(self._outer)))
 
     def _element(self, tag: str, schema: Schema) -> Parsing[None]:
         """Copies the value of an element, read after its open tag, with its close tag."""

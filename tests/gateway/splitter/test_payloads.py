@@ -79,9 +79,10 @@ def test_a_tool_without_a_schema_takes_strings() -> None:
     ]
 
 
-def test_cdata_ends_with_its_own_mark() -> None:
+@pytest.mark.parametrize("gap", ["", "\n"])
+def test_cdata_ends_with_its_own_mark(gap: str) -> None:
     value = "<param>a</param></function> ]] b"
-    text = f'<function name="store"><param name="text"><![CDATA[{value}]]></param></function>'
+    text = f'<function name="store"><param name="text"><![CDATA[{value}]]>{gap}</param></function>'
     assert arguments("minicpm5_xml", text) == [{"text": value}]
 
 
