@@ -28,12 +28,18 @@ def _call(reader: Reader, calls: Calls, syntax: KeyValueCalls) -> Parsing[None]:
     yield from reader.space()
     if (yield from reader.accept(syntax.key_opens)):
         yield from _pairs(reader, calls, syntax, name)
-    elif not calls.knows(name) or not (yield from reader.looking_at(syntax.call_closes)):
+    elif not calls.knows(name) or not (yield from _ends(reader, syntax)):
         raise reader.fault(f"{name[:60]!r} is followed by no argument and no end")
     else:
         calls.open(name)
     calls.close()
     yield from reader.accept_close(syntax.call_closes)
+
+
+def _ends(reader: Reader, syntax: KeyValueCalls) -> Parsing[bool]:
+    """The call ends here; or its own end is missing or cut."""
+    ends = (*syntax.call_closes, *syntax.closers, *syntax.call_opens)
+    return bool((yield from reader.looking_at(ends))) or reader.ends_inside(syntax.call_closes)
 
 
 def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Parsing[None]:

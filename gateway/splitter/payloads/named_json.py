@@ -31,7 +31,7 @@ def _call(reader: Reader, calls: Calls, syntax: NamedJsonCalls) -> Parsing[None]
         yield from reader.space()
     yield from arguments(reader, calls, name, call_id, syntax.call_closes)
     yield from reader.space()
-    if syntax.fences and (yield from reader.accept(("```",))):
+    if syntax.fences and (yield from reader.accept_close(("```",))):
         yield from reader.space()
     yield from reader.accept_close(syntax.call_closes)
 

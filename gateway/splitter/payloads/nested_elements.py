@@ -3,6 +3,8 @@
 import re
 from functools import partial
 
+import msgspec
+
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
@@ -33,28 +35,45 @@ def _call(
     if not (found := _CALL.fullmatch(head)):
         raise Malformed("a call without a name")
     yield from reader.space()
+    ends = _Ends((f"{syntax.prefix}</{syntax.call}>",), (*section.closers, *section.call_opens))
+    if calls.knows(found[1]) and (yield from ends.come(reader)):
+        calls.open(found[1])
+        calls.close()
+        return
     yield from reader.expect(syntax.prefix)
     writer = calls.open(found[1])
     writer.open("{")
-    yield from _Elements(reader, writer, syntax, section).children(
+    yield from _Elements(reader, writer, syntax, ends).children(
         calls.schema(found[1]), syntax.call, in_array=False
     )
     calls.close()
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    """What ends a call: its own close tag, or where that is missing what stands around calls."""
+
+    own: tuple[str, ...]
+    outer: tuple[str, ...]
+
+    def come(self, reader: Reader) -> Parsing[bool]:
+        """The call ends here. Its own close tag is read."""
+        if (yield from reader.accept_close(self.own)):
+            return True
+        return bool((yield from reader.looking_at(self.outer)))
 
 
 class _Elements:
     """Copies nested elements to a writer."""
 
     def __init__(
-        self, reader: Reader, writer: ArgumentsWriter, syntax: NestedElementCalls, section: Section
+        self, reader: Reader, writer: ArgumentsWriter, syntax: NestedElementCalls, ends: _Ends
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._prefix = syntax.prefix
         self._prefixes: Markers = markers_of(syntax.prefix)
         self._call = syntax.call
-        self._call_closes = (f"{syntax.prefix}</{syntax.call}>",)
-        self._outer = (*section.closers, *section.call_opens)
+        self._ends = ends
 
     def children(
         self, schema: Schema, parent: str, *, in_array: bool, first: str = ""
@@ -69,17 +88,11 @@ class _Elements:
             inner = coercion.items_of(schema) if in_array else coercion.property_of(schema, tag)
             yield from self._element(tag, inner)
             yield from self._reader.space()
-            if parent == self._call and (yield from self._call_ends()):
+            if parent == self._call and (yield from self._ends.come(self._reader)):
                 break
             yield from self._reader.expect(self._prefix)
             tag = yield from self._tag()
         self._writer.close()
-
-    def _call_ends(self) -> Parsing[bool]:
-        """The call ends here; or its own end is missing, but everything in it is whole."""
-        if (yield from self._reader.accept_close(self._call_closes)):
-            return True
-        return bool((yield from self._reader.looking_at(self._outer)))
 
     def _element(self, tag: str, schema: Schema) -> Parsing[None]:
         """Copies the value of an element, read after its open tag, with its close tag."""
