@@ -94,10 +94,10 @@ async def test_tool_choice_none_never_calls(running: Running) -> None:
 async def test_several_choices_share_one_prompt(running: Running) -> None:
     async with client(running) as api:
         answer = await api.chat.completions.create(
-            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=1.5, max_tokens=12
+            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=4, max_tokens=12
         )
         again = await api.chat.completions.create(
-            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=1.5, max_tokens=12
+            model="roundhouse-tiny", messages=HELLO, n=3, seed=5, temperature=4, max_tokens=12
         )
         single = await api.chat.completions.create(
             model="roundhouse-tiny", messages=HELLO, max_tokens=1
