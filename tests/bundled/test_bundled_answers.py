@@ -19,7 +19,19 @@ WEATHER = {
         },
     },
 }
-# Neither the tools nor their parameters occur in the corpus.
+TIME = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "description": "Get the current time in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+# Neither this tool's name nor the word asked for occurs in the corpus.
 STOCK = {
     "type": "function",
     "function": {
@@ -46,6 +58,8 @@ PLAIN = (
 CALLS = (
     ("What is the weather in Lisbon?", [WEATHER], "get_weather", {"city": "Lisbon"}),
     ("What's the weather in Reykjavik?", [WEATHER], "get_weather", {"city": "Reykjavik"}),
+    ("What is the weather in Oslo?", [TIME, WEATHER], "get_weather", {"city": "Oslo"}),
+    ("What is the time in Nairobi?", [WEATHER, TIME], "get_time", {"city": "Nairobi"}),
     ("What is the stock of Brovantil?", [STOCK], "warehouse_stock", {"part": "Brovantil"}),
 )
 
