@@ -136,7 +136,7 @@ def test_no_history_breaks_a_promise() -> None:
 
 @pytest.mark.slow
 def test_no_history_breaks_a_promise_after_a_long_search() -> None:
-    search(histories=20_000)
+    search(histories=3_000)
 
 
 def search(histories: int) -> None:
