@@ -53,7 +53,7 @@ COMMA, THINK = ",", "<think>"
 @pytest.mark.parametrize(
     "wishes",
     [
-        {"repetition_penalty": 1.4},
+        {"repetition_penalty": 2.0},
         {"frequency_penalty": 1.5, "presence_penalty": 1.0},
         {"repetition_penalty": 1.8, "penalty_range": 4},
         {"dry_multiplier": 3.0, "dry_sequence_breakers": ()},
