@@ -29,10 +29,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     gpu_layers: int = -1  # layers on the GPU; -1: all
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
-    threads: AtLeastOne | None = (
-        None  # for single tokens; None: chosen from the machine and the model
-    )
-    threads_batch: AtLeastOne | None = None  # for prompts; None: as threads
+    threads: AtLeastOne | None = None  # for single tokens; None: all processors
+    threads_batch: AtLeastOne | None = None  # for more at once; None: as threads
     batch_size: AtLeastOne = 2048  # tokens in one llama_decode
     micro_batch_size: AtLeastOne = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"

@@ -3,7 +3,6 @@ continuous batching.
 
     files.py      is this a GGUF file, and what does its header say? (no engine needed)
     library.py    the C functions the loop calls, with and without releasing the GIL
-    threads.py    how many compute a batch
     loading.py    options -> model and context; progress, cancellation, errors in words
     vocabulary.py tokens and texts
     sampling.py   a job's wishes -> a sampler chain; logprobs

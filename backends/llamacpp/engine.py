@@ -62,8 +62,6 @@ class LlamaCppEngine:
         self._batch = Batch(loaded.batch_size)
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
-        self._threads = 0  # as last told to llama.cpp
-        self._set_threads = keeping_gil(api.llama_set_n_threads)
         self._draw = drawing(loaded.vocabulary)
         self._logits = keeping_gil(api.llama_get_logits_ith)
         self.info: ModelInfo = loaded.info
@@ -123,7 +121,6 @@ class LlamaCppEngine:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
         while True:
             work = self._compose()
-            self._use_threads(self._loaded.threads.for_rows(self._batch.rows))
             started = time.perf_counter()
             result = api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
@@ -134,11 +131,6 @@ class LlamaCppEngine:
             if result != NO_ROOM:
                 raise GenerationFailed(f"llama_decode failed with code {result}")
             self._make_room()
-
-    def _use_threads(self, count: int) -> None:
-        if count != self._threads:
-            self._threads = count
-            self._set_threads(self._context, count, count)
 
     def _compose(self) -> list[tuple[Running, int]]:
         """Newest tokens of all answers first, in slot order; then prompts, oldest first."""

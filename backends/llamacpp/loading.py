@@ -15,7 +15,6 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp.files import cache_layout, context_length, estimate
 from backends.llamacpp.sampling import SUPPORTED
-from backends.llamacpp.threads import Threads, threads
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
 from config.engines import LlamaCppOptions
@@ -54,7 +53,6 @@ class Loaded(msgspec.Struct, frozen=True):
     cells: int
     split: bool  # each sequence has its own part of the cache
     batch_size: int
-    threads: Threads
     on_device: bool  # decoding runs on beside the CPU
 
     def free(self) -> None:
@@ -88,7 +86,6 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
         cells=layout.cells,
         split=layout.split,
         batch_size=options.batch_size,
-        threads=threads(files, options),
         on_device=bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0,
     )
 
@@ -138,7 +135,8 @@ def _make_context(
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = params.n_threads_batch = threads(files, options).many
+    params.n_threads = options.threads or _processors()
+    params.n_threads_batch = options.threads_batch or params.n_threads
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -148,6 +146,12 @@ def _make_context(
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {_last_words()}")
     return context  # type: ignore[no-any-return]
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _last_words() -> str:
