@@ -1,14 +1,14 @@
 """How to talk with one loaded model: its chat template, its output format, and why that one.
 
-Made once per loaded container, because finding it out renders the template several times.
+Made once per template, because finding it out renders the template several times.
 """
 
-from weakref import WeakKeyDictionary
+from typing import TypeAlias
 
 import msgspec
 from anyio import to_thread
 
-from backends.protocol import ModelContainer, ModelInfo, ThinkingBudget
+from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
@@ -63,23 +63,24 @@ DESCRIBED_TOOLS = "hermes_json"
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
+Key: TypeAlias = tuple[str | None, SpecialTokens, str | None, str, str | None]
+
+
 class Interpreters:
-    """One per container, kept as long as the container is and its template stays the same."""
+    """One for each template and tokenizer, kept for good: a model that comes back is known."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known: WeakKeyDictionary[ModelContainer, tuple[str | None, Interpreter]] = (
-            WeakKeyDictionary()
-        )
+        self._known: dict[Key, Interpreter] = {}
 
     async def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
         """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
-        source = self._templates.source(entry)
-        known = self._known.get(container)
-        if known is None or known[0] != source:
-            made = await to_thread.run_sync(interpret, container.info, entry, source)
-            known = self._known[container] = (source, made)
-        return known[1]
+        info, source = container.info, self._templates.source(entry)
+        template = source or info.chat_template
+        key = (template, info.special, info.response_template, info.architecture, entry.format)
+        if key not in self._known:
+            self._known[key] = await to_thread.run_sync(interpret, info, entry, source)
+        return self._known[key]
 
 
 def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpreter:
