@@ -4,8 +4,7 @@ ctypes releases the GIL around every call. For calls of a microsecond that is a 
 loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
 times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
 `llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
-On a quiet machine
-the difference is within the noise (benchmarks/README.md); on a busy one waits are longer.
+With the bundled model the difference is within the noise (benchmarks/README.md).
 """
 
 import ctypes
