@@ -22,7 +22,13 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from backends.errors import BackendError, GenerationFailed, InvalidJob, PromptTooLong
+from backends.errors import (
+    BackendError,
+    GenerationFailed,
+    InvalidJob,
+    OutOfMemory,
+    PromptTooLong,
+)
 from backends.protocol import Ended, Generation, ModelInfo, Output, Piece, TokenLogprob
 from backends.transcript import Transcript, Written
 
@@ -62,8 +68,12 @@ class Engine(Protocol):
         """Whether the token ends a generation."""
         ...
 
-    def admit(self, key: int, job: Generation) -> None:
-        """Take a job; never more than `info.max_concurrent` at once. Raises InvalidJob."""
+    def admit(self, key: int, job: Generation) -> int:
+        """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its
+        prompt, pictures included.
+
+        Raises InvalidJob, and PromptTooLong where pictures make it too long.
+        """
         ...
 
     def step(self) -> Sequence[Token]:
@@ -151,7 +161,7 @@ class Running:
         self.key = key
         self.job = job
         self.mailbox = mailbox
-        self.transcript = Transcript(job, info.context_length)
+        self.transcript = Transcript(job, info.context_length - len(job.prompt))
         self.over = False
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
@@ -199,6 +209,7 @@ class Driver:
         self._waiting: deque[Running] = deque()
         self._active: dict[int, Running] = {}
         self._failures = 0  # failed steps since the last job that ended well
+        self.failure: str | None = None  # why the engine is of no use any more
         self._open = True
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
@@ -255,11 +266,15 @@ class Driver:
     def _admit_waiting(self) -> None:
         while self._waiting and len(self._active) < self._engine.info.max_concurrent:
             running = self._waiting.popleft()
-            try:
-                self._engine.admit(running.key, running.job)
-            except BackendError as error:
-                self._fail([running], error)
+            if self.failure is not None:
+                self._fail([running], GenerationFailed(self.failure))
                 continue
+            try:
+                count = self._engine.admit(running.key, running.job)
+            except Exception as error:  # noqa: BLE001 - as in a step
+                self._fail([running], _translated(error))
+                continue
+            running.transcript = Transcript(running.job, self._engine.info.context_length - count)
             running.admitted = time.perf_counter()
             self._active[running.key] = running
 
@@ -304,22 +319,19 @@ class Driver:
         return running.ended(written, self._engine.release(running.key))
 
     def _step_failed(self, error: Exception) -> None:
-        """Only the requests of this step fail. The engine is rebuilt once; a second failure is
-        final.
+        """Only the requests of this step fail, and the engine is rebuilt once; a second failure is
+        final. Where memory ran out the engine is sound: the next requests may be smaller.
         """
-        self._failures += 1
-        reason = error if isinstance(error, BackendError) else GenerationFailed(_reason(error))
+        reason = _translated(error)
         failed, self._active = list(self._active.values()), {}
-        if self._failures > 1:
-            failed += self._waiting
-            self._waiting.clear()
         self._fail(failed, reason)
+        self._failures += not isinstance(reason, OutOfMemory)
+        if self._failures > 1:
+            self.failure = str(reason)
         try:
             self._engine.recover()
         except Exception as hopeless:  # noqa: BLE001 - as above
-            self._failures += 1
-            self._fail(list(self._waiting), GenerationFailed(_reason(hopeless)))
-            self._waiting.clear()
+            self.failure = str(_translated(hopeless))
 
     def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
         for running in jobs:
@@ -333,8 +345,10 @@ def _deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
         mailbox.put(output)
 
 
-def _reason(error: Exception) -> str:
-    return f"the engine failed: {type(error).__name__}: {error}"
+def _translated(error: Exception) -> BackendError:
+    if isinstance(error, BackendError):
+        return error
+    return GenerationFailed(f"the engine failed: {type(error).__name__}: {error}")
 
 
 class DrivenContainer:
@@ -349,6 +363,10 @@ class DrivenContainer:
     @property
     def info(self) -> ModelInfo:
         return self._engine.info
+
+    @property
+    def failure(self) -> str | None:
+        return self._driver.failure
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         return self._engine.tokenize(text, special=special)

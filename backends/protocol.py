@@ -100,7 +100,7 @@ class Image(msgspec.Struct, frozen=True):
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `prompt` is the tokenized prompt; where the model sees, image k stands at its k-th
-    placeholder.
+    placeholder: `ModelInfo.image_marker`, or what the chat template writes.
     """
 
     prompt: tuple[int, ...]
@@ -191,6 +191,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     special: SpecialTokens = SpecialTokens()
     adds_bos: bool = False  # the tokenizer puts bos in front of every text
     modalities: tuple[Modality, ...] = ("text",)
+    image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
     generation_defaults: Sampling | None = None  # the model's own generation_config.json
 
@@ -200,6 +201,13 @@ class ModelContainer(Protocol):
 
     @property
     def info(self) -> ModelInfo: ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can't generate any more; None while it can. To be looked at when a generation has
+        failed.
+        """
+        ...
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: control-token texts become their tokens. Adds no bos of its own."""

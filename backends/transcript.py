@@ -109,8 +109,8 @@ class Transcript:
     engine.
     """
 
-    def __init__(self, job: Generation, context_length: int) -> None:
-        room = context_length - len(job.prompt)
+    def __init__(self, job: Generation, room: int) -> None:
+        """`room`: tokens that fit behind the prompt."""
         self._limit = min(job.max_tokens or room, room)
         self._at_limit: Cause = (
             "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"

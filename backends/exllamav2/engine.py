@@ -37,7 +37,7 @@ class ExLlamaV2Engine:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> None:
+    def admit(self, key: int, job: Generation) -> int:
         try:
             running = self._prepared(key, job)
             self._begin(running)
@@ -45,7 +45,7 @@ class ExLlamaV2Engine:
             failure = while_generating(error)
         else:
             self._running[key] = running
-            return
+            return len(running.prompt)
         raise failure
 
     def _prepared(self, key: int, job: Generation) -> Running:

@@ -72,9 +72,10 @@ class LlamaCppEngine:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> None:
+    def admit(self, key: int, job: Generation) -> int:
         chain = Chain(job, self._vocabulary, self.info.context_length)
         self._running[key] = Running(key, job, chain)
+        return len(job.prompt)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         running = self._running[key]

@@ -26,6 +26,10 @@ def seen(images: Sequence[Image]) -> str:
     return ", ".join(f"{one.width}x{one.height} #{one.rgb[:3].hex()}" for one in images)
 
 
+def _prompt_tokens(job: Generation) -> int:
+    return len(job.prompt) + IMAGE_TOKENS * len(job.images)
+
+
 class Speaker:
     """One job: what is left to say."""
 
@@ -73,10 +77,11 @@ class ScriptedEngine:
     def ends(self, token: int) -> bool:
         return token == END
 
-    def admit(self, key: int, job: Generation) -> None:
+    def admit(self, key: int, job: Generation) -> int:
         prompt = self.detokenize(job.prompt)
         line = next((line for line in self._lines if line.when in prompt), SILENCE)
         self._speakers[key] = Speaker(job, line)
+        return _prompt_tokens(job)
 
     def step(self) -> Sequence[Token]:
         if self._pause:
@@ -94,9 +99,7 @@ class ScriptedEngine:
         self._speakers[key].rest[:0] = tokens
 
     def release(self, key: int) -> Accounting:
-        speaker = self._speakers.pop(key)
-        pictured = IMAGE_TOKENS * len(speaker.job.images)
-        return Accounting(len(speaker.job.prompt) + pictured, cached_tokens=0)
+        return Accounting(_prompt_tokens(self._speakers.pop(key).job), cached_tokens=0)
 
     def recover(self) -> None:
         self._speakers.clear()

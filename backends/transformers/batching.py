@@ -72,8 +72,9 @@ class Batching:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> None:
+    def admit(self, key: int, job: Generation) -> int:
         self._jobs[key] = Running(key, job, self._desk)
+        return len(job.prompt)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         running = self._jobs[key]

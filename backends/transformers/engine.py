@@ -38,10 +38,9 @@ class TransformersEngine:
         self.piece = loaded.vocabulary.piece
         self.ends = loaded.vocabulary.ends.__contains__
 
-    def admit(self, key: int, job: Generation) -> None:
+    def admit(self, key: int, job: Generation) -> int:
         if self._batching is not None and not job.images:
-            self._batching.admit(key, job)
-            return
+            return self._batching.admit(key, job)
         if job.images:
             assert (
                 self._pictures is not None
@@ -50,8 +49,9 @@ class TransformersEngine:
         else:
             ids = torch.tensor([job.prompt], device=self._device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        self._solo.admit(key, job, inputs)
+        count = self._solo.admit(key, job, inputs)
         self._alone.add(key)
+        return count
 
     def step(self) -> Sequence[Token]:
         try:

@@ -119,14 +119,15 @@ class Solo:
         self._length = length
         self._jobs: dict[int, Running] = {}
 
-    def admit(self, key: int, job: Generation, inputs: Inputs) -> None:
-        """`inputs` is the prompt as the model's forward wants it. Raises PromptTooLong once
-        pictures are counted.
+    def admit(self, key: int, job: Generation, inputs: Inputs) -> int:
+        """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
+        counted. Raises PromptTooLong.
         """
-        count = inputs["input_ids"].shape[1]
+        count: int = inputs["input_ids"].shape[1]
         if count >= self._length:
             raise PromptTooLong(count, self._length)
         self._jobs[key] = Running(key, job, inputs, self._desk)
+        return count
 
     def step(self) -> list[Token]:
         for running in self._jobs.values():

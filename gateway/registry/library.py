@@ -47,6 +47,14 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0  # Unix time of the files
 
 
+def check_files(entry: ModelEntry) -> None:
+    """Raises ModelUnavailable for a model whose files are gone."""
+    for part in entry.files.parts:
+        if not part.exists():
+            text = f"{entry.name} can't be loaded: {part} is gone"
+            raise ModelUnavailable(text, param="model")
+
+
 class Unusable(msgspec.Struct, frozen=True, kw_only=True):
     """A model the config names that can't be recognised, and why. It may become usable later."""
 

@@ -32,7 +32,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float | None = None  # replaces the model's ttl from the lease's end on
 
 
-WhyUnload: TypeAlias = Literal["room", "idle", "asked"]
+WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken"]
 WhyRefuse: TypeAlias = Literal["queue_full", "failed", "too_large", "unloaded", "closing"]
 
 

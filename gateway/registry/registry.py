@@ -29,7 +29,7 @@ from gateway.errors import (
 from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import Library, ModelEntry
+from gateway.registry.library import Library, ModelEntry, check_files
 from gateway.registry.line import Place, Places, Waiting
 from gateway.registry.loader import CatalogLoader, Loader
 from gateway.registry.manifest import Manifest
@@ -273,7 +273,8 @@ class Registry:
         self, entry: ModelEntry, *, holds: bool = True, keep_alive: float | None = None
     ) -> Iterator[Place]:
         """A place in line that is given up, or the lease it became given back, without an await."""
-        self._check_files(entry)
+        if self._scheduler.phase(entry.name) == "absent":
+            check_files(entry)
         model, scheduler = self._manifest.model(entry), self._scheduler
         place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
         self._do(scheduler.requested(self._now, place.ticket, model), entry.name)
@@ -284,16 +285,15 @@ class Registry:
             if not place.answered:
                 self._do(scheduler.cancelled(self._now, place.ticket.number), entry.name)
             elif place.is_lease:
+                self._look_after(entry.name)
                 self._do(scheduler.released(self._now, place.ticket.number), entry.name)
             self._moved.set()
 
-    def _check_files(self, entry: ModelEntry) -> None:
-        """What can't be loaded is refused before anything goes for it."""
-        if self._scheduler.phase(entry.name) == "absent":
-            for part in entry.files.parts:
-                if not part.exists():
-                    text = f"{entry.name} can't be loaded: {part} is gone"
-                    raise ModelUnavailable(text, param="model")
+    def _look_after(self, name: str) -> None:
+        """A lease ends: whoever had it may have found the model broken."""
+        if (reason := self._moves.residents[name].container.failure) is not None:
+            log.warning("the model broke", model=name, reason=reason)
+            self._do(self._scheduler.broke(self._now, name, reason), name)
 
     def _granted(self, place: Place) -> Lease:
         resident = self._moves.residents[place.model]

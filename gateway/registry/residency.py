@@ -20,7 +20,9 @@ BACKOFF_LIMIT = 300.0  # seconds; a broken model is tried again at least so ofte
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the last load failed, how many did in a row, and from when on it may be tried again."""
+    """Why the last load failed, or what it loaded; how many did in a row, and from when on it may
+    be tried again.
+    """
 
     reason: str
     count: int
@@ -89,7 +91,9 @@ class Residency(msgspec.Struct, kw_only=True):
         self.phase, self.held, self.evicted = "absent", {}, ()
 
     def fail(self, now: float, reason: str, backoff: float) -> Failure:
-        """The load failed for good: `backoff` seconds of rest, doubled with each in a row."""
+        """The load failed for good, or the model broke: `backoff` seconds of rest, doubled with
+        each in a row.
+        """
         count = self.failure.count + 1 if self.failure else 1
         rest = min(backoff * 2 ** min(count - 1, 32), max(backoff, BACKOFF_LIMIT))
         self.failure = Failure(reason=reason, count=count, retry_at=now + rest)

@@ -116,6 +116,20 @@ class Scheduler:
         resident.leave()
         return list(self._settle(now))
 
+    def broke(self, now: float, name: str, reason: str) -> list[Order]:
+        """`name` is in memory and of no use any more: it leaves as its last lease ends.
+
+        Told before that lease is released, so that nobody gets another one.
+        """
+        resident = self._residents[name]
+        assert resident.phase in ("loaded", "draining"), f"{name} broke while {resident.phase}"
+        if resident.phase == "draining" and resident.leaving != "room":
+            return []  # it goes anyway, or another lease told it already
+        resident.phase, resident.leaving = "draining", "broken"
+        failure = resident.fail(now, reason, self._rules.backoff)
+        refusals = self._refuse_line(resident, "failed", reason, failure.retry_at - now)
+        return [*refusals, *self._settle(now)]
+
     def unload_asked(self, now: float, name: str, *, again: bool = False) -> list[Order]:
         """An administrator wants it gone: running answers end, those in line are refused.
 
@@ -175,9 +189,10 @@ class Scheduler:
     def _refusal(self, now: float, ticket: Ticket, resident: Residency) -> Refuse | None:
         """Why this ticket can't even stand in line."""
         number, absent = ticket.number, resident.phase == "absent"
+        useless = resident.phase not in ("loading", "loaded")
         if self._closing:
             return Refuse(number, "closing", "the server is stopping")
-        if absent and ticket.holds and resident.failure and now < resident.failure.retry_at:
+        if useless and ticket.holds and resident.failure and now < resident.failure.retry_at:
             rest = resident.failure.retry_at - now
             return Refuse(number, "failed", resident.failure.reason, rest)
         if (

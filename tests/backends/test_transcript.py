@@ -96,7 +96,7 @@ def test_a_token_waits_for_its_text() -> None:
 def test_limits_and_what_they_are_called() -> None:
     pieces = [b"a"] * 20
     assert transcribe(pieces, max_tokens=3)[1:] == (Written(Piece("a", (2,)), "max_tokens"), 3)
-    context_full = Transcript(Generation(prompt=(1,) * 8), 10)
+    context_full = Transcript(Generation(prompt=(1,) * 8), 2)
     context_full.add(0, b"a", None, ends=False)
     assert context_full.add(1, b"a", None, ends=False).cause == "context_full"
 

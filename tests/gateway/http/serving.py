@@ -86,9 +86,11 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
         tasks.start_soon(server.serve)
         with anyio.fail_after(30):
             await listening.wait()
-        async with httpx.AsyncClient(base_url=addresses[0], timeout=30) as client:
-            yield Running(addresses[0], registry, client, server)
-        server.should_exit = True
+        try:
+            async with httpx.AsyncClient(base_url=addresses[0], timeout=30) as client:
+                yield Running(addresses[0], registry, client, server)
+        finally:  # a test that fails must not wait for a server that runs on
+            server.should_exit = True
 
 
 async def state(running: Running, name: str, wanted: str) -> None:

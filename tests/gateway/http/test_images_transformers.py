@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from config.settings import Config, ModelConfig, ServerConfig
-from tests.backends.transformers import seeing
+from tests.backends import seeing
 from tests.gateway.http.serving import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # it teaches the model first

@@ -12,7 +12,7 @@ from anyio.abc import SocketStream
 
 from config.settings import ServerConfig
 from gateway.registry import Registry
-from tests.gateway.http.serving import config, send_chat, serving
+from tests.gateway.http.serving import config, send_chat, serving, state
 
 pytestmark = pytest.mark.anyio
 LONG = {"model": "scripted", "messages": [{"role": "user", "content": "long"}]}
@@ -107,3 +107,19 @@ async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
         assert msgspec.json.decode(last.removeprefix("data: "))["error"]["code"] == "internal_error"
         whole = await running.client.post("/v1/chat/completions", json={**body, "stream": False})
         assert whole.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+
+
+async def test_a_model_that_breaks_twice_in_a_row_is_given_up_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        body = {"model": "scripted", "prompt": "break"}
+        for _ in range(2):
+            await running.client.post("/v1/completions", json=body)
+        await state(running, "scripted", "failed")
+        refused = await running.client.post("/v1/completions", json={**body, "prompt": "hello"})
+        assert refused.status_code == httpx.codes.SERVICE_UNAVAILABLE
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "the script says to fail" in refused.json()["error"]["message"]
+        other = {"model": "roundhouse-tiny", "prompt": "hello", "max_tokens": 1}
+        assert (await running.client.post("/v1/completions", json=other)).is_success

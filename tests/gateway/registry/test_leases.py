@@ -367,3 +367,26 @@ async def test_an_unload_that_fails_is_survived() -> None:
         await visit(registry, "a60")
         await visit(registry, "b60")
         assert engine.present == {"b60": 60}
+
+
+async def test_a_model_found_broken_leaves_with_its_last_lease_and_says_why() -> None:
+    engine, clock = FakeEngine(), HandClock()
+    swap = SwapConfig(backoff=5.0)
+    async with (
+        yard("a40", engine=engine, clock=clock, swap=swap) as registry,
+        Client.group() as clients,
+    ):
+        first, second = await clients.lease(registry, "a40"), await clients.lease(registry, "a40")
+        engine.broken["a40"] = "the engine failed twice"
+        await first.leave()
+        assert registry.status("a40").state == "draining"
+        await second.leave()
+        status = registry.status("a40")
+        assert (status.state, status.why_failed) == ("failed", "the engine failed twice")
+        refused = await clients.lease(registry, "a40")
+        assert isinstance(refused.error, ModelUnavailable)
+        assert "the engine failed twice" in refused.error.message
+        await clock.advance(5.0)
+        again = await clients.lease(registry, "a40")
+        assert again.lease is not None
+    assert engine.history.count("loaded a40") == 2

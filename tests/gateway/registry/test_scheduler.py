@@ -245,6 +245,21 @@ def test_the_refused_learn_when_to_come_again() -> None:
     assert (order.why, order.retry_after) == ("queue_full", 1.0)
 
 
+def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> None:
+    place = world(named("a", slots=1), rules=SwapConfig(backoff=5.0))
+    resident(place, "a")
+    place.request("a")
+    waiting = max(place.using) + 1
+    assert place.request("a") == []
+    assert place.break_down("a") == [Refuse(waiting, "failed", "it broke", 5.0)]
+    assert place.request("a") == [Refuse(waiting + 1, "failed", "it broke", 5.0)]
+    assert place.release(max(place.using)) == [Unload("a", "broken")]
+    assert place.finish_unload("a") == []
+    assert place.request("a") == [Refuse(waiting + 2, "failed", "it broke", 5.0)]
+    place.advance(5.0)
+    assert place.request("a") == [Load("a", {"cpu": 100})]
+
+
 def test_a_thrash_of_two_hundred_is_one_swap() -> None:
     place = world(named("a", load=5.0), named("b", load=5.0))
     for _ in range(100):

@@ -81,6 +81,13 @@ class Histories(RuleBasedStateMachine):
     def an_answer_ends(self, data: st.DataObject) -> None:
         self.world.release(data.draw(st.sampled_from(sorted(self.world.using))))
 
+    @precondition(lambda self: self.world.using)
+    @rule(data=st.data())
+    def an_answer_finds_its_model_broken(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.world.using)))
+        self.world.break_down(self.world.using[number][1])
+        self.world.release(number)
+
     @precondition(lambda self: self.world.loading)
     @rule(data=st.data(), percent=st.sampled_from([80, 100, 100, 100, 120]))
     def a_load_ends_well(self, data: st.DataObject, percent: int) -> None:

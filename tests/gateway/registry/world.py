@@ -77,6 +77,12 @@ class World:
     def ask_unload(self, name: str, *, again: bool = False) -> list[Order]:
         return self.carry_out(self.scheduler.unload_asked(self.now, name, again=again))
 
+    def break_down(self, name: str) -> list[Order]:
+        """Someone who uses it finds it broken."""
+        orders = self.carry_out(self.scheduler.broke(self.now, name, "it broke"))
+        assert self.scheduler.phase(name) in ("draining", "leaving"), f"{name} is broken, but stays"
+        return orders
+
     def close(self) -> list[Order]:
         return self.carry_out(self.scheduler.closing(self.now))
 
@@ -130,7 +136,7 @@ class World:
         assert name in self.present, f"{name} is unloaded but not there"
         assert not self.users(name), f"{name} is unloaded while it is used"
         pinned = self.models[name].pinned
-        assert why == "asked" or not pinned, f"{name} is pinned, but unloaded: {why}"
+        assert why in ("asked", "broken") or not pinned, f"{name} is pinned, but unloaded: {why}"
         self.leaving[name] = self.present.pop(name)
 
     def _grant(self, number: int) -> None:

@@ -86,6 +86,10 @@ class FakeContainer:
     def detokenize(self, tokens: Sequence[int]) -> str:
         raise NotImplementedError
 
+    @property
+    def failure(self) -> str | None:
+        return self._engine.broken.get(self.name)
+
     def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
         raise NotImplementedError
 
@@ -98,7 +102,8 @@ class FakeEngine:
 
     `gates`: models that load only when their gate is opened. `stubborn`: those that end their load
     well though they are cancelled. `broken_closes`: those that raise when they are closed.
-    `failures`: what a model's next loads raise. `real`: what it really takes, where that differs.
+    `failures`: what a model's next loads raise. `broken`: why a model in memory is of no use any
+    more; a new load mends it. `real`: what it really takes, where that differs.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class FakeEngine:
         self.gates = {name: anyio.Event() for name in gates}
         self.closing_gates: dict[str, anyio.Event] = {}
         self.failures: dict[str, list[Exception]] = {}
+        self.broken: dict[str, str] = {}
         self.leased: dict[str, int] = {}
         self.last_report = Progress("weights", 0, 0)
         self._stubborn = set(stubborn)
@@ -181,6 +187,7 @@ class FakeEngine:
             raise self.failures[name].pop(0)
         self.history.append(f"loaded {name}")
         self.options[name] = options
+        self.broken.pop(name, None)
         return FakeContainer(self, name)
 
     async def open(self, name: str) -> None:
