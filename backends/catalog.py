@@ -37,6 +37,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     chat_template: str | None = None
     parts: tuple[Path, ...] = ()  # every file that belongs to it
+    projector: Path | None = None  # a file of its own that makes it see
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,13 @@ class FilesModule(Protocol):
     def recognise(self, path: Path) -> ModelFiles | None:
         """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers
         only.
+        """
+        ...
+
+    def fitted(self, files: ModelFiles, options: EngineOptions) -> ModelFiles:
+        """The model as `options` make it: what it can do with them, and the files they name.
+
+        Raises LoadFailed for files that can't be used.
         """
         ...
 

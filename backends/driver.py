@@ -70,9 +70,9 @@ class Engine(Protocol):
 
     def admit(self, key: int, job: Generation) -> int:
         """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its
-        prompt, pictures included.
+        prompt, pictures included; if they are too many the job is released at once.
 
-        Raises InvalidJob, and PromptTooLong where pictures make it too long.
+        Raises InvalidJob.
         """
         ...
 
@@ -270,13 +270,19 @@ class Driver:
                 self._fail([running], GenerationFailed(self.failure))
                 continue
             try:
-                count = self._engine.admit(running.key, running.job)
+                self._admit(running)
             except Exception as error:  # noqa: BLE001 - as in a step
                 self._fail([running], _translated(error))
-                continue
-            running.transcript = Transcript(running.job, self._engine.info.context_length - count)
-            running.admitted = time.perf_counter()
-            self._active[running.key] = running
+
+    def _admit(self, running: Running) -> None:
+        length = self._engine.info.context_length
+        count = self._engine.admit(running.key, running.job)
+        if count >= length:
+            self._engine.release(running.key)
+            raise PromptTooLong(count, length)
+        running.transcript = Transcript(running.job, length - count)
+        running.admitted = time.perf_counter()
+        self._active[running.key] = running
 
     def _step(self) -> None:
         try:
@@ -396,10 +402,13 @@ class DrivenContainer:
 
 
 def check(job: Generation, info: ModelInfo) -> None:
-    """Refuse what can be seen to be wrong beforehand. Raises InvalidJob, PromptTooLong."""
+    """Refuse what can be seen to be wrong beforehand. Raises InvalidJob, PromptTooLong.
+
+    How long a prompt with pictures is the engine alone knows.
+    """
     if not job.prompt:
         raise InvalidJob("the prompt is empty", "prompt")
-    if len(job.prompt) >= info.context_length:
+    if not job.images and len(job.prompt) >= info.context_length:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model can't see images", "messages")

@@ -40,7 +40,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     mlock: bool = False
     rope_freq_base: float | None = None
     rope_freq_scale: float | None = None
-    mmproj: PathText | None = None  # multimodal projector; refused until it can be used
+    vision: bool = True  # load the multimodal projector, where there is one
+    mmproj: PathText | None = None  # the projector's file; None: the one beside the model
 
 
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -91,8 +91,7 @@ class Capabilities:
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     info, text = status.info, source or DEFAULT_TEMPLATE
-    modalities = info.modalities if info else entry.files.modalities
-    vision = ("vision",) if "image" in modalities else ()
+    vision = ("vision",) if "image" in status.modalities else ()
     try:
         traits = ChatTemplate(text, info.special if info else SpecialTokens()).traits
     except InvalidTemplate as error:

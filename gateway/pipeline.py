@@ -62,7 +62,9 @@ class Pipeline:
         async with AsyncExitStack() as held:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
-            rendered = interpreter.template.render(request)
+            rendered = interpreter.template.render(
+                request, image_marker=lease.container.info.image_marker
+            )
             shown = tuple(images[picture.url] for picture in rendered.pictures)
             with translated():
                 tokens = await tokenize(lease.container, rendered.text)
@@ -103,11 +105,11 @@ class Pipeline:
         placed = pictures_in(request.messages)
         if not placed:
             return {}
-        entry = self._registry.resolve(request.model)
-        access.require_model(entry.name)
-        if "image" not in entry.files.modalities:
+        status = self._registry.status(request.model)
+        access.require_model(status.id)
+        if "image" not in status.modalities:
             raise InvalidRequest(
-                f"The model '{entry.name}' can't see images.", param=placed[0].param
+                f"The model '{status.id}' can't see images.", param=placed[0].param
             )
         return await self._pictures.of(placed)
 

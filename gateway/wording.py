@@ -48,7 +48,8 @@ class Wording:
         """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
             interpreter = await self._interpreters.of(lease.container, lease.entry)
-            text = interpreter.template.render(request).text
+            marker = lease.container.info.image_marker
+            text = interpreter.template.render(request, image_marker=marker).text
             return await _tokens(lease.container, text, special=True)
 
     async def decode(

@@ -118,6 +118,14 @@ def draft(options: ExLlamaV2Options) -> ModelFiles | None:
     return files
 
 
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """exllamav2 can't guess ahead where pictures are."""
+    assert isinstance(options, ExLlamaV2Options)
+    if options.draft_model or options.ngram_speculation:
+        return msgspec.structs.replace(files, modalities=("text",))
+    return files
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Weights as they lie on disk, the whole cache, a guess for the rest; the draft model's too."""
     assert isinstance(options, ExLlamaV2Options)

@@ -2,10 +2,13 @@
 continuous batching.
 
     files.py      is this a GGUF file, and what does its header say? (no engine needed)
+    projectors.py which projector belongs to it, so that it sees (no engine needed)
     library.py    the C functions the loop calls, with and without releasing the GIL
     loading.py    options -> model and context; progress, cancellation, errors in words
     vocabulary.py tokens and texts
     sampling.py   a job's wishes -> a sampler chain; logprobs
+    pictures.py   a prompt with pictures -> cells; computing them (imports mtmd)
+    running.py    one job's sequence
     batch.py      the arrays llama_decode reads
     engine.py     the loop's body: one `llama_decode` for all sequences
     container.py  the door: `load`

@@ -4,13 +4,16 @@ between.
 Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
 running answer its newest token and spends what is left of its time on the oldest unfinished
 prompts. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens
-and a recomputed answer are all one thing.
+and a recomputed answer are all one thing. Where a prompt has come to a picture, a step computes
+that picture first; the vision tower takes its time, and the others' tokens wait for it.
 """
 
 import ctypes
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from llama_cpp import llama_cpp as api
 
@@ -20,8 +23,12 @@ from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
+from backends.llamacpp.running import Running
 from backends.llamacpp.sampling import Chain, drawing, logprob
 from backends.protocol import Generation, ModelInfo
+
+if TYPE_CHECKING:
+    from backends.llamacpp.pictures import Picture, Pictures
 
 # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
 STEP_SECONDS = 0.05
@@ -31,23 +38,6 @@ GROWTH = 64  # cells kept free for each answer in a shared pool before another o
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
-class Running:
-    """One job's sequence."""
-
-    def __init__(self, key: int, job: Generation, chain: Chain) -> None:
-        self.key = key
-        self.job = job
-        self.chain = chain
-        self.tokens = list(job.prompt)
-        self.fed = 0
-        self.cached = 0
-        self.slot: Slot | None = None  # None: not started, or its cells were taken away
-
-    @property
-    def left(self) -> int:
-        return len(self.tokens) - self.fed
-
-
 class LlamaCppEngine:
     """See `backends.driver.Engine`. Owns the model and the context it was given."""
 
@@ -55,6 +45,7 @@ class LlamaCppEngine:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
+        self._pictures = loaded.pictures
         self._memory = api.llama_get_memory(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, Running] = {}
@@ -73,9 +64,20 @@ class LlamaCppEngine:
     # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation) -> int:
+        running = self._seeing(key, job) if job.images else self._reading(key, job)
+        self._running[key] = running
+        return running.prompt_tokens
+
+    def _reading(self, key: int, job: Generation) -> Running:
         chain = Chain(job, self._vocabulary, self.info.context_length)
-        self._running[key] = Running(key, job, chain)
-        return len(job.prompt)
+        return Running(key, job, chain, list(job.prompt))
+
+    def _seeing(self, key: int, job: Generation) -> Running:
+        assert self._pictures is not None  # else the driver refuses pictures
+        seen = self._pictures.see(job)
+        text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
+        chain = Chain(text, self._vocabulary, self.info.context_length)
+        return Running(key, job, chain, seen.cells, seen.pictures)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         running = self._running[key]
@@ -87,10 +89,10 @@ class LlamaCppEngine:
 
     def release(self, key: int) -> Accounting:
         running = self._running.pop(key)
-        running.chain.free()
+        running.free()
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
-        return Accounting(len(running.job.prompt), running.cached)
+        return Accounting(running.prompt_tokens, running.cached)
 
     def _leave(self, running: Running) -> None:
         """The slot is idle again; its cells stay until room is needed."""
@@ -101,7 +103,7 @@ class LlamaCppEngine:
 
     def recover(self) -> None:
         for running in self._running.values():
-            running.chain.free()
+            running.free()
         self._running.clear()
         self._forced.clear()
         api.llama_memory_clear(self._memory, True)
@@ -115,13 +117,40 @@ class LlamaCppEngine:
 
     def step(self) -> Sequence[Token]:
         forced, self._forced = self._forced, []
+        if self._pictures is not None:
+            self._see_one(self._pictures)
         work = self._decode()
         return [*forced, *self._draw_all(work)]
+
+    def _see_one(self, pictures: "Pictures") -> None:
+        """Compute a picture that the oldest prompt has come to."""
+        for running in self._running.values():
+            picture = running.picture()
+            if running.slot is not None and picture is not None and picture.start == running.fed:
+                pictures.encode(picture)
+                self._place(pictures, picture, running)
+                return
+
+    def _place(self, pictures: "Pictures", picture: "Picture", running: Running) -> None:
+        """Put the picture into the KV cache, unless its own job has to make room."""
+        while running.slot is not None:
+            place = running.position, running.slot.index
+            code = pictures.decode(self._context, picture, *place)
+            if code == 0:
+                running.feed(picture.end - picture.start)
+                running.lag += picture.saved
+                return
+            api.llama_memory_seq_rm(self._memory, running.slot.index, running.position, -1)
+            if code != NO_ROOM:
+                raise GenerationFailed(f"an image could not be decoded (code {code})")
+            self._make_room()
 
     def _decode(self) -> list[tuple[Running, int]]:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
         while True:
             work = self._compose()
+            if not work:
+                return work
             started = time.perf_counter()
             result = api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
@@ -141,7 +170,7 @@ class LlamaCppEngine:
         answering.sort(key=lambda running: running.slot.index)  # type: ignore[union-attr]
         self._batch.singles(
             [running.tokens[-1] for running in answering],
-            [running.fed for running in answering],
+            [running.position for running in answering],
             [running.slot.index for running in answering],  # type: ignore[union-attr]
         )
         work = [(running, 1) for running in answering]
@@ -163,19 +192,21 @@ class LlamaCppEngine:
             if running.slot is None and not self._start(running):
                 continue
             assert running.slot is not None
-            count = min(room, running.left)
+            picture = running.picture()
+            until = running.left if picture is None else picture.start - running.fed
+            if not until:
+                continue  # the next step computes the picture
+            count = min(room, until)
             chunk = running.tokens[running.fed : running.fed + count]
             last = count == running.left
-            self._batch.chunk(chunk, running.fed, running.slot.index, last=last)
+            self._batch.chunk(chunk, running.position, running.slot.index, last=last)
             work.append((running, count))
             room -= count
         return work
 
     def _fed(self, work: Sequence[tuple[Running, int]], seconds: float) -> None:
         for running, count in work:
-            assert running.slot is not None
-            running.slot.tokens += running.tokens[running.fed : running.fed + count]
-            running.fed += count
+            running.feed(count)
         if self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
@@ -212,11 +243,8 @@ class LlamaCppEngine:
         placement = place(running.tokens, self._slots, compact=self._loaded.split)
         if self._worth_waiting(running, placement.keep):
             return False
-        slot = self._slots[placement.slot]
-        keep = self._take_over(slot, self._slots[placement.source], placement.keep)
-        slot.busy = True
-        running.slot, running.fed = slot, keep
-        running.cached = max(running.cached, min(keep, len(running.job.prompt)))
+        slot, source = self._slots[placement.slot], self._slots[placement.source]
+        running.start(slot, self._take_over(slot, source, running, placement.keep))
         return True
 
     def _fits(self, running: Running) -> bool:
@@ -239,15 +267,18 @@ class LlamaCppEngine:
             for other in self._running.values()
         )
 
-    def _take_over(self, slot: Slot, source: Slot, keep: int) -> int:
-        """Leave exactly `keep` tokens' cells in `slot`; returns what could really be kept."""
-        memory = self._memory
+    def _take_over(self, slot: Slot, source: Slot, running: Running, keep: int) -> int:
+        """Leave exactly the first `keep` cells of `running` in `slot`; returns what could really be
+        kept.
+        """
+        memory, keep = self._memory, running.whole(keep)
+        position = keep - running.lag_at(keep)
         if slot is not source:
             api.llama_memory_seq_rm(memory, slot.index, -1, -1)
             if keep:
                 api.llama_memory_seq_cp(memory, source.index, slot.index, -1, -1)
         # A recurrent model can't forget only its newest tokens: then all is computed again.
-        if not keep or not api.llama_memory_seq_rm(memory, slot.index, keep, -1):
+        if not keep or not api.llama_memory_seq_rm(memory, slot.index, position, -1):
             api.llama_memory_seq_rm(memory, slot.index, -1, -1)
             keep = 0
         slot.tokens = source.tokens[:keep]

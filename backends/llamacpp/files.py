@@ -7,6 +7,7 @@ import msgspec
 
 from backends.catalog import MemoryNeed, ModelFiles
 from backends.errors import LoadFailed
+from backends.llamacpp import projectors
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from config.engines import EngineOptions, LlamaCppOptions
 
@@ -59,9 +60,14 @@ def recognise(path: Path) -> ModelFiles | None:
 
 
 def _only_model(folder: Path) -> ModelFiles | None:
-    models = [file for file in sorted(folder.glob("*.gguf")) if _is_first(file)]
-    models = [file for file in models if "mmproj" not in file.name]
+    models = _models(folder)
     return recognise(models[0]) if len(models) == 1 else None
+
+
+def _models(folder: Path) -> list[Path]:
+    """The first files of the models in the folder, by their names."""
+    files = [file for file in sorted(folder.glob("*.gguf")) if _is_first(file)]
+    return [file for file in files if projectors.MARK not in file.name]
 
 
 def _is_first(path: Path) -> bool:
@@ -86,6 +92,8 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
     files = parts(path)
     if missing := [file.name for file in files if not file.is_file()]:
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
+    others = [model for model in _models(path.parent) if model != path]
+    projector = projectors.beside(path, others)
     return ModelFiles(
         path=path,
         backend="llamacpp",
@@ -95,8 +103,21 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
         context_length=header.number(f"{architecture}.context_length", 2048),
         cache_bytes_per_token=_cache_bytes(architecture, header),
         chat_template=header.text("tokenizer.chat_template") or None,
+        modalities=("text", "image") if projector else ("text",),
         parts=files,
+        projector=projector,
     )
+
+
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """With the projector that the options name, or without any."""
+    assert isinstance(options, LlamaCppOptions)
+    if not options.vision:
+        return msgspec.structs.replace(files, projector=None, modalities=("text",))
+    if options.mmproj is None:
+        return files
+    projector = projectors.named(Path(options.mmproj).expanduser())
+    return msgspec.structs.replace(files, projector=projector, modalities=("text", "image"))
 
 
 def _cache_bytes(architecture: str, header: Header) -> int:
@@ -127,7 +148,9 @@ def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Weights as on disk; cache by its types; graphs and buffers by a rule of thumb."""
     assert isinstance(options, LlamaCppOptions)
+    projector = fitted(files, options).projector
+    weights = files.size_bytes + (projector.stat().st_size if projector else 0)
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     cells = cache_layout(files, options).cells
     cache = int(cells * files.cache_bytes_per_token * bits / 16)
-    return MemoryNeed(weights=files.size_bytes, cache=cache, engine=COMPUTE)
+    return MemoryNeed(weights=weights, cache=cache, engine=COMPUTE)

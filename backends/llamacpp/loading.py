@@ -7,17 +7,23 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles
-from backends.errors import LoadFailed, OutOfMemory
-from backends.llamacpp.files import cache_layout, context_length, estimate
+from backends.errors import BackendMissing, LoadFailed, OutOfMemory
+from backends.llamacpp.files import cache_layout, context_length, estimate, fitted
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
 from config.engines import LlamaCppOptions
+
+if TYPE_CHECKING:
+    from backends.llamacpp.pictures import Pictures
 
 CACHE_TYPES = {
     "f32": 0,
@@ -43,21 +49,21 @@ def _listen(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What the engine works with. `free` gives all of it back."""
+    """What the engine works with. `free` gives all of it back; harmless a second time."""
 
-    model: api.llama_model_p
     context: api.llama_context_p
     vocabulary: Vocabulary
+    pictures: "Pictures | None"  # None: it reads text
     info: ModelInfo
     slots: int
     cells: int
     split: bool  # each sequence has its own part of the cache
     batch_size: int
     on_device: bool  # decoding runs on beside the CPU
+    held: ExitStack  # gives back the newest first
 
     def free(self) -> None:
-        api.llama_free(self.context)
-        api.llama_model_free(self.model)
+        self.held.close()
 
 
 def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]) -> Loaded:
@@ -66,36 +72,39 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
+    files = fitted(files, options)
     _refuse_the_impossible(files, options)
     api.llama_log_set(_listen, None)
     _words.__dict__.pop("heard", None)
-    layout = cache_layout(files, options)
-    model = _load_model(files, options, progress)
-    try:
+    with ExitStack() as undone:
+        model = _load_model(files, options, progress)
+        undone.callback(api.llama_model_free, model)
         vocabulary = Vocabulary(model)
         context = _make_context(model, files, options)
-    except BaseException:
-        api.llama_model_free(model)
-        raise
-    return Loaded(
-        model=model,
-        context=context,
-        vocabulary=vocabulary,
-        info=_info(model, vocabulary, files, options),
-        slots=layout.slots,
-        cells=layout.cells,
-        split=layout.split,
-        batch_size=options.batch_size,
-        on_device=bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0,
-    )
+        undone.callback(api.llama_free, context)
+        pictures = None
+        if files.projector is not None:
+            pictures = _open_projector(files.projector, model, vocabulary, options, progress)
+            undone.callback(pictures.free)
+        layout = cache_layout(files, options)
+        return Loaded(
+            context=context,
+            vocabulary=vocabulary,
+            pictures=pictures,
+            info=_info(model, vocabulary, files, options, pictures),
+            slots=layout.slots,
+            cells=layout.cells,
+            split=layout.split,
+            batch_size=options.batch_size,
+            on_device=_on_device(options),
+            held=undone.pop_all(),
+        )
 
 
 def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
     """What can't go well: a projector, which nothing here feeds with pictures yet; and more memory
     than there is, since the system's out-of-memory killer would end the process.
     """
-    if options.mmproj is not None:
-        raise LoadFailed("projectors (mmproj) can't be used yet: without the option it reads text")
     need, there = estimate(files, options), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need.total > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
@@ -148,6 +157,44 @@ def _make_context(
     return context  # type: ignore[no-any-return]
 
 
+def _open_projector(
+    path: Path,
+    model: api.llama_model_p,
+    vocabulary: Vocabulary,
+    options: LlamaCppOptions,
+    progress: Callable[[float], bool],
+) -> "Pictures":
+    """The vision tower. It takes a second to import and is not in every build."""
+    try:
+        from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
+
+        from backends.llamacpp.pictures import Pictures  # noqa: PLC0415
+    except (ImportError, OSError, RuntimeError) as error:
+        raise BackendMissing(
+            f"this build of llama-cpp-python can't see ({error}); `vision: false` loads it for text"
+        ) from error
+    mtmd.mtmd_helper_log_set(_listen, None)  # sets mtmd's own with it
+    params = mtmd.mtmd_context_params_default()
+    params.use_gpu = _on_device(options)
+    params.print_timings = False
+    params.n_threads = options.threads_batch or options.threads or _processors()
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
+    callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
+    params.progress_callback = callback
+    pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
+    if not pointer:
+        raise LoadFailed(
+            f"the projector {path.name} can't be loaded: {_last_words()}; "
+            "`vision: false` loads the model for text"
+        )
+    at_once = min(options.micro_batch_size, options.batch_size)
+    return Pictures(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
+
+
+def _on_device(options: LlamaCppOptions) -> bool:
+    return bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0
+
+
 def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -159,7 +206,11 @@ def _last_words() -> str:
 
 
 def _info(
-    model: api.llama_model_p, vocabulary: Vocabulary, files: ModelFiles, options: LlamaCppOptions
+    model: api.llama_model_p,
+    vocabulary: Vocabulary,
+    files: ModelFiles,
+    options: LlamaCppOptions,
+    pictures: "Pictures | None",
 ) -> ModelInfo:
     template = api.llama_model_chat_template(model, None)
     return ModelInfo(
@@ -173,5 +224,7 @@ def _info(
         chat_template=template.decode() if template else None,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
+        modalities=files.modalities,
+        image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
     )

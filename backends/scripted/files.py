@@ -57,6 +57,11 @@ def read(path: Path) -> Script:
     return msgspec.json.decode(path.read_bytes(), type=Script)
 
 
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
+    """No option changes what the model can do."""
+    return files
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:  # noqa: ARG001 - the contract's shape
     """A script takes what it says it takes."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)

@@ -76,6 +76,11 @@ def shape(files: ModelFiles, options: TransformersOptions) -> Shape:
     return Shape(tokens=max(tokens, length), length=length)
 
 
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
+    """No option changes what the model can do."""
+    return files
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Weights as they will be held; the cache when it is full; a rule of thumb for the rest."""
     assert isinstance(options, TransformersOptions)

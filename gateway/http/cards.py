@@ -40,7 +40,7 @@ def _fields(status: ModelStatus, known: Known | None) -> dict[str, Any]:
         "format": files.format if files else None,
         "context_length": info.context_length if info else files.context_length if files else None,
         "size_bytes": files.size_bytes if files else None,
-        "modalities": info.modalities if info else files.modalities if files else ("text",),
+        "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "memory": status.arithmetic or None,
     }

@@ -102,10 +102,7 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
     if order.backend not in (None, files.backend):
         text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
         raise InvalidRequest(text, param="backend")
-    if order.vision is not None and order.vision != ("image" in files.modalities):
-        sight = "doesn't see" if order.vision else "sees, and can't be loaded blind"
-        raise InvalidRequest(f"vision: {entry.name} {sight}", param="vision")
-    options = engine_options(order.asked, files.backend)
+    options = {**engine_options(order.asked, files.backend), **_sight(order, entry)}
     if order.draft is None:
         return options
     if files.backend != "exllamav2":
@@ -113,6 +110,17 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
     return {**options, "draft_model": str(services.registry.resolve(order.draft).files.path)}
+
+
+def _sight(order: wants.Load, entry: ModelEntry) -> Mapping[str, Any]:
+    """Pictures are on where a model sees; whoever wants them off can have that of some engines."""
+    sees = "image" in entry.files.modalities
+    if order.vision in (None, sees):
+        return {}
+    if sees and "vision" in type(entry.options).__struct_fields__:
+        return {"vision": False}
+    sight = "sees, and can't be loaded blind" if sees else "doesn't see"
+    raise InvalidRequest(f"vision: {entry.name} {sight}", param="vision")
 
 
 async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:

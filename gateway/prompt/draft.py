@@ -31,11 +31,13 @@ class Draft:
         tokens: Mapping[str, str],
         traits: TemplateTraits,
         request: ChatRequest,
+        image_marker: str | None,
     ) -> None:
         self._template = template
         self._tokens = tokens
         self._traits = traits
         self._request = request
+        self._image_marker = image_marker
         self._tools = shown_tools(request)
 
     def text(self, begun: Continuation | None) -> str:
@@ -101,7 +103,10 @@ class Draft:
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
         native = self._traits.tools == "native"
-        shapes = [message_shape(message, self._traits) for message in self._arranged(messages)]
+        shapes = [
+            message_shape(message, self._traits, self._image_marker)
+            for message in self._arranged(messages)
+        ]
         return self._template.render(
             {
                 **self._tokens,

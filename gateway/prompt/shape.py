@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.errors import InvalidRequest
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ImagePart, Message, Part, TextPart, Tool, ToolCall
@@ -16,8 +18,14 @@ _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _SHORT_ID_LENGTH = 9
 
 
-def message_shape(message: Message, traits: TemplateTraits) -> dict[str, Any]:
-    """Raises InvalidRequest for a picture where the template has no place for one."""
+def message_shape(
+    message: Message, traits: TemplateTraits, image_marker: str | None = None
+) -> dict[str, Any]:
+    """`image_marker` is written where a picture stands. Without one that is the template's
+    business: raises InvalidRequest where it has no place for pictures.
+    """
+    if image_marker is not None:
+        message = replace(message, parts=_marked(message.parts, image_marker))
     shape: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
     if message.name is not None:
         shape["name"] = message.name
@@ -56,6 +64,18 @@ def arguments_object(arguments: str) -> Any:
     except ValueError:
         return arguments
     return value if isinstance(value, dict) else arguments
+
+
+def _marked(parts: Sequence[Part], marker: str) -> tuple[Part, ...]:
+    """Texts alone: a picture's marker joins the text before it, and the text behind it joins in."""
+    texts: list[str] = []
+    for part in parts:
+        piece = part.text if isinstance(part, TextPart) else marker
+        if texts and marker in (piece, texts[-1][-len(marker) :]):
+            texts[-1] += piece
+        else:
+            texts.append(piece)
+    return tuple(map(TextPart, texts))
 
 
 def _content(message: Message, traits: TemplateTraits) -> Any:

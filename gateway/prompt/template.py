@@ -47,15 +47,16 @@ class ChatTemplate:
             at = f" at line {refused.line}" if refused.line else ""
             raise InvalidTemplate(f"The chat template fails{at}: {refused.reason}") from refused
 
-    def render(self, request: ChatRequest) -> RenderedPrompt:
-        """The prompt for `request`.
+    def render(self, request: ChatRequest, *, image_marker: str | None = None) -> RenderedPrompt:
+        """The prompt for `request`; `image_marker` is what stands for a picture, where that isn't
+        the template's business.
 
         A conversation that ends with the assistant's words is continued right behind them. Raises
         InvalidRequest if the template refuses, or for what it can't show.
         """
         begun = continuation(request)
         try:
-            text, pictures = self._written(request, begun)
+            text, pictures = self._written(request, begun, image_marker)
         except Refused as refused:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {refused.reason}",
@@ -69,14 +70,15 @@ class ChatTemplate:
         )
 
     def _written(
-        self, request: ChatRequest, begun: Continuation | None
+        self, request: ChatRequest, begun: Continuation | None, image_marker: str | None
     ) -> tuple[str, tuple[ImagePart, ...]]:
-        draft = Draft(self._template, self._tokens, self.traits, request)
+        draft = Draft(self._template, self._tokens, self.traits, request, image_marker)
         try:
             return draft.text(begun), draft.pictures()
         except Refused as refused:
             # The analysis can't foresee everything, so one more draft asks as little as possible.
-            careful = Draft(self._template, self._tokens, self.traits.strictest(), request)
+            strictest = self.traits.strictest()
+            careful = Draft(self._template, self._tokens, strictest, request, image_marker)
             try:
                 return careful.text(begun), careful.pictures()
             except Refused:

@@ -16,6 +16,7 @@ import structlog
 
 from backends import catalog
 from backends.catalog import ModelFiles
+from backends.errors import LoadFailed
 from backends.protocol import Sampling
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -162,14 +163,17 @@ class Library:
             reason = str(error)
         return Unusable(name=model.name, aliases=model.aliases, reason=reason)
 
-    def _found(self, name: str, files: ModelFiles) -> ModelEntry:
+    def _found(self, name: str, files: ModelFiles) -> Known:
         old = self._shelf.models.get(name)
-        if isinstance(old, ModelEntry) and old.files is files:
-            return old
-        return self._entry(ModelConfig(name=name, path=str(files.path)), files)
+        try:
+            entry = self._entry(ModelConfig(name=name, path=str(files.path)), files)
+        except LoadFailed as error:
+            return Unusable(name=name, aliases=(), reason=str(error))
+        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)
+        files = catalog.BACKENDS[files.backend].files.fitted(files, options)
         ttls = (model.ttl, options.ttl, self._config.swap.ttl)
         return ModelEntry(
             name=model.name,

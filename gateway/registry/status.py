@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.catalog import MemoryNeed, ModelFiles
-from backends.protocol import ModelContainer, ModelInfo, Progress
+from backends.protocol import Modality, ModelContainer, ModelInfo, Progress
 from config.engines import EngineOptions
 from gateway.registry.library import ModelEntry, Unusable
 from gateway.registry.manifest import Cargo
@@ -48,6 +48,13 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     arithmetic: str = ""
     info: ModelInfo | None = None  # while it is loaded
     options: EngineOptions | None = None  # it is loaded with, or would be
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """What it takes as it is loaded, or would be as the config has it."""
+        if self.info is not None:
+            return self.info.modalities
+        return self.files.modalities if self.files is not None else ("text",)
 
 
 class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from backends import catalog
 from backends.errors import InvalidJob
 from backends.protocol import Generation, Image, ModelContainer
 from config.engines import TransformersOptions
+from tests.backends import seeing
 from tests.backends.contract import GREEDY, run, text_of
-from tests.backends.transformers import seeing
 
 pytestmark = pytest.mark.anyio
 

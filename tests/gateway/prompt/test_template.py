@@ -354,6 +354,18 @@ def test_a_picture_for_a_template_without_a_place_for_it_is_refused() -> None:
         prompt("qwen3", Message(role="user", parts=(TextPart("see"), PICTURE)))
 
 
+@pytest.mark.parametrize("name", ["qwen3", "vision"])  # of strings, and of parts
+def test_an_engine_s_own_marker_stands_where_pictures_were(name: str) -> None:
+    parts = (PICTURE, TextPart("a"), TextPart("b"), PICTURE, PICTURE, TextPart("c"))
+    rendered = template(name).render(
+        request(Message(role="user", parts=parts)), image_marker="<|here|>"
+    )
+    assert "<|here|>a" in rendered.text
+    assert "b<|here|><|here|>c" in rendered.text
+    assert "<image>" not in rendered.text
+    assert rendered.pictures == (PICTURE,) * 3
+
+
 def test_several_texts_of_a_message_are_lines_of_one() -> None:
     message = Message(role="user", parts=(TextPart("a"), TextPart("b")))
     assert "<|im_start|>user\na\nb<|im_end|>" in prompt("qwen3", message)

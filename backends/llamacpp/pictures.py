@@ -1,0 +1,227 @@
+"""Pictures in a prompt, through llama.cpp's multimodal library (mtmd) and a model's projector.
+
+A prompt holds `MARKER` where a picture stands. A picture becomes cells of the KV cache: the
+embeddings its vision tower computes, and the tokens the model wants around them. Until they are
+computed they stand in a sequence as numbers no token has, the same ones for the same picture, so
+that a conversation's next turn finds it in the cache.
+"""
+
+import ctypes
+import secrets
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+import msgspec
+from llama_cpp import llama_cpp as api
+from llama_cpp import mtmd_cpp as mtmd
+
+from backends.errors import GenerationFailed, InvalidJob
+from backends.llamacpp.vocabulary import Vocabulary
+from backends.protocol import Generation, Image
+
+# Another one in each process: no text that a client sends can be taken for a picture's place.
+MARKER = f"<|image {secrets.token_hex(4)}|>"
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A piece of a picture: the cells `start` to `end` of its sequence.
+
+    It moves the positions behind it by `positions`: fewer than its cells where the model's rotary
+    embedding has more than one dimension (M-RoPE).
+    """
+
+    start: int
+    end: int
+    positions: int
+    chunk: int  # mtmd_input_chunk
+
+    @property
+    def saved(self) -> int:
+        """How much the position behind it lags the number of cells."""
+        return self.end - self.start - self.positions
+
+    def free(self) -> None:
+        mtmd.mtmd_input_chunk_free(self.chunk)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A prompt with its pictures: one number for each cell, below 0 for what isn't a token."""
+
+    cells: list[int]
+    pictures: tuple[Picture, ...]
+
+    def free(self) -> None:
+        for picture in self.pictures:
+            picture.free()
+
+
+class Pictures:
+    """Owns the projector `pointer` (mtmd_context). Only the engine's thread calls it.
+
+    `marker` is the text a prompt has in a picture's place. `at_once`: cells the engine computes in
+    one pass over the graph; `batch_size`: in one call.
+    """
+
+    def __init__(
+        self, pointer: int, vocabulary: Vocabulary, *, at_once: int, batch_size: int
+    ) -> None:
+        self.marker = MARKER
+        self._pointer = pointer
+        self._vocabulary = vocabulary
+        self._at_once = at_once
+        self._batch_size = batch_size
+
+    def free(self) -> None:
+        mtmd.mtmd_free(self._pointer)
+
+    # -- reading a prompt ------------------------------------------------------------------------
+
+    def see(self, job: Generation) -> Seen:
+        """Raises InvalidJob when there are not as many places as pictures."""
+        texts = list(_between_markers(job.prompt, self._vocabulary))
+        if len(texts) != len(job.images) + 1:
+            raise InvalidJob(
+                f"the prompt has room for {len(texts) - 1} images, and {len(job.images)} were sent",
+                "messages",
+            )
+        reading = _Reading(list(texts[0]))
+        try:
+            for image, text in zip(job.images, texts[1:], strict=True):
+                self._look(image, reading)
+                reading.cells += text
+            self._check(reading)
+        except BaseException:
+            reading.seen().free()
+            raise
+        return reading.seen()
+
+    def _look(self, image: Image, reading: "_Reading") -> None:
+        """Append the picture's cells, cut into pieces as the model wants them."""
+        digest = blake2b(b"%d %d " % (image.width, image.height), digest_size=6)
+        digest.update(image.rgb)
+        number = int.from_bytes(digest.digest())
+        chunks = mtmd.mtmd_input_chunks_init()
+        try:
+            self._cut(image, chunks)
+            for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+                chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+                reading.add(chunk, -(number << 8 | min(index, 255)) - 1)
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+
+    def _cut(self, image: Image, chunks: int) -> None:
+        pixels = (ctypes.c_uint8 * len(image.rgb)).from_buffer_copy(image.rgb)
+        bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, pixels)
+        place = mtmd.mtmd_default_marker()
+        text = mtmd.mtmd_input_text(
+            text=place, text_len=len(place), add_special=False, parse_special=True
+        )
+        try:
+            failed = mtmd.mtmd_tokenize(
+                self._pointer, chunks, ctypes.byref(text), (ctypes.c_void_p * 1)(bitmap), 1
+            )
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
+        if failed:
+            raise InvalidJob("an image can't be prepared for this model", "messages")
+
+    def _check(self, reading: "_Reading") -> None:
+        for picture in reading.pictures:
+            size = picture.end - picture.start
+            together = mtmd.mtmd_decode_use_non_causal(self._pointer, picture.chunk)
+            if together and size > self._at_once:  # llama.cpp would end the process
+                raise InvalidJob(
+                    f"an image takes {size} tokens, which this model reads at once, and only "
+                    f"{self._at_once} fit; raise the model's micro_batch_size",
+                    "messages",
+                )
+        if reading.pictures and reading.pictures[-1].end == len(reading.cells):
+            raise InvalidJob("a prompt can't end with an image", "messages")
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def encode(self, picture: Picture) -> None:
+        """Run the vision tower; `decode` takes what it found. Takes long on a CPU. Raises
+        GenerationFailed.
+        """
+        if code := mtmd.mtmd_encode_chunk(self._pointer, picture.chunk):
+            raise GenerationFailed(f"an image could not be encoded (code {code})")
+
+    def decode(
+        self, context: api.llama_context_p, picture: Picture, position: int, sequence: int
+    ) -> int:
+        """Put the embeddings last encoded into the KV cache; returns llama_decode's code."""
+        behind = api.llama_pos()
+        code: int = mtmd.mtmd_helper_decode_image_chunk(
+            self._pointer,
+            context,
+            picture.chunk,
+            mtmd.mtmd_get_output_embd(self._pointer),
+            position,
+            sequence,
+            self._batch_size,
+            ctypes.byref(behind),
+            mtmd.mtmd_helper_post_decode_callback(),
+            None,
+        )
+        return code
+
+
+class _Reading:
+    """A prompt under way from tokens and pictures to cells."""
+
+    def __init__(self, cells: list[int]) -> None:
+        self.cells = cells
+        self.pictures: list[Picture] = []
+
+    def add(self, chunk: int, number: int) -> None:
+        """`number` stands for the chunk's cells, unless it is text."""
+        size = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            count = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(count))
+            self.cells += tokens[: count.value]
+            return
+        start, end = len(self.cells), len(self.cells) + size
+        positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
+        kept = mtmd.mtmd_input_chunk_copy(chunk)
+        self.pictures.append(Picture(start, end, positions, kept))
+        self.cells += [number] * size
+
+    def seen(self) -> Seen:
+        return Seen(self.cells, tuple(self.pictures))
+
+
+def _between_markers(prompt: Sequence[int], vocabulary: Vocabulary) -> Iterator[list[int]]:
+    """The tokens before, between and behind the markers in the prompt's text.
+
+    A tokenizer may have joined a marker's ends with its neighbours; what is left of such a token is
+    tokenized anew.
+    """
+    marker, tokens = MARKER.encode(), list(prompt)
+    while True:
+        lengths = [len(vocabulary.piece(token)) for token in tokens]
+        text = b"".join(map(vocabulary.piece, tokens))
+        at = text.find(marker)
+        if at < 0:
+            yield tokens
+            return
+        first, begins = _token_at(lengths, at)
+        last, ends = _token_at(lengths, at + len(marker) - 1)
+        rest = text[at + len(marker) : ends + lengths[last]]
+        yield [*tokens[:first], *_tokens(text[begins:at], vocabulary)]
+        tokens = [*_tokens(rest, vocabulary), *tokens[last + 1 :]]
+
+
+def _token_at(lengths: Sequence[int], place: int) -> tuple[int, int]:
+    """The token that holds byte `place`, and where that token begins."""
+    begins = 0
+    for index, length in enumerate(lengths):
+        if place < begins + length:
+            return index, begins
+        begins += length
+    raise AssertionError("the place is inside the text")
+
+
+def _tokens(text: bytes, vocabulary: Vocabulary) -> Sequence[int]:
+    return vocabulary.tokenize(text.decode(errors="replace"), special=False) if text else ()

@@ -1,0 +1,134 @@
+"""llama.cpp sees through a projector: what every container that sees promises, and what is its own:
+pictures in the KV cache, in a scarce one too, and the same answers as transformers gives.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import islice, permutations
+from pathlib import Path
+
+import anyio
+import pytest
+
+from backends import catalog
+from backends.errors import InvalidJob
+from backends.protocol import Generation, ModelContainer
+from config.engines import LlamaCppOptions, TransformersOptions
+from tests.backends import seeing, seeing_gguf, vision
+from tests.backends.contract import GREEDY, run, text_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="session")
+def model(seeing_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return seeing_gguf.convert(seeing_folder, tmp_path_factory.mktemp("gguf"))
+
+
+@asynccontextmanager
+async def loaded(model: Path, **options: object) -> AsyncIterator[ModelContainer]:
+    chosen = LlamaCppOptions(max_concurrent=4, **options)  # type: ignore[arg-type]
+    files = catalog.recognise(model)
+    container = await catalog.BACKENDS["llamacpp"].container.load(files, chosen, lambda _: None)
+    try:
+        yield container
+    finally:
+        await container.aclose()
+
+
+@pytest.mark.parametrize("promise", vision.PROMISES, ids=lambda promise: promise.__name__)
+async def test_it_sees(promise: Callable[[ModelContainer], Awaitable[None]], model: Path) -> None:
+    async with loaded(model) as container:
+        await promise(container)
+
+
+async def test_the_next_turn_finds_its_picture_in_the_cache(model: Path) -> None:
+    async with loaded(model) as container:
+        first = vision.job(container, "red")
+        _, ended = await run(container, first)
+        again = Generation(
+            prompt=first.prompt + container.tokenize("red<|im_end|>\nAnd now?", special=True),
+            images=first.images,
+            sampling=GREEDY,
+            max_tokens=3,
+        )
+        _, then = await run(container, again)
+        assert then.cached_tokens >= ended.prompt_tokens
+        other = Generation(
+            prompt=again.prompt, images=(vision.shown("blue"),), sampling=GREEDY, max_tokens=3
+        )
+        _, changed = await run(container, other)
+        assert changed.cached_tokens < seeing.PATCHES  # up to the picture, which is another one
+
+
+async def test_a_scarce_cache_serves_all_alike(model: Path) -> None:
+    """Four jobs of up to 70 cells don't fit into 256: cells are taken away and computed again."""
+    asked = [
+        colours
+        for count in (3, 4, 5)
+        for colours in islice(permutations(seeing.COLOURS, count), 0, 60, 10)
+    ]
+
+    async def answers(**options: int) -> dict[tuple[str, ...], str]:
+        found: dict[tuple[str, ...], str] = {}
+        async with loaded(model, **options) as container, anyio.create_task_group() as tasks:
+
+            async def ask(colours: tuple[str, ...]) -> None:
+                found[colours] = await vision.answer(container, *colours)
+
+            for colours in asked:
+                tasks.start_soon(ask, colours)
+        return found
+
+    assert await answers(context_length=256, cache_tokens=256) == await answers()
+
+
+async def test_text_a_tokenizer_joins_with_a_picture_s_place_is_not_lost(model: Path) -> None:
+    async with loaded(model) as container:
+        marker = container.info.image_marker
+        assert marker is not None
+        for around in ("Look {}now", "<{}>", "\n{}\n\nWhat?", "é{}é"):
+            prompt = container.tokenize(around.format(marker), special=True)
+            blind = container.tokenize(around.format(""), special=True)
+            job = Generation(
+                prompt=prompt, images=(vision.shown("red"),), sampling=GREEDY, max_tokens=1
+            )
+            _, ended = await run(container, job)
+            assert ended.prompt_tokens >= seeing.PATCHES + len(around.split("{}"))
+            assert ended.prompt_tokens <= seeing.PATCHES + len(blind) + 2
+
+
+async def test_a_prompt_that_ends_with_a_picture_is_refused(model: Path) -> None:
+    async with loaded(model) as container:
+        prompt = container.tokenize(f"See {container.info.image_marker}", special=True)
+        with pytest.raises(InvalidJob, match="end with an image"):
+            await run(container, Generation(prompt=prompt, images=(vision.shown("red"),)))
+
+
+async def test_it_sees_what_transformers_sees(model: Path, seeing_folder: Path) -> None:
+    files = catalog.recognise(seeing_folder, "transformers")
+    options = TransformersOptions(device="cpu", max_concurrent=4)
+    load = catalog.BACKENDS["transformers"].container.load
+    peer = await load(files, options, lambda _: None)
+    try:
+        async with loaded(model) as container:
+            for colours in (("red",), ("black",), ("white", "green")):
+                ours, theirs = [
+                    await run(one, _with_logprobs(one, *colours)) for one in (container, peer)
+                ]
+                assert text_of(ours[0]) == text_of(theirs[0])
+                assert ours[1].prompt_tokens == theirs[1].prompt_tokens
+                assert _logprobs(ours[0]) == pytest.approx(_logprobs(theirs[0]), abs=0.05)
+    finally:
+        await peer.aclose()
+
+
+def _with_logprobs(container: ModelContainer, *colours: str) -> Generation:
+    asked = vision.job(container, *colours)
+    return Generation(
+        prompt=asked.prompt, images=asked.images, sampling=GREEDY, max_tokens=20, logprobs=0
+    )
+
+
+def _logprobs(pieces: object) -> list[float]:
+    return [told.chosen.logprob for piece in pieces for told in piece.logprobs]  # type: ignore[attr-defined]
