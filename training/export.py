@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.tokenizer import (
-    CONTROL_TOKENS,
     END_OF_TEXT,
     LLAMA_CPP_PRE_TOKENIZER,
     TURN_END,
@@ -131,10 +130,9 @@ def add_metadata(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Vocabulary, merges, kinds of tokens and the chat template."""
     description = json.loads(tokenizer.to_str())
-    markers = {token["id"] for token in description["added_tokens"] if not token["special"]}
+    added = {token["id"]: token["special"] for token in description["added_tokens"]}
     tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
-    controls = range(len(CONTROL_TOKENS))
-    kinds = [token_kind(index, controls, markers) for index in range(len(tokens))]
+    kinds = [token_kind(added.get(index)) for index in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(LLAMA_CPP_PRE_TOKENIZER)
     writer.add_token_list(tokens)
@@ -147,11 +145,13 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     writer.add_chat_template(TEMPLATE)
 
 
-def token_kind(index: int, controls: range, markers: set[int]) -> gguf.TokenType:
-    """Control tokens are hidden when text is made; markers are shown and always recognised."""
-    if index in controls:
-        return gguf.TokenType.CONTROL
-    return gguf.TokenType.USER_DEFINED if index in markers else gguf.TokenType.NORMAL
+def token_kind(special: bool | None) -> gguf.TokenType:  # noqa: FBT001 - the tokenizer's own word
+    """Added tokens are control tokens, hidden when text is made, where they are `special`; else
+    markers, shown and always recognised. None: not added.
+    """
+    if special is None:
+        return gguf.TokenType.NORMAL
+    return gguf.TokenType.CONTROL if special else gguf.TokenType.USER_DEFINED
 
 
 def gguf_name(name: str) -> str:
