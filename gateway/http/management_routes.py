@@ -1,7 +1,7 @@
 """Calls to manage models: llama-server's, transformers serve's, and simple ones for people."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -24,7 +24,7 @@ from gateway.http.stream import EventStream
 from gateway.http.tabby_routes import unload_models
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
-from gateway.registry.memory import gibibytes
+from gateway.registry.memory import CPU, gibibytes
 from gateway.tasks import companions
 from gateway.wording import foremost
 
@@ -102,12 +102,23 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 def _unloaded(reports: Sequence[UnloadReport]) -> str:
-    """`Model a, b unloaded in 0.2 s; 1.5 GiB of cpu stay in use.`"""
+    """`Model a, b unloaded in 0.2 s; 1.5 GiB of cpu are kept for other models. The process itself
+    holds 0.4 GiB of cuda:0, CUDA's context with it.`
+    """
     if not reports:
         return "No model was loaded."
     names, seconds = ", ".join(one.name for one in reports), sum(one.seconds for one in reports)
-    used = (f"{gibibytes(size)} of {name}" for name, size in reports[-1].memory_in_use.items())
-    return f"Model {names} unloaded in {seconds:.1f} s; {', '.join(used)} stay in use."
+    last = reports[-1]
+    cards = any(name != CPU for name in last.held)
+    return (
+        f"Model {names} unloaded in {seconds:.1f} s; {_sizes(last.promised)} are kept for other "
+        f"models. The process itself holds {_sizes(last.held)}"
+        f"{', CUDA’s context with it' if cards else ''}."
+    )
+
+
+def _sizes(memory: Mapping[str, int]) -> str:
+    return ", ".join(f"{gibibytes(size)} of {name}" for name, size in memory.items())
 
 
 # ------------------------------------------------------------------------------- transformers serve

@@ -7,13 +7,16 @@ imported for it.
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gateway.registry.memory import CPU
 from gateway.registry.orders import Bytes
 
+Told = TypeVar("Told")
+PROCESSES = 256  # on one card, at most
+NOT_TOLD = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
 
 
@@ -28,6 +31,12 @@ class Gauge(Protocol):
         """Bytes that are taken, per device: differences tell what a load took.
 
         A device that can't be measured is left out.
+        """
+        ...
+
+    def held(self) -> Bytes:
+        """Bytes that this process itself has, per device: also what stays when no model is there,
+        as CUDA's context. A device that can't be measured is left out.
         """
         ...
 
@@ -46,6 +55,20 @@ class _CardMemory(ctypes.Structure):
     used: int
 
 
+class ProcessMemory(ctypes.Structure):
+    """nvmlProcessInfo_t of nvml.h, as nvmlDeviceGetComputeRunningProcesses_v3 fills it."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+    pid: int
+    used: int
+
+
 class SystemGauge:
     """This machine. Cards are those that CUDA_VISIBLE_DEVICES leaves visible, in its order."""
 
@@ -58,20 +81,31 @@ class SystemGauge:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in sizes.items()}
 
     def used(self) -> Bytes:
-        used = {name: memory.used for name, memory in self._cards().items()}
-        try:
-            return {CPU: _resident_set(), **used}
-        except OSError:  # not Linux
-            return used
+        return _with_main({name: memory.used for name, memory in self._cards().items()})
+
+    def held(self) -> Bytes:
+        return _with_main(self._each_card(own_memory))
 
     def _cards(self) -> dict[str, _CardMemory]:
-        """The memory of each card by CUDA's name for it; none, where there is no driver."""
+        return self._each_card(_memory)
+
+    def _each_card(
+        self, ask: Callable[[ctypes.CDLL, ctypes.c_void_p], Told | None]
+    ) -> dict[str, Told]:
+        """What each card answers, by CUDA's name for it; nothing, where there is no driver."""
         nvml = _driver()
         if nvml is None:
             return {}
         handles = [_handle(nvml, card) for card in visible_cards(self._visible, _count(nvml))]
-        memories = [_memory(nvml, handle) for handle in handles if handle is not None]
-        return {f"cuda:{number}": card for number, card in enumerate(memories) if card is not None}
+        told = [ask(nvml, handle) for handle in handles if handle is not None]
+        return {f"cuda:{number}": one for number, one in enumerate(told) if one is not None}
+
+
+def _with_main(cards: Bytes) -> Bytes:
+    try:
+        return {CPU: _resident_set(), **cards}
+    except OSError:  # not Linux
+        return cards
 
 
 def visible_cards(variable: str | None, count: int) -> list[str]:
@@ -140,3 +174,15 @@ def _memory(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> _CardMemory | None:
     memory = _CardMemory()
     status = nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
     return memory if status == 0 else None
+
+
+def own_memory(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> int | None:
+    """Bytes of a card that this process has; None where the driver doesn't tell. A container may
+    have other process numbers than the driver sees.
+    """
+    processes, count = (ProcessMemory * PROCESSES)(), ctypes.c_uint(PROCESSES)
+    ask = nvml.nvmlDeviceGetComputeRunningProcesses_v3
+    if ask(handle, ctypes.byref(count), processes) != 0:
+        return None
+    own = [one.used for one in processes[: count.value] if one.pid == os.getpid()]
+    return sum(own) if own and NOT_TOLD not in own else None

@@ -200,10 +200,8 @@ class Registry:
             was_loaded=was_loaded,
             aborted=aborted,
             seconds=self._now - started,
-            memory_in_use={
-                device: size - self._scheduler.room.free(device)
-                for device, size in self._budgets.items()
-            },
+            promised=self._scheduler.room.promised(),
+            held=await to_thread.run_sync(self._gauge.held),
         )
 
     # ---------------------------------------------------------------------------- asked

@@ -18,6 +18,10 @@ class Room:
         """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
         return self._budgets.get(device, 0) - held(self._residents.values(), device)
 
+    def promised(self) -> Bytes:
+        """Bytes promised to models, per device."""
+        return {device: held(self._residents.values(), device) for device in self._budgets}
+
     def coming(self, device: str, *, surely: bool = False) -> int:
         """Bytes that become free soon; `surely`: of models that can't be called back."""
         leavers = (

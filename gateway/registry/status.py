@@ -12,7 +12,7 @@ from gateway.registry.library import ModelEntry, Unusable
 from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Resident
-from gateway.registry.orders import WhyUnload
+from gateway.registry.orders import Bytes, WhyUnload
 from gateway.registry.residency import NEVER, Residency
 
 State: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
@@ -64,7 +64,8 @@ class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):
     was_loaded: bool
     aborted: int  # answers that were cut off
     seconds: float
-    memory_in_use: dict[str, int]  # bytes promised to the remaining models, per device
+    promised: Bytes  # bytes for the remaining models, per device
+    held: Bytes  # bytes this process really has now, per device: CUDA's context stays
 
 
 class ModelLoaded(msgspec.Struct, frozen=True):

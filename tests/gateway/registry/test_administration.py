@@ -198,7 +198,7 @@ async def test_an_unload_tells_what_memory_stays_in_use() -> None:
         await registry.load("a40")
         await registry.load("b30")
         report = await registry.unload("a40")
-        assert report.memory_in_use == {"cpu": 30}
+        assert report.promised == report.held == {"cpu": 30}
 
 
 async def test_unloading_what_is_not_there_says_so() -> None:

@@ -224,6 +224,9 @@ class FakeGauge:
     def used(self) -> Bytes:
         return {"cpu": sum(self._engine.present.values())}
 
+    def held(self) -> Bytes:
+        return self.used()
+
 
 class Client:
     """One client with one lease, which it holds until it is told to leave."""
