@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import anyio
 import msgspec
 
 import bundled
@@ -16,7 +17,9 @@ from config.loader import load_config
 from config.settings import Config, ModelConfig
 from gateway.app import build
 from gateway.http.metrics import Metrics
+from gateway.hub import SCHEME
 from gateway.journal import configure
+from gateway.provision import provided
 from gateway.registry import Library, Registry
 from gateway.server import Server, greeting, run
 
@@ -40,7 +43,10 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("serve", help="serve models on an OpenAI-style endpoint")
     command.add_argument(
-        "models", nargs="*", metavar="MODEL", type=Path, help="a .gguf file or a model folder"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="a .gguf file, a model folder, or hf:owner/name, which is downloaded first",
     )
     command.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml"
@@ -60,30 +66,35 @@ def serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
     config = with_models(config, arguments.models)
     configure(config.log)
+    config = anyio.run(provided, config)
     metrics = Metrics()
     registry = Registry(Library(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)
     return run(Server(app, config.server, registry, greeting(first_model(config, registry))))
 
 
-def with_models(config: Config, paths: Sequence[Path]) -> Config:
+def with_models(config: Config, models: Sequence[str]) -> Config:
     """The models named on the command line come first; with none at all, the bundled one."""
-    if not paths and not config.models and not config.model_dirs:
-        paths = [bundled.GGUF]
-    named = tuple(ModelConfig(name=name_of(path), path=str(path.resolve())) for path in paths)
+    if not models and not config.models and not config.model_dirs:
+        models = [str(bundled.GGUF)]
+    named = tuple(map(model_of, models))
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
         raise ConfigError("the command line", "MODEL", f"{clash[0]} is in the configuration too")
     return msgspec.structs.replace(config, models=named + config.models)
 
 
-def name_of(path: Path) -> str:
-    """A model's name when only its path is given. Raises ConfigError when there is nothing at the
-    path.
+def model_of(text: str) -> ModelConfig:
+    """The model that `text` names, a path or a place on a hub. Raises ConfigError when there is
+    nothing at the path.
     """
+    if text.startswith(SCHEME):
+        return ModelConfig(name=text.removeprefix(SCHEME), path=text)
+    path = Path(text)
     if not path.exists():
         raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
-    return path.name.removesuffix(".gguf").removesuffix(".script.json")
+    name = path.name.removesuffix(".gguf").removesuffix(".script.json")
+    return ModelConfig(name=name, path=str(path.resolve()))
 
 
 def first_model(config: Config, registry: Registry) -> str:

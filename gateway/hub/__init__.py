@@ -2,6 +2,7 @@
 
 from gateway.hub.cache import CachedFiles
 from gateway.hub.hub import Hub
+from gateway.hub.named import SCHEME, Named, named
 from gateway.hub.order import Order, Step
 
-__all__ = ["CachedFiles", "Hub", "Order", "Step"]
+__all__ = ["SCHEME", "CachedFiles", "Hub", "Named", "Order", "Step", "named"]

@@ -17,6 +17,7 @@ from gateway.errors import Forbidden, InvalidRequest
 from gateway.hub.cache import CachedFiles, cached, default_root
 from gateway.hub.fetching import fetch
 from gateway.hub.listing import listing
+from gateway.hub.named import Named, Usable, snapshot
 from gateway.hub.order import Listing, Order, Step
 from gateway.names import within
 
@@ -60,6 +61,18 @@ class Hub:
         finally:
             self._busy.discard(target)
         return target
+
+    async def bring(self, model: Named, usable: Usable, report: Callable[[Step], None]) -> Path:
+        """The folder of a model: downloaded before, `usable` in the hub's local cache, or
+        downloaded now. Raises as `download`.
+        """
+        target = within(self._root(), model.folder, "path")
+        cached_one = snapshot(self._cache, model)
+        if target.exists():
+            return target
+        if model.files is None and await to_thread.run_sync(usable, cached_one):
+            return cached_one
+        return await self.download(model.order, report)
 
     async def _fetch(self, found: Listing, workshop: Path, report: Callable[[Step], None]) -> None:
         paths = [within(workshop, file.name, "repo_id") for file in found.files]

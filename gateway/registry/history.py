@@ -52,10 +52,15 @@ class History:
             log.warning("measurements not saved", path=str(self._path), reason=str(error))
 
 
-def default_path() -> Path:
-    """The file in the user's cache folder (XDG Base Directory Specification)."""
+def user_folder() -> Path:
+    """Ours in the user's cache folder (XDG Base Directory Specification)."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "roundhouse" / "measurements.json"
+    return Path(cache) / "roundhouse"
+
+
+def default_path() -> Path:
+    """The file of measurements for this user."""
+    return user_folder() / "measurements.json"
 
 
 def _key(files: ModelFiles, options: EngineOptions) -> str:

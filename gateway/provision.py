@@ -1,0 +1,72 @@
+"""Before the server starts: models that are named by their place on a hub become folders."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from backends import catalog
+from backends.errors import BackendError
+from config.errors import ConfigError
+from config.settings import Config, ModelConfig
+from gateway.errors import GatewayError
+from gateway.hub import SCHEME, Hub, Step, named
+from gateway.registry.history import user_folder
+
+TELL_EVERY = 5.0  # seconds between lines that tell of a download
+
+log = structlog.get_logger(__name__)
+
+
+async def provided(config: Config) -> Config:
+    """`config` with a folder for each `hf:owner/name`, downloaded first where it isn't here.
+
+    Raises ConfigError that names the model, for one that can't be had.
+    """
+    hub = Hub(_with_folder(config))
+    models = [await _provided(hub, model) for model in config.models]
+    return replace(config, models=tuple(models))
+
+
+def _with_folder(config: Config) -> Config:
+    """`roundhouse serve hf:owner/name` works without any configuration."""
+    if config.hub.folder or config.model_dirs:
+        return config
+    folder = str(user_folder() / "models")
+    return replace(config, hub=replace(config.hub, folder=folder))
+
+
+async def _provided(hub: Hub, model: ModelConfig) -> ModelConfig:
+    if not model.path.startswith(SCHEME):
+        return model
+    try:
+        wanted = named(model.path)
+        path = await hub.bring(wanted, _is_usable, _teller(model.name))
+    except GatewayError as error:
+        raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
+    known = (model.name, *model.aliases)
+    by_id = () if wanted.repository in known else (wanted.repository,)
+    return replace(model, path=str(path), aliases=(*model.aliases, *by_id))
+
+
+def _is_usable(folder: Path) -> bool:
+    """Whether all of a model is there: a cache may hold a part."""
+    try:
+        catalog.recognise(folder)
+    except (BackendError, OSError):
+        return False
+    return True
+
+
+def _teller(model: str) -> Callable[[Step], None]:
+    told = time.monotonic() - TELL_EVERY
+
+    def tell(step: Step) -> None:
+        nonlocal told
+        if (now := time.monotonic()) - told >= TELL_EVERY:
+            told = now
+            log.info("downloading", model=model, file=step.file, done=step.done, total=step.total)
+
+    return tell
