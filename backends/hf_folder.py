@@ -6,10 +6,11 @@ weight files. It does not know which backend can run what it finds.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 
 Fields = Mapping[str, Any]
@@ -18,6 +19,52 @@ GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
 PICKLES = ("*.bin", "*.pt", "*.pth")
+PREPROCESSOR = "preprocessor_config.json"  # how pictures are prepared; newer folders have
+PROCESSOR = "processor_config.json"  # it in here
+
+
+def recognise(
+    path: Path,
+    backend: str,
+    format_of: Callable[[str | None], str | None],
+    sees: Callable[[Path, Fields], bool],
+) -> ModelFiles | None:
+    """The folder as a model of `backend`, if it has a `config.json` of a text generating model,
+    safetensors, and a quantization (None: none) for which `format_of` knows a format.
+
+    Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
+    """
+    if not (path / "config.json").is_file():
+        return None
+    config = read_json(path / "config.json")
+    kind, format_ = architecture(config), format_of(quantization(config))
+    if kind is None or format_ is None or not (files := weights(path)):
+        return None
+    text = text_config(config)
+    return ModelFiles(
+        path=path,
+        backend=backend,
+        format=format_,
+        architecture=kind,
+        size_bytes=sum(file.stat().st_size for file in files),
+        context_length=context_length(text),
+        cache_bytes_per_token=cache_bytes(text),
+        modalities=("text", "image") if sees(path, config) else ("text",),
+        chat_template=chat_template(path),
+        parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
+    )
+
+
+def has_eyes(folder: Path, config: Fields, prepared: Collection[str]) -> bool:
+    """Whether the model has a vision part and one of the files `prepared`, which say how pictures
+    are made ready for it.
+    """
+    return "vision_config" in config and any((folder / name).is_file() for name in prepared)
+
+
+def of_class(config: Fields, names: Collection[str]) -> bool:
+    """Whether `config` names one of these classes."""
+    return any(name in names for name in config.get("architectures") or ())
 
 
 def read_json(path: Path) -> dict[str, Any]:

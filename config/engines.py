@@ -3,13 +3,16 @@
 Sizes are bytes, lengths are tokens. None means: as the model says, or as this machine allows.
 """
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from config.values import AtLeastOne, IdleSeconds, PathText
 
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
+# fp16, or quantized with so many bits: q6, or those of keys and of values: 8,4
+QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,20 +61,34 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 
-class ExLlamaV2Options(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """exllamav2: an EXL2 or safetensors folder on CUDA."""
+class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What exllamav2 and exllamav3 have in common; both run on CUDA."""
 
     cache_tokens: AtLeastOne | None = None
-    cache_type: Literal["fp16", "q8", "q6", "q4"] = "fp16"
     gpu_split: tuple[float, ...] = ()  # GB per GPU; empty: automatic
-    autosplit_reserve: tuple[float, ...] = (96.0,)  # MB kept free per GPU
-    rope_scale: float | None = None
-    rope_alpha: float | None = None
     chunk_size: AtLeastOne = 2048  # prompt tokens in one pass
     draft_model: PathText | None = None
     draft_tokens: AtLeastOne = 4
     ngram_speculation: bool = False
     adapters: dict[str, PathText] = {}
+
+
+class ExLlamaV2Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """exllamav2: an EXL2 or safetensors folder."""
+
+    cache_type: Literal["fp16", "q8", "q6", "q4"] = "fp16"
+    autosplit_reserve: tuple[float, ...] = (96.0,)  # MB kept free per GPU
+    rope_scale: float | None = None
+    rope_alpha: float | None = None
+
+
+class ExLlamaV3Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """exllamav3: an EXL3 or safetensors folder."""
+
+    cache_type: QuantizedCache = "fp16"
+    autosplit_reserve: tuple[float, ...] = (512.0,)  # MB kept free per GPU
+    tensor_parallel: bool = False
+    warmup: bool = True
 
 
 class ScriptedOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,68 +3,90 @@
 Knows what exllamav2 wants to be called like and in which order, not how it is then stepped.
 """
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
-from backends import generation_config, hf_folder
+from backends import hf_folder
 from backends.catalog import ModelFiles
-from backends.errors import BackendError, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.exllamav2.files import PAGE, Shape, draft, shape
-from backends.exllamav2.library import Library, ran_out
-from backends.exllamav2.pictures import Pictures
-from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES
+from backends.errors import UnsupportedModel
+from backends.exllama import loading, results
+from backends.exllama.container import Tell
+from backends.exllama.files import Shape, pages
+from backends.exllama.loading import Placed, fill, per_card, telling
+from backends.exllama.pictures import Eye, Pictures
+from backends.exllama.running import Drawn, Running
+from backends.exllamav2.files import draft, shape
+from backends.exllamav2.library import Library
+from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
+from backends.exllamav2.watching import Witness, watch
 from backends.hf_vocabulary import Vocabulary
-from backends.protocol import ModelInfo, Progress
 from config.engines import ExLlamaV2Options
 
 MEGABYTE = 1 << 20
+# By ExLlamaV2Config.vision_model_type: what a chat template writes for one picture. The markers
+# around it come with the picture's embedding, see exllamav2/vlm/processor.
+PLACEHOLDERS: Mapping[str, str] = {
+    "pixtral": "[IMG]",
+    "qwen2": "<|image_pad|>",
+    "qwen2.5": "<|image_pad|>",
+    "siglip_vision_model": "<start_of_image>",
+}
 
-Tell = Callable[[Progress], bool]  # False: nobody wants the model any more
 
+class Loaded(loading.Loaded):
+    """`generator` is an `ExLlamaV2DynamicGenerator`."""
 
-class Placed(msgspec.Struct, frozen=True):
-    """A model on its devices, and its cache."""
-
-    model: Any  # ExLlamaV2
-    cache: Any  # ExLlamaV2CacheBase
-
-
-class Loaded:
-    """What the engine works with. `free` gives all of it back; nothing here is of use then.
-
-    `generator` is an `ExLlamaV2DynamicGenerator` over the models and caches.
-    """
+    name = "exllamav2"
 
     def __init__(self, library: Library, options: ExLlamaV2Options, plan: Shape) -> None:
+        super().__init__(plan)
         self.library = library
         self.options = options
-        self.plan = plan
-        self.main: Placed
-        self.draft: Placed | None = None
-        self.tokenizer: Any
-        self.vocabulary: Vocabulary
-        self.loras: list[Any] = []
-        self.pictures: Pictures | None = None
         self.paged = False
-        self.info: ModelInfo
-        self.generator: Any = None
-        self._unloading = ExitStack()
 
-    def unload_later(self, part: Any) -> None:
-        """`part`'s own `unload` is called by `free`, the newest part first."""
-        self._unloading.callback(part.unload)
+    def sampler(self, running: Running) -> Any:
+        return settings(running.job, self.library, self.vocabulary)
 
-    def renew(self) -> None:
-        """Make a new generator; the one before, and its page table, are forgotten."""
-        self._dismiss()
+    def job(self, running: Running, ends: Sequence[int]) -> Any:
+        # Without pages there is nothing to share.
+        new = running.stretch if self.paged else running.left
+        made = self.library.job(
+            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
+            max_new_tokens=new + self.plan.drafted,  # it stops that much earlier
+            min_new_tokens=running.least,
+            gen_settings=running.sampler,
+            seed=running.job.sampling.seed,
+            stop_conditions=list(ends),
+            decode_special_tokens=True,
+            identifier=running.key,
+            banned_strings=list(running.job.sampling.banned_strings),
+            embeddings=running.embeddings,
+        )
+        watch(made, running, self.vocabulary)
+        return made
+
+    def read(self, result: results.Result) -> Drawn:
+        tokens = results.told(result, "token_ids")
+        taken_back = result.get("suppressed_tokens")
+        in_vain = 0 if taken_back is None else taken_back.shape[-1]
+        if in_vain:
+            # exllamav2 0.3.2 gives suppressed tokens out with the others: its rewind_checkpoint
+            # means to restore held_tokens, but writes held_token.
+            tokens = tokens[:-in_vain]
+        witness = result["job"].receive_logits
+        logprobs = witness.take(len(tokens), in_vain) if isinstance(witness, Witness) else ()
+        return Drawn(tokens, logprobs, results.at_limit(result))
+
+    def cached(self, job: Any) -> int:
+        return int(job.cached_pages * self.generator.page_size + job.cached_tokens)
+
+    def make_generator(self) -> Any:
         drafted = self.plan.drafted
-        self.generator = self.library.generator(
+        generator = self.library.generator(
             model=self.main.model,
             cache=self.main.cache,
             tokenizer=self.tokenizer,
@@ -78,26 +100,11 @@ class Loaded:
             filter_background_eval=False,  # we use no filters, so its threads would idle
         )
         if self.loras:
-            self.generator.set_loras(self.loras)
+            generator.set_loras(self.loras)
+        return generator
 
-    def _dismiss(self) -> None:
-        if self.generator is not None:
-            self.generator.sampling_pool.shutdown(wait=False)  # its threads would stay
-            self.generator = None
-            give_back()
-
-    def free(self) -> None:
-        self._dismiss()
-        self._unloading.close()
-        for name in ("main", "draft", "tokenizer", "loras", "pictures"):
-            setattr(self, name, None)
-        give_back()
-
-
-def give_back() -> None:
-    """Return what nobody holds any more to the device. CUDA's context itself stays."""
-    gc.collect()
-    torch.cuda.empty_cache()
+    def retire(self, generator: Any) -> None:
+        generator.sampling_pool.shutdown(wait=False)
 
 
 @contextmanager
@@ -117,60 +124,46 @@ def undisturbed() -> Iterator[None]:
 
 def load(files: ModelFiles, options: ExLlamaV2Options, library: Library, tell: Tell) -> Loaded:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    try:
-        with undisturbed():
-            return _load(files, options, library, tell)
-    except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
-        failure = _translated(files, error)
-    # Out here the error is gone, and with it the frames that held tensors.
-    give_back()
-    raise failure
-
-
-def _translated(files: ModelFiles, error: Exception) -> BackendError:
-    if isinstance(error, BackendError):
-        return error.with_traceback(None)
-    if ran_out(error):
-        return OutOfMemory(f"no room for {files.path.name}: {error}")
-    return LoadFailed(f"exllamav2 can't load {files.path.name}: {type(error).__name__}: {error}")
-
-
-def _load(files: ModelFiles, options: ExLlamaV2Options, library: Library, tell: Tell) -> Loaded:
-    guess = draft(options)
     loaded = Loaded(library, options, shape(files, options))
-    try:
-        config = _config(loaded, files.path)
-        loaded.tokenizer = library.tokenizer(config)
-        loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
-        loaded.paged = _paged(library, config)
-        tower = _vision(loaded, files, config, tell)
-        if guess is not None:
-            loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
-        loaded.main = _place(loaded, config, "model", tell)
-        loaded.loras = [_lora(loaded, Path(path)) for path in options.adapters.values()]
-        if tower is not None:
-            model = loaded.main.model
-            loaded.pictures = Pictures(tower, model, loaded.tokenizer, loaded.vocabulary)
-        loaded.info = _info(loaded, files, config)
-        loaded.renew()
-    except BaseException:
-        loaded.free()
-        raise
+    with undisturbed():
+        fill(loaded, files, lambda: _load(loaded, files, tell))
     return loaded
+
+
+def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
+    library, guess = loaded.library, draft(loaded.options)
+    config = _config(loaded, files.path)
+    loaded.tokenizer = library.tokenizer(config)
+    loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
+    loaded.paged = _paged(library, config)
+    tower = _vision(loaded, files, config, tell)
+    if guess is not None:
+        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
+    loaded.main = _place(loaded, config, "model", tell)
+    loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
+    if tower is not None:
+        loaded.pictures = Pictures(_eye(loaded, tower))
+    drafted = loaded.plan.drafted
+    together = min(loaded.options.max_concurrent, config.max_input_len // (drafted + 1))
+    loaded.info = loaded.describe(
+        files,
+        together=together if loaded.paged else 1,
+        samplers=SUPPORTED_WITH_GUESSES if drafted else SUPPORTED,
+    )
 
 
 # -- one model -------------------------------------------------------------------------------------
 
 
 def _config(loaded: Loaded, folder: Path) -> Any:
-    options, chunk = loaded.options, -(-loaded.options.chunk_size // PAGE) * PAGE
+    options = loaded.options
     config = loaded.library.config(str(folder))
     if config.arch.arch_string != config.architecture:  # it would be run as a Llama
         raise UnsupportedModel(f"exllamav2 doesn't know the architecture {config.architecture}")
     config.arch_compat_overrides(quiet=True)
     _read_new_rope(config, folder)
     config.max_seq_len = loaded.plan.positions
-    config.max_input_len = min(chunk, loaded.plan.positions)
+    config.max_input_len = min(pages(options.chunk_size), loaded.plan.positions)
     config.max_attention_size = config.max_input_len**2
     if options.rope_scale is not None:
         config.scale_pos_emb = options.rope_scale
@@ -208,32 +201,18 @@ def _paged(library: Library, config: Any) -> bool:
 def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
     library, options = loaded.library, loaded.options
     model = library.model(config)
-    loaded.unload_later(model)
+    loaded.unload_later(model.unload)
     cache_class, cells = library.caches[options.cache_type], loaded.plan.cells
-    callback = _telling(stage, tell)
+    callback = telling(stage, tell)
     if options.gpu_split:
         model.load(gpu_split=list(options.gpu_split), callback=callback)
         return Placed(model, cache_class(model, max_seq_len=cells))
     cache = cache_class(model, max_seq_len=cells, lazy=True)
-    reserve = _reserve(options, library.devices)
+    reserve = [
+        int(free * MEGABYTE) for free in per_card(options.autosplit_reserve, library.devices)
+    ]
     model.load_autosplit(cache, reserve_vram=reserve, last_id_only=True, callback=callback)
     return Placed(model, cache)
-
-
-def _reserve(options: ExLlamaV2Options, devices: int) -> list[int]:
-    """Bytes for every card; what is said of the last card holds for those after it."""
-    told = options.autosplit_reserve or (0.0,)
-    return [int(told[min(card, len(told) - 1)] * MEGABYTE) for card in range(devices)]
-
-
-def _telling(stage: str, tell: Tell) -> Callable[[int, int], None]:
-    """exllamav2's callback: module `done` of `total` is loaded."""
-
-    def callback(done: int, total: int) -> None:
-        if not tell(Progress(stage, done, total)):
-            raise LoadFailed("nobody wants the model any more")
-
-    return callback
 
 
 # -- what belongs to it ----------------------------------------------------------------------------
@@ -244,32 +223,28 @@ def _vision(loaded: Loaded, files: ModelFiles, config: Any, tell: Tell) -> Any:
     if "image" not in files.modalities or loaded.plan.drafted:
         return None
     tower = loaded.library.vision(config)
-    loaded.unload_later(tower)
-    tower.load(callback=_telling("vision", tell))
+    loaded.unload_later(tower.unload)
+    tower.load(callback=telling("vision", tell))
     return tower
+
+
+def _eye(loaded: Loaded, tower: Any) -> Eye:
+    text = PLACEHOLDERS[tower.config.vision_model_type]
+    placeholder = loaded.vocabulary.id_of(text)
+    if placeholder is None:
+        raise UnsupportedModel(f"the tokenizer has no {text}, where pictures would stand")
+    model, tokenizer = loaded.main.model, loaded.tokenizer
+    return Eye(
+        embed=lambda picture: tower.get_image_embeddings(
+            model=model, tokenizer=tokenizer, image=picture
+        ),
+        ids=lambda embedding: list(embedding.get_ids()),
+        placeholder=placeholder,
+        longest=tower.config.vision_max_size,
+    )
 
 
 def _lora(loaded: Loaded, folder: Path) -> Any:
     lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
-    loaded.unload_later(lora)
+    loaded.unload_later(lora.unload)
     return lora
-
-
-def _info(loaded: Loaded, files: ModelFiles, config: Any) -> ModelInfo:
-    plan, vocabulary = loaded.plan, loaded.vocabulary
-    together = min(loaded.options.max_concurrent, config.max_input_len // (plan.drafted + 1))
-    return ModelInfo(
-        backend="exllamav2",
-        format=files.format,
-        architecture=files.architecture,
-        context_length=plan.length,
-        max_concurrent=together if loaded.paged else 1,
-        vocab_size=vocabulary.size,
-        size_bytes=files.size_bytes,
-        chat_template=files.chat_template,
-        special=vocabulary.special,
-        adds_bos=vocabulary.adds_bos,
-        modalities=("text", "image") if loaded.pictures else ("text",),
-        samplers=SUPPORTED_WITH_GUESSES if plan.drafted else SUPPORTED,
-        generation_defaults=generation_config.read(files.path),
-    )

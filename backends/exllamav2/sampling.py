@@ -1,8 +1,8 @@
 """A job's wishes as the settings of exllamav2's sampler.
 
-The sampler's own defaults are not neutral, so every field is set here. Its penalties, frequency and
-presence included, look at the prompt too. Its order: penalties, bans, biases and DRY; temperature;
-the truncations; then dynamic temperature, or temperature where it comes last; XTC; skew.
+The sampler's own defaults are not neutral, so every field is set here. Its order: penalties, bans,
+biases and DRY; temperature; the truncations; then dynamic temperature, or temperature where it
+comes last; XTC; skew. Frequency and presence penalties are not its: see `watching`.
 """
 
 from collections import deque
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from backends.errors import InvalidJob
+from backends.exllama.sampling import barred, check_tokens
 from backends.exllamav2.library import Library
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation, Sampling
@@ -73,8 +74,6 @@ def settings(job: Generation, library: Library, vocabulary: Vocabulary) -> Any:
         token_repetition_penalty=sampling.repetition_penalty,
         token_repetition_range=sampling.penalty_range,
         token_repetition_decay=sampling.repetition_decay,
-        token_frequency_penalty=sampling.frequency_penalty,
-        token_presence_penalty=sampling.presence_penalty,
         smoothing_factor=sampling.smoothing_factor,
         top_k=sampling.top_k,
         top_p=max(sampling.top_p, SMALLEST_SHARE),
@@ -141,12 +140,10 @@ def bias(sampling: Sampling, vocabulary: Vocabulary) -> torch.Tensor | None:
 
     exllamav2 pads the head to a multiple of 32. Raises InvalidJob for a token that isn't there.
     """
-    banned = [*sampling.banned_tokens, *(vocabulary.ends if sampling.ban_eos else ())]
+    check_tokens(sampling, vocabulary)
+    banned = barred(sampling, vocabulary)
     if not (sampling.logit_bias or banned or sampling.allowed_tokens):
         return None
-    _check_tokens([token for token, _ in sampling.logit_bias], "logit_bias", vocabulary)
-    _check_tokens(banned, "banned_tokens", vocabulary)
-    _check_tokens(sampling.allowed_tokens, "allowed_tokens", vocabulary)
     rows = -(-vocabulary.size // 32) * 32
     added = torch.full((rows,), NEVER if sampling.allowed_tokens else 0.0)
     added[list(sampling.allowed_tokens)] = 0.0
@@ -154,9 +151,3 @@ def bias(sampling: Sampling, vocabulary: Vocabulary) -> torch.Tensor | None:
         added[token] += amount
     added[banned] = NEVER
     return added
-
-
-def _check_tokens(tokens: Any, param: str, vocabulary: Vocabulary) -> None:
-    wrong = [token for token in tokens if not 0 <= token < vocabulary.size]
-    if wrong:
-        raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", param)

@@ -11,7 +11,6 @@ import msgspec
 
 from backends import hf_folder
 from backends.catalog import MemoryNeed, ModelFiles
-from backends.protocol import Modality
 from config.engines import EngineOptions, TransformersOptions
 
 LONGEST_BY_DEFAULT = (
@@ -35,35 +34,15 @@ def recognise(path: Path) -> ModelFiles | None:
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
     """
-    if not (path / "config.json").is_file():
-        return None
-    config = hf_folder.read_json(path / "config.json")
-    architecture = hf_folder.architecture(config)
-    if architecture is None or hf_folder.quantization(config) in OTHERS:
-        return None
-    weights = hf_folder.weights(path)
-    if not weights:
-        return None
-    text = hf_folder.text_config(config)
-    return ModelFiles(
-        path=path,
-        backend="transformers",
-        format="safetensors",
-        architecture=architecture,
-        size_bytes=sum(file.stat().st_size for file in weights),
-        context_length=hf_folder.context_length(text),
-        cache_bytes_per_token=hf_folder.cache_bytes(text),
-        modalities=_modalities(path, config),
-        chat_template=hf_folder.chat_template(path),
-        parts=tuple(sorted((*weights, *path.glob("*.json"), *path.glob("*.jinja")))),
-    )
+    return hf_folder.recognise(path, "transformers", _format, _sees)
 
 
-def _modalities(folder: Path, config: hf_folder.Fields) -> tuple[Modality, ...]:
-    """It sees if it has a vision part and says how pictures are prepared."""
-    prepared = ("preprocessor_config.json", "processor_config.json")
-    sees = "vision_config" in config and any((folder / name).is_file() for name in prepared)
-    return ("text", "image") if sees else ("text",)
+def _format(quantization: str | None) -> str | None:
+    return None if quantization in OTHERS else "safetensors"
+
+
+def _sees(folder: Path, config: hf_folder.Fields) -> bool:
+    return hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
 
 
 def shape(files: ModelFiles, options: TransformersOptions) -> Shape:

@@ -1,14 +1,14 @@
 """Stands in for exllamav2 where there is no CUDA: one machine, and the library on it.
 
 The classes have the names, parameters and defaults of exllamav2 0.3.2 (`test_signatures.py`
-compares them with the package's source) and the behaviour our adapter leans on. A world keeps a
-list of what holds memory, so that what stays behind is seen.
+compares them with the package's source) and the behaviour our adapter leans on.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from backends.exllamav2.library import Library
+from tests.backends.exllama import world
 from tests.backends.exllamav2.standin_generator import (
     ExLlamaV2DynamicGenerator,
     ExLlamaV2DynamicJob,
@@ -27,27 +27,18 @@ from tests.backends.exllamav2.standin_models import (
 )
 
 
-class World:
-    """One machine: what is loaded on it, and what shall go wrong."""
+class World(world.World):
+    """A machine with exllamav2."""
 
     def __init__(self, answers: Mapping[str, str], *, paged: bool = True) -> None:
-        self.answers = dict(answers)
+        super().__init__(answers)
         self.paged = paged
-        self.loaded: list[str] = []  # what holds device memory now
-        self.generators: list[Any] = []
-        self.jobs: list[Any] = []  # all that were enqueued
         self.loras: list[Any] = []
-        self.fail_iterate: Exception | None = None
-        self.fail_load: Exception | None = None
         self.arch_string: str | None = None  # the fallback for unknown architectures
-        self.guesses_per_step = 0
 
     def library(self) -> Library:
         """The stand-in's classes, all of this world."""
-
-        def of(name: str, *bases: type) -> Any:
-            return type(name, bases, {"world": self})
-
+        of = self.of
         return Library(
             config=of("Config", ExLlamaV2Config),
             model=of("Model", ExLlamaV2),

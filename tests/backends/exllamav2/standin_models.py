@@ -9,7 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tokenizers import Tokenizer
+from tests.backends.exllama.standin_models import Embedding, Loadable, Words, embedding
+from tests.backends.exllama.world import MARKERS
 
 
 class ExLlamaV2Config:
@@ -36,24 +37,6 @@ class ExLlamaV2Config:
     def arch_compat_overrides(self, quiet: bool = False, warn_only=False) -> None: ...
 
 
-class Loadable:
-    """What a model and a vision tower have in common here; no class of exllamav2."""
-
-    world: Any  # standin.World
-
-    def _load(self, callback: Any) -> None:
-        name = f"{type(self).__name__} {id(self)}"
-        self.world.loaded.append(name)
-        for module in range(4):
-            callback(module, 4)
-            if self.world.fail_load is not None:
-                raise self.world.fail_load
-        callback(4, 4)
-
-    def _unload(self) -> None:
-        self.world.loaded.remove(f"{type(self).__name__} {id(self)}")
-
-
 class ExLlamaV2(Loadable):
     def __init__(self, config, lazy_load=False, archparams=None) -> None:
         self.config = config
@@ -69,7 +52,7 @@ class ExLlamaV2(Loadable):
         progress=False,
     ) -> None:
         self.said = {"gpu_split": gpu_split}
-        self._load(callback)
+        self.begin_load(callback)
 
     def load_autosplit(
         self,
@@ -83,11 +66,10 @@ class ExLlamaV2(Loadable):
         assert cache.lazy
         assert len(reserve_vram) == 2, "as many as there are devices"
         self.said = {"reserve_vram": reserve_vram}
-        self._load(callback)
+        self.begin_load(callback)
 
     def unload(self) -> None:
-        if any(str(id(self)) in name for name in self.world.loaded):
-            self._unload()
+        self.end_load()
 
 
 class ExLlamaV2Cache:
@@ -120,13 +102,10 @@ class ExLlamaV2Cache_Q6(ExLlamaV2Cache): ...
 class ExLlamaV2Cache_Q4(ExLlamaV2Cache): ...
 
 
-class ExLlamaV2Tokenizer:
+class ExLlamaV2Tokenizer(Words):
     def __init__(self, config, lazy_init=True, force_json=False, force_spm=False) -> None:
+        super().__init__(config.model_dir)
         self.config = config
-        self.model = Tokenizer.from_file(str(Path(config.model_dir) / "tokenizer.json"))
-
-    def text(self, tokens: list[int]) -> str:
-        return str(self.model.decode([t for t in tokens if t < 10**9], skip_special_tokens=False))
 
 
 class ExLlamaV2Lora:
@@ -144,10 +123,7 @@ class ExLlamaV2Lora:
         self.world.loaded.remove(f"lora {self.directory}")  # type: ignore[attr-defined]
 
 
-class MMEmbedding:
-    def __init__(self, first: int, length: int) -> None:
-        self.ids = list(range(first, first + length))
-
+class MMEmbedding(Embedding):
     def get_ids(self) -> list[int]:
         return self.ids
 
@@ -166,11 +142,13 @@ class ExLlamaV2VisionTower(Loadable):
         callback_gen=None,
         progress=False,
     ) -> None:
-        self._load(callback)
+        self.begin_load(callback)
 
     def unload(self) -> None:
-        self._unload()
+        self.end_load()
 
     def get_image_embeddings(self, model, tokenizer, image, text_alias=None, embeddings_cpu=True):
         self.pictures.append(image)
-        return MMEmbedding(10**9 + 100 * len(self.pictures), image.width)
+        start, _, end = (tokenizer.ids(text)[0] for text in MARKERS)
+        made = embedding(len(self.pictures), image.width, start, end)
+        return MMEmbedding(made.first, made.ids)

@@ -1,9 +1,6 @@
 """Which folders are exllamav2's, and what they will take."""
 
-import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -11,21 +8,10 @@ import pytest
 import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllamav2.files import PAGE, estimate, recognise, shape
+from backends.exllama.files import PAGE
+from backends.exllamav2.files import estimate, recognise, shape
 from config.engines import ExLlamaV2Options
-
-
-def folder(tmp_path: Path, **changes: Any) -> Path:
-    """The bundled model with another config."""
-    made = tmp_path / "model"
-    shutil.copytree(bundled.SAFETENSORS, made)
-    config = json.loads((made / "config.json").read_text()) | changes
-    (made / "config.json").write_text(json.dumps(config))
-    return made
-
-
-def quantized(tmp_path: Path, method: str) -> Path:
-    return folder(tmp_path, quantization_config={"quant_method": method, "bits": 4.0})
+from tests.backends.exllama.folders import folder, quantized
 
 
 def test_exl2_is_found_without_naming_a_backend(tmp_path: Path) -> None:
@@ -42,14 +28,9 @@ def test_plain_safetensors_are_exllamav2_s_only_when_it_is_named() -> None:
     assert (files.backend, files.format) == ("exllamav2", "safetensors")
 
 
-@pytest.mark.parametrize("backend", [None, "exllamav2"])
-def test_exl3_is_refused_with_the_way_out(backend: str | None, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=r"EXL3.*exllamav3.*EXL2, GGUF or plain safetensors"):
-        catalog.recognise(quantized(tmp_path, "exl3"), backend)
-
-
-def test_other_quantizations_and_files_are_others(tmp_path: Path) -> None:
-    assert recognise(quantized(tmp_path, "bitsandbytes")) is None
+@pytest.mark.parametrize("method", ["bitsandbytes", "exl3"])
+def test_other_quantizations_and_files_are_others(method: str, tmp_path: Path) -> None:
+    assert recognise(quantized(tmp_path, method)) is None
     assert recognise(bundled.GGUF) is None
     (tmp_path / "notes.txt").write_text("exl2")
     assert recognise(tmp_path) is None

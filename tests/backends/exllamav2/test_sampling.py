@@ -56,8 +56,6 @@ def test_a_neutral_job_changes_nothing() -> None:
         ("xtc_probability", 0.5, "xtc_probability"),
         ("xtc_threshold", 0.2, "xtc_threshold"),
         ("repetition_penalty", 1.1, "token_repetition_penalty"),
-        ("frequency_penalty", 0.2, "token_frequency_penalty"),
-        ("presence_penalty", 0.3, "token_presence_penalty"),
         ("penalty_range", 64, "token_repetition_range"),
         ("repetition_decay", 32, "token_repetition_decay"),
         ("mirostat_tau", 4.0, "mirostat_tau"),
@@ -67,6 +65,11 @@ def test_a_neutral_job_changes_nothing() -> None:
 def test_wishes_arrive_under_their_names(field: str, value: Any, theirs: str) -> None:
     assert field in SUPPORTED
     assert getattr(made(**{field: value}), theirs) == value
+
+
+def test_their_penalties_that_count_the_prompt_stay_off() -> None:
+    wished = made(frequency_penalty=0.5, presence_penalty=0.5)
+    assert wished.token_frequency_penalty == wished.token_presence_penalty == 0
 
 
 def test_all_that_is_said_to_be_supported_is_a_wish() -> None:

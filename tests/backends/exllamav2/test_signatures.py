@@ -4,7 +4,6 @@ without importing it: importing needs CUDA.
 
 import ast
 import inspect
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from tests.backends.exllama.signatures import (
+    class_of,
+    method_of,
+    methods,
+    ours,
+    parameters,
+    read,
+    source,
+)
 from tests.backends.exllamav2 import standin, standin_generator, standin_models
 
 MODULES = {
@@ -33,60 +41,17 @@ INHERITED = {("ExLlamaV2VisionTower", "load"), ("ExLlamaV2VisionTower", "unload"
 
 @pytest.fixture(scope="module")
 def package() -> Path:
-    spec = find_spec("exllamav2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("exllamav2's source is not installed: pip install --no-deps exllamav2==0.3.2")
-    return Path(next(iter(spec.submodule_search_locations)))
+    return source("exllamav2", "0.3.2")
 
 
-def class_of(package: Path, module: str, name: str) -> ast.ClassDef:
-    tree = ast.parse((package / module).read_text(encoding="utf-8"))
-    return next(
-        node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name
-    )
-
-
-def parameters(function: ast.FunctionDef) -> list[tuple[str, object]]:
-    """Names with their defaults; a default that is no constant is its source."""
-    given = function.args.args
-    defaults = [None] * (len(given) - len(function.args.defaults)) + list(function.args.defaults)
-    return [(name.arg, read(default)) for name, default in zip(given, defaults, strict=True)]
-
-
-def read(default: ast.expr | None) -> object:
-    if default is None:
-        return inspect.Parameter.empty
-    try:
-        return ast.literal_eval(default)
-    except ValueError:
-        return ast.unparse(default)
-
-
-def ours(function: object) -> list[tuple[str, object]]:
-    assert callable(function)
-    signature = inspect.signature(function)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    return [(p.name, p.default) for p in named]
-
-
-METHODS = [
-    (name, method)
-    for name in MODULES
-    for method, function in vars(getattr(standin, name)).items()
-    if inspect.isroutine(function) and (method == "__init__" or not method.startswith("_"))
-    if (name, method) != ("ExLlamaV2Tokenizer", "text")  # the stand-in's own
-]
+METHODS = methods(standin, MODULES, own=("text", "ids", "write"))
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
 def test_methods_are_called_as_theirs(name: str, method: str, package: Path) -> None:
-    owner = ("ExLlamaV2", "model.py") if (name, method) in INHERITED else (name, MODULES[name])
-    theirs = {
-        node.name: node
-        for node in class_of(package, owner[1], owner[0]).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert ours(getattr(getattr(standin, name), method)) == parameters(theirs[method])
+    owner = "ExLlamaV2" if (name, method) in INHERITED else name
+    mine = ours(getattr(getattr(standin, name), method))
+    assert mine == method_of(package, MODULES[owner], owner, method)
 
 
 def test_quantized_caches_take_what_the_plain_one_takes(package: Path) -> None:
@@ -113,10 +78,6 @@ def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
         assert expected == default or str(expected).replace(" ", "") in made, name
 
 
-def names_in(package: Path, module: str) -> str:
-    return (package / module).read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("module", "words"),
     [
@@ -135,4 +96,4 @@ def names_in(package: Path, module: str) -> str:
     ],
 )
 def test_what_our_code_leans_on_is_still_there(module: str, words: str, package: Path) -> None:
-    assert words in names_in(package, module)
+    assert words in (package / module).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The engine the driver steps: exllamav2's dynamic generator, one `iterate` at a time.
+"""The engine the driver steps: a library's dynamic generator, one `iterate` at a time.
 
 One `iterate` may draw several tokens of a job (guesses that came true, tokens held back with half a
 character). The driver gets one of each job per step, so that it can stop or force after any of
@@ -6,22 +6,18 @@ them; the generator goes on when all are handed over.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from backends.driver import Accounting, Token
 from backends.errors import PromptTooLong
-from backends.exllamav2 import results
-from backends.exllamav2.library import while_generating
-from backends.exllamav2.loading import Loaded
-from backends.exllamav2.logprobs import Witness
-from backends.exllamav2.running import STRETCH, Running
-from backends.exllamav2.sampling import settings
+from backends.exllama.library import while_generating
+from backends.exllama.loading import Loaded
+from backends.exllama.running import Running
 from backends.protocol import Generation, ModelInfo
 
 
-class ExLlamaV2Engine:
+class ExLlamaEngine:
     """See `backends.driver.Engine`. Owns the models it was given."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -42,7 +38,7 @@ class ExLlamaV2Engine:
             running = self._prepared(key, job)
             self._begin(running)
         except Exception as error:  # noqa: BLE001 - the driver knows only our errors
-            failure = while_generating(error)
+            failure = while_generating(self._loaded.name, error)
         else:
             self._running[key] = running
             return len(running.prompt)
@@ -50,19 +46,18 @@ class ExLlamaV2Engine:
 
     def _prepared(self, key: int, job: Generation) -> Running:
         """Raises InvalidJob, and PromptTooLong once pictures are counted."""
-        loaded = self._loaded
-        running = Running(
-            key, job, list(job.prompt), settings(job, loaded.library, loaded.vocabulary)
-        )
+        running = Running(key, job)
         if job.images:
-            assert loaded.pictures is not None  # else the driver refuses pictures
+            pictures = self._loaded.pictures
+            assert pictures is not None  # else the driver refuses pictures
             with torch.inference_mode():
-                seen = loaded.pictures.see(job)
+                seen = pictures.see(job)
             running.prompt, running.embeddings = seen.prompt, seen.embeddings
         room = self.info.context_length - len(running.prompt)
         if room <= 0:
             raise PromptTooLong(len(running.prompt), self.info.context_length)
         running.limit = min(job.max_tokens or room, room)
+        running.sampler = self._loaded.sampler(running)
         return running
 
     def _begin(self, running: Running) -> None:
@@ -71,30 +66,9 @@ class ExLlamaV2Engine:
             if self._ends:  # a model may name none; without pictures nobody asks for it
                 running.end(self._ends[0])
             return
-        made = self._job(running)
-        count = running.job.logprobs
-        witness = Witness(made, count, self._loaded.vocabulary) if count is not None else None
-        running.begin(made, witness)
+        made = self._loaded.job(running, self._ends)
+        running.begin(made)
         self._loaded.generator.enqueue(made)
-
-    def _job(self, running: Running) -> Any:
-        asked = running.job
-        banned = list(asked.sampling.banned_strings)
-        # A ban must see what was said before, and without pages there is nothing to share.
-        whole = banned or not self._loaded.paged
-        new = running.left if whole else min(running.left, STRETCH)
-        return self._loaded.library.job(
-            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
-            max_new_tokens=new + self._loaded.plan.drafted,  # it stops that much earlier
-            min_new_tokens=max(0, asked.min_tokens - len(running.written)),
-            gen_settings=running.settings,
-            seed=asked.sampling.seed,
-            stop_conditions=self._ends,
-            decode_special_tokens=True,
-            identifier=running.key,
-            banned_strings=banned,
-            embeddings=running.embeddings,
-        )
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         running = self._running[key]
@@ -108,7 +82,7 @@ class ExLlamaV2Engine:
     def release(self, key: int) -> Accounting:
         running = self._running.pop(key)
         self._cancel(running)
-        return running.cost(self._loaded.generator.page_size)
+        return running.cost(self._loaded.cached(running.first) if running.first else 0)
 
     def _cancel(self, running: Running) -> None:
         if running.current is None:
@@ -117,7 +91,7 @@ class ExLlamaV2Engine:
             self._loaded.generator.cancel(running.current)
         except Exception as error:  # noqa: BLE001 - told by the next step
             self._trouble = error
-        running.current = running.witness = None
+        running.current = None
 
     def recover(self) -> None:
         """A generator whose step failed may have lost track of its pages: a new one is made."""
@@ -137,7 +111,7 @@ class ExLlamaV2Engine:
                 self._iterate()
             return [running.hand_over() for running in self._running.values() if running.ready]
         except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
-            failure = while_generating(error)
+            failure = while_generating(self._loaded.name, error)
         # Out here the error is gone, and with it the frames that held tensors.
         raise failure
 
@@ -145,16 +119,13 @@ class ExLlamaV2Engine:
         if self._trouble is not None:
             raise self._trouble
         for result in self._loaded.generator.iterate():
+            if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
+                raise result["error"]
             running = self._running.get(result["identifier"])
             if result["stage"] == "streaming" and running is not None:
-                self._take(running, result)
-
-    def _take(self, running: Running, result: results.Result) -> None:
-        drawn = results.read(result)
-        running.write(drawn.tokens)
-        if drawn.in_vain and running.witness is not None:
-            running.witness.take_back(drawn.in_vain)
-        if result["eos"]:
-            running.current = running.witness = None
-        if drawn.at_limit:
-            self._begin(running)
+                drawn = self._loaded.read(result)
+                running.write(drawn)
+                if result["eos"]:
+                    running.current = None
+                if drawn.at_limit:
+                    self._begin(running)

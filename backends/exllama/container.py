@@ -1,0 +1,36 @@
+"""A container over a model that one of the two libraries loads.
+
+torch takes seconds to import and the libraries, the first time, minutes to compile, so all of them
+are imported on the loading thread, not on the event loop's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
+
+from backends.driver import DrivenContainer
+from backends.offloop import run_abandonable
+from backends.protocol import ModelContainer, Progress, Report
+
+if TYPE_CHECKING:
+    from backends.exllama.engine import ExLlamaEngine
+    from backends.exllama.loading import Loaded
+
+Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
+
+
+async def driven(load: "Callable[[Tell], Loaded]", report: Report) -> ModelContainer:
+    """`load` runs on a thread of its own, and should stop when it is told that nobody wants it."""
+    loop = asyncio.get_running_loop()
+
+    def work(wanted: Callable[[], bool]) -> "ExLlamaEngine":
+        def tell(progress: Progress) -> bool:
+            loop.call_soon_threadsafe(report, progress)
+            return wanted()
+
+        loaded = load(tell)
+        made: ExLlamaEngine = import_module("backends.exllama.engine").ExLlamaEngine(loaded)
+        return made
+
+    return DrivenContainer(await run_abandonable(work, lambda engine: engine.close()))

@@ -1,0 +1,75 @@
+"""How much memory a folder will need, whichever of the two libraries loads it.
+
+Imports no engine.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from backends.catalog import MemoryNeed, ModelFiles
+from backends.errors import LoadFailed, UnsupportedModel
+from config.engines import ExLlamaOptions
+
+PAGE = 256  # tokens; the cache's size is a multiple of it
+LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for more would claim all memory for the cache
+CACHE_BY_DEFAULT = 4 << 30  # bytes of KV cache for all requests, where one full context takes less
+SCRATCH = 768 << 20  # bytes: CUDA context, dequantizing, a prompt chunk's activations; a guess
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How much KV cache there will be: `cells` tokens in all, `length` for one request, of which
+    `drafted` positions behind it are for guesses.
+    """
+
+    cells: int
+    length: int
+    drafted: int
+
+    @property
+    def positions(self) -> int:
+        """Positions the model must know, guesses included; whole pages."""
+        return pages(self.length + self.drafted)
+
+
+def shape(files: ModelFiles, options: ExLlamaOptions, share: float, spare: int = 0) -> Shape:
+    """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`
+    tokens behind it. `share`: of a 16-bit cache, what this one takes.
+    """
+    length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    drafted = options.draft_tokens if options.draft_model or options.ngram_speculation else 0
+    affordable = int(CACHE_BY_DEFAULT / max(files.cache_bytes_per_token * share, 1))
+    cells = options.cache_tokens or min(affordable, length * options.max_concurrent)
+    return Shape(pages(max(cells, length + drafted + spare)), length, drafted)
+
+
+def pages(tokens: int) -> int:
+    """As many tokens, in whole pages."""
+    return -(-tokens // PAGE) * PAGE
+
+
+def draft(
+    options: ExLlamaOptions, recognise: Callable[[Path], ModelFiles | None], name: str
+) -> ModelFiles | None:
+    """The model that guesses ahead, if there is one. Raises LoadFailed."""
+    if options.draft_model is None:
+        return None
+    if options.ngram_speculation:
+        raise LoadFailed("a draft model and n-gram speculation exclude each other; choose one")
+    path = Path(options.draft_model)
+    files = recognise(path)
+    if files is None:
+        raise UnsupportedModel(f"the draft model {path} is not a model that {name} can read")
+    return files
+
+
+def need(models: Iterable[ModelFiles], cells: int, share: float) -> MemoryNeed:
+    """Weights as they lie on disk, the whole cache, a guess for the rest."""
+    models = list(models)
+    per_token = sum(model.cache_bytes_per_token for model in models)
+    return MemoryNeed(
+        weights=sum(model.size_bytes for model in models),
+        cache=int(cells * per_token * share),
+        engine=SCRATCH,
+    )

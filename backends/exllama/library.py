@@ -1,0 +1,73 @@
+"""Importing one of the two libraries, and its errors in our words.
+
+Both compile or load a CUDA extension when they are imported and fail where there is no card, so
+they are imported through `imported` alone, when a model is loaded.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
+
+from backends.errors import BackendError, BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
+
+L = TypeVar("L")
+
+INSTEAD = "the same model as GGUF or as plain safetensors runs without it"
+RAN_OUT = (
+    "out of memory",  # CUDA's and HIP's words
+    "Insufficient VRAM",  # where layers are placed automatically
+    "Insufficient space in device allocation",  # exllamav2, with gpu_split
+)
+
+
+def imported(name: str, collect: Callable[[int], L]) -> L:
+    """What `collect` takes from the package `name`; it is given the number of CUDA cards.
+
+    The first import on a machine compiles for minutes. Raises BackendMissing.
+    """
+    try:
+        torch = import_module("torch")
+    except (ImportError, OSError) as error:
+        raise BackendMissing(
+            f"{name} needs torch, which can't be used here ({error}). "
+            f"Install it: pip install 'roundhouse[{name}]'"
+        ) from error
+    if not torch.cuda.is_available():
+        raise BackendMissing(
+            f"{name} needs a CUDA card, and torch {torch.__version__} finds none here; {INSTEAD}"
+        )
+    try:
+        return collect(torch.cuda.device_count())
+    except ImportError as error:
+        raise BackendMissing(
+            f"{name} isn't installed ({error}). Install it: pip install 'roundhouse[{name}]'"
+        ) from error
+    except Exception as error:  # compiling can fail in any way: no nvcc, no compiler, no space
+        raise BackendMissing(
+            f"{name} can't be used here ({type(error).__name__}: {error}). It compiles its CUDA "
+            f"extension with nvcc and a C++ compiler, which must fit torch; {INSTEAD}"
+        ) from error
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether a foreign error means that memory ran out; some tell it in words only."""
+    told = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return told or any(words in str(error) for words in RAN_OUT)
+
+
+def while_generating(name: str, error: Exception) -> BackendError:
+    """A foreign error of the library `name`, in our words."""
+    if isinstance(error, BackendError):
+        return error
+    if ran_out(error):
+        return OutOfMemory(f"memory ran out while generating: {error}")
+    return GenerationFailed(f"{name} failed: {type(error).__name__}: {error}")
+
+
+def while_loading(name: str, model: str, error: Exception) -> BackendError:
+    """As `while_generating`, for an error met while `model` was loaded."""
+    if isinstance(error, BackendError):
+        return error.with_traceback(None)
+    if ran_out(error):
+        return OutOfMemory(f"no room for {model}: {error}")
+    return LoadFailed(f"{name} can't load {model}: {type(error).__name__}: {error}")

@@ -1,0 +1,160 @@
+"""Models in memory, as the engine works with them, and what loading them has in common.
+
+Each backend's `loading` fills in what its library wants to be called like.
+"""
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, ClassVar
+
+import msgspec
+import torch
+
+from backends import generation_config
+from backends.catalog import ModelFiles
+from backends.errors import LoadFailed
+from backends.exllama.container import Tell
+from backends.exllama.files import Shape
+from backends.exllama.library import while_loading
+from backends.exllama.pictures import Pictures
+from backends.exllama.results import Result
+from backends.exllama.running import Drawn, Running
+from backends.hf_vocabulary import Vocabulary
+from backends.protocol import ModelInfo, Progress
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A model on its devices, and its cache; both the library's."""
+
+    model: Any
+    cache: Any
+
+
+class Loaded(ABC):
+    """What the engine works with. `free` gives all of it back; nothing here is of use then.
+
+    `generator` is the library's dynamic generator over the models and caches. It is made anew after
+    a failed step, so nobody else keeps it.
+    """
+
+    name: ClassVar[str]  # of the backend
+
+    def __init__(self, plan: Shape) -> None:
+        self.plan = plan
+        self.main: Placed
+        self.draft: Placed | None = None
+        self.tokenizer: Any  # the library's
+        self.vocabulary: Vocabulary
+        self.loras: list[Any] = []
+        self.pictures: Pictures | None = None
+        self.info: ModelInfo
+        self.generator: Any = None
+        self._unloading = ExitStack()
+
+    # -- what a library differs in ---------------------------------------------------------------
+
+    @abstractmethod
+    def sampler(self, running: Running) -> Any:
+        """How this request's tokens are drawn, with the state that it keeps. Raises InvalidJob."""
+
+    @abstractmethod
+    def job(self, running: Running, ends: Sequence[int]) -> Any:
+        """A job that goes on where `running` stands; the tokens in `ends` end it."""
+
+    @abstractmethod
+    def read(self, result: Result) -> Drawn:
+        """What a result of the stage "streaming" says."""
+
+    @abstractmethod
+    def cached(self, job: Any) -> int:
+        """How many of its prompt's tokens the job found in the cache."""
+
+    @abstractmethod
+    def make_generator(self) -> Any: ...
+
+    @abstractmethod
+    def retire(self, generator: Any) -> None:
+        """End the generator's threads, which would stay."""
+
+    # -- a life ----------------------------------------------------------------------------------
+
+    def unload_later(self, unload: Callable[[], None]) -> None:
+        """`unload` is called by `free`, the newest first."""
+        self._unloading.callback(unload)
+
+    def renew(self) -> None:
+        """Make a new generator; the one before, and its page table, are forgotten."""
+        self._dismiss()
+        self.generator = self.make_generator()
+
+    def _dismiss(self) -> None:
+        if self.generator is not None:
+            self.retire(self.generator)
+            self.generator = None
+            give_back()
+
+    def free(self) -> None:
+        self._dismiss()
+        self._unloading.close()
+        for name in ("main", "draft", "tokenizer", "loras", "pictures"):
+            setattr(self, name, None)
+        give_back()
+
+    def describe(self, files: ModelFiles, *, together: int, samplers: frozenset[str]) -> ModelInfo:
+        """`together`: requests computed at a time."""
+        return ModelInfo(
+            backend=self.name,
+            format=files.format,
+            architecture=files.architecture,
+            context_length=self.plan.length,
+            max_concurrent=together,
+            vocab_size=self.vocabulary.size,
+            size_bytes=files.size_bytes,
+            chat_template=files.chat_template,
+            special=self.vocabulary.special,
+            adds_bos=self.vocabulary.adds_bos,
+            modalities=("text", "image") if self.pictures else ("text",),
+            samplers=samplers,
+            generation_defaults=generation_config.read(files.path),
+        )
+
+
+def give_back() -> None:
+    """Return what nobody holds any more to the device. CUDA's context itself stays."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def fill(loaded: Loaded, files: ModelFiles, steps: Callable[[], None]) -> None:
+    """Take `steps` to load what `files` names into `loaded`, and make its generator.
+
+    Raises LoadFailed and leaves nothing behind.
+    """
+    try:
+        steps()
+        loaded.renew()
+    except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
+        failure = while_loading(loaded.name, files.path.name, error)
+    else:
+        return
+    # Out here the error is gone, and with it the frames that held tensors.
+    loaded.free()
+    raise failure
+
+
+def telling(stage: str, tell: Tell) -> Callable[[int, int], None]:
+    """The libraries' callback: module `done` of `total` is loaded."""
+
+    def callback(done: int, total: int) -> None:
+        if not tell(Progress(stage, done, total)):
+            raise LoadFailed("nobody wants the model any more")
+
+    return callback
+
+
+def per_card(told: Sequence[float], cards: int) -> list[float]:
+    """A number for every card; what is said of the last one holds for those after it."""
+    told = told or (0.0,)
+    return [told[min(card, len(told) - 1)] for card in range(cards)]

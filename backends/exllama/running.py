@@ -1,0 +1,105 @@
+"""One request of ours, which may take several jobs of the library.
+
+A job reserves cache pages for all that it may write when it starts. A request without a limit would
+so keep the rest of the context for itself; instead it gets `STRETCH` tokens at a time. Where a job
+ends the next one begins with all that was written, whose pages are still in the cache. Tokens that
+are forced are such a new beginning too.
+"""
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from backends.driver import Accounting, Token
+from backends.protocol import Generation, TokenLogprob
+
+STRETCH = 2048  # tokens
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """What one result of the generator says: new tokens of one job, with their logprobs where they
+    are wanted, and whether its limit ended it.
+    """
+
+    tokens: Sequence[int]
+    logprobs: Sequence[TokenLogprob]
+    at_limit: bool
+
+
+class Running:
+    """`prompt` is the request's as the generator takes it, `sampler` the library's, with state."""
+
+    def __init__(self, key: int, job: Generation) -> None:
+        self.key = key
+        self.job = job
+        self.prompt = list(job.prompt)
+        self.embeddings: list[Any] = []  # of its pictures
+        self.sampler: Any = None
+        self.limit = 0  # tokens that fit, or are wanted
+        self.written: list[int] = []  # after the prompt
+        self.current: Any = None  # the library's job that writes on; None: there is none
+        self.first: Any = None  # the first job: it knows what was in the cache
+        self._ready: deque[Token] = deque()  # of what is written, not handed over yet
+        self._dice: random.Random | None = None
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._ready)
+
+    @property
+    def left(self) -> int:
+        """How many more tokens may be written."""
+        return self.limit - len(self.written)
+
+    @property
+    def stretch(self) -> int:
+        """How many of them to reserve pages for. A banned string must see what was said before, so
+        there all is one stretch.
+        """
+        return self.left if self.job.sampling.banned_strings else min(self.left, STRETCH)
+
+    @property
+    def least(self) -> int:
+        """How many tokens must still come before an end token may."""
+        return max(0, self.job.min_tokens - len(self.written))
+
+    def begin(self, current: Any) -> None:
+        """`current` writes on. The dice are those of the first job: its seed counts for all."""
+        self.first = self.first or current
+        self._dice = self._dice or current.rng
+        current.rng = self._dice
+        self.current = current
+
+    def write(self, drawn: Drawn) -> None:
+        """The present job has drawn something."""
+        told = iter(drawn.logprobs)
+        for token in drawn.tokens:
+            self.written.append(token)
+            self._ready.append(Token(self.key, token, next(told, None)))
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """`tokens` follow what was handed over; what was written beyond that is forgotten."""
+        if self._ready:
+            del self.written[-len(self._ready) :]
+            self._ready.clear()
+        for token in tokens[: self.left]:
+            self.written.append(token)
+            self._ready.append(Token(self.key, token))
+
+    def end(self, token: int) -> None:
+        """No more fits. Whoever counts otherwise (pictures take more room than their placeholders)
+        learns it from an end token.
+        """
+        self._ready.append(Token(self.key, token))
+
+    def hand_over(self) -> Token:
+        """The oldest token that is ready."""
+        return self._ready.popleft()
+
+    def cost(self, cached: int) -> Accounting:
+        """`cached`: tokens that the first job found in the cache."""
+        prompt = len(self.prompt)
+        return Accounting(prompt_tokens=prompt, cached_tokens=min(cached, prompt))

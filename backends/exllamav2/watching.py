@@ -1,0 +1,82 @@
+"""Logits on their way to a job's sampler, one token at a time: where the model's own distribution
+is seen, and where the penalties that concern the answer alone are applied.
+
+exllamav2 applies penalties and biases to the logits in place before it stores them, and its
+probabilities are those after sampling, so afterwards it is too late. And its own frequency and
+presence penalties count the prompt too, unlike OpenAI's and every other engine's here.
+"""
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from backends.exllama.running import Running
+from backends.hf_vocabulary import Vocabulary
+from backends.protocol import Candidate, Sampling, TokenLogprob
+
+
+class Witness:
+    """Stands before one library job's `receive_logits`, which the generator calls once for every
+    token it draws. Remembers the logprobs of the tokens drawn and not yet taken, in order.
+    """
+
+    def __init__(self, job: Any, count: int, vocabulary: Vocabulary) -> None:
+        self._told: deque[TokenLogprob] = deque()
+        self._count = count
+        self._vocabulary = vocabulary
+        self._receive = job.receive_logits
+        job.receive_logits = self
+
+    def __call__(self, logits: torch.Tensor) -> Any:
+        """`logits` has the shape (1, 1, padded vocabulary), on the CPU."""
+        told = torch.log_softmax(logits[0, 0, : self._vocabulary.size].float(), dim=-1)
+        drawn = self._receive(logits)
+        self._told.append(self._tell(told, int(drawn[0].item())))
+        return drawn
+
+    def take(self, count: int, in_vain: int) -> list[TokenLogprob]:
+        """The oldest `count`; the newest `in_vain` tokens were drawn in vain."""
+        for _ in range(in_vain):
+            self._told.pop()
+        return [self._told.popleft() for _ in range(count)]
+
+    def _tell(self, told: torch.Tensor, token: int) -> TokenLogprob:
+        values, tokens = told.topk(min(self._count, len(told)))
+        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+        top = tuple(self._candidate(id_, value) for id_, value in pairs)
+        return TokenLogprob(self._candidate(token, float(told[token])), top)
+
+    def _candidate(self, token: int, logprob: float) -> Candidate:
+        return Candidate(token, self._vocabulary.piece(token), logprob)
+
+
+class Censor:
+    """Stands before `receive_logits` likewise, and lowers what the answer has said already."""
+
+    def __init__(self, job: Any, prompt_tokens: int, sampling: Sampling) -> None:
+        self._sequence = job.sequences[0].sequence_ids  # a SeqTensor that grows with the answer
+        self._prompt_tokens = prompt_tokens
+        self._sampling = sampling
+        self._receive = job.receive_logits
+        job.receive_logits = self
+
+    def __call__(self, logits: torch.Tensor) -> Any:
+        """`logits` as the witness's; changed in place, as exllamav2 itself does."""
+        said = self._sequence.torch()[0, self._prompt_tokens :]
+        if (back := self._sampling.penalty_range) >= 0:
+            said = said[max(0, len(said) - back) :]
+        tokens, times = said.unique(return_counts=True)
+        logits[0, 0, tokens] -= (
+            self._sampling.frequency_penalty * times + self._sampling.presence_penalty
+        )
+        return self._receive(logits)
+
+
+def watch(job: Any, running: Running, vocabulary: Vocabulary) -> None:
+    """Put before `job`'s sampler what `running` needs; the witness sees the logits first."""
+    asked = running.job
+    if asked.sampling.frequency_penalty or asked.sampling.presence_penalty:
+        Censor(job, len(running.prompt), asked.sampling)
+    if asked.logprobs is not None:
+        Witness(job, asked.logprobs, vocabulary)
