@@ -61,7 +61,7 @@ $(RUN):
 
 $(TEST):
 	@scripts/install llamacpp,transformers,adapters,test
-	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 # its source, for tests; not CUDA
+	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 exllamav3 # their source, for tests; not CUDA
 	@touch $@ $(RUN)
 
 $(DEV):
@@ -71,4 +71,4 @@ $(BENCH): $(TEST)
 	@scripts/install bench && touch $@
 
 $(GPU): $(TEST)
-	@scripts/install exllamav2 && touch $@
+	@scripts/install exllamav2,exllamav3 && touch $@

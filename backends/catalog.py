@@ -18,6 +18,7 @@ from backends.protocol import Modality, ModelContainer, Report
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
+    ExLlamaV3Options,
     LlamaCppOptions,
     ScriptedOptions,
     TransformersOptions,
@@ -97,8 +98,8 @@ class Backend(msgspec.Struct, frozen=True):
 
 
 # The order is the order of recognition: the first that reads a model gets it, unless another one
-# is named. exllamav2 reads plain safetensors too, so it comes after transformers, which leaves it
-# EXL2.
+# is named. exllamav2 and exllamav3 read plain safetensors too, so they come after transformers,
+# which leaves them EXL2 and EXL3.
 BACKENDS: Mapping[str, Backend] = {
     backend.name: backend
     for backend in (
@@ -106,6 +107,7 @@ BACKENDS: Mapping[str, Backend] = {
         Backend("llamacpp", LlamaCppOptions),
         Backend("transformers", TransformersOptions),
         Backend("exllamav2", ExLlamaV2Options),
+        Backend("exllamav3", ExLlamaV3Options),
     )
 }
 

@@ -9,6 +9,7 @@ import msgspec
 
 from config.engines import (
     ExLlamaV2Options,
+    ExLlamaV3Options,
     LlamaCppOptions,
     ScriptedOptions,
     TransformersOptions,
@@ -113,6 +114,7 @@ class EnginesConfig(Section, frozen=True):
     llamacpp: LlamaCppOptions = LlamaCppOptions()
     transformers: TransformersOptions = TransformersOptions()
     exllamav2: ExLlamaV2Options = ExLlamaV2Options()
+    exllamav3: ExLlamaV3Options = ExLlamaV3Options()
     scripted: ScriptedOptions = ScriptedOptions()
 
 

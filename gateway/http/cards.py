@@ -2,7 +2,14 @@
 
 from typing import Any, Literal
 
-from config.engines import EngineOptions, ExLlamaV2Options, LlamaCppOptions, TransformersOptions
+from config.engines import (
+    EngineOptions,
+    ExLlamaOptions,
+    ExLlamaV2Options,
+    ExLlamaV3Options,
+    LlamaCppOptions,
+    TransformersOptions,
+)
 from gateway.capabilities import Known
 from gateway.dialects.openai import ModelCard, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, OutputFormat, Parameters
@@ -76,13 +83,13 @@ def _parameters(status: ModelStatus, known: Known | None, template: str | None) 
         prompt_template=template,
         prompt_template_content=known.template if known else info.chat_template,
         use_vision="image" in info.modalities,
-        draft=options.draft_model if isinstance(options, ExLlamaV2Options) else None,
+        draft=options.draft_model if isinstance(options, ExLlamaOptions) else None,
     )
 
 
 def _cache_tokens(options: EngineOptions) -> int | None:
     match options:
-        case LlamaCppOptions() | ExLlamaV2Options() | TransformersOptions():
+        case LlamaCppOptions() | ExLlamaOptions() | TransformersOptions():
             return options.cache_tokens
         case _:
             return None
@@ -91,7 +98,7 @@ def _cache_tokens(options: EngineOptions) -> int | None:
 def _cache_mode(options: EngineOptions) -> str | None:
     """As TabbyAPI writes it: FP16, Q8, or keys and values apart."""
     match options:
-        case ExLlamaV2Options():
+        case ExLlamaV2Options() | ExLlamaV3Options():
             return options.cache_type.upper()
         case LlamaCppOptions(cache_type_k=keys, cache_type_v=values):
             both = (keys,) if keys == values else (keys, values)
@@ -113,7 +120,7 @@ def _rope(options: EngineOptions) -> tuple[float | None, float | None]:
 
 def _chunk_size(options: EngineOptions) -> int | None:
     match options:
-        case ExLlamaV2Options():
+        case ExLlamaOptions():
             return options.chunk_size
         case LlamaCppOptions():
             return options.batch_size

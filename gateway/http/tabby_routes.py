@@ -13,6 +13,8 @@ from anyio import to_thread
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
+from backends.catalog import BACKENDS
+from config.engines import ExLlamaOptions
 from gateway.dialects import openai
 from gateway.dialects.openai.frames import body
 from gateway.dialects.tabby import reply
@@ -105,7 +107,7 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
     options = {**engine_options(order.asked, files.backend), **_sight(order, entry)}
     if order.draft is None:
         return options
-    if files.backend != "exllamav2":
+    if not issubclass(BACKENDS[files.backend].options, ExLlamaOptions):
         raise InvalidRequest(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )

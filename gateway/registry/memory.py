@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from backends.catalog import MemoryNeed
 from config.engines import (
     EngineOptions,
-    ExLlamaV2Options,
+    ExLlamaOptions,
+    ExLlamaV3Options,
     LlamaCppOptions,
     ScriptedOptions,
     TransformersOptions,
@@ -67,8 +68,10 @@ def placement(options: EngineOptions, devices: Collection[str]) -> Mapping[str, 
             return {CPU: 1.0}
         case _ if not cards:
             return {CPU: 1.0}
-        case LlamaCppOptions(tensor_split=split) | ExLlamaV2Options(gpu_split=split) if split:
+        case LlamaCppOptions(tensor_split=split) | ExLlamaOptions(gpu_split=split) if split:
             return {card: part / sum(split) for card, part in zip(cards, split, strict=False)}
+        case ExLlamaV3Options(tensor_parallel=True):
+            return dict.fromkeys(cards, 1 / len(cards))
         case LlamaCppOptions(main_gpu=card) if f"cuda:{card}" in devices:
             return {f"cuda:{card}": 1.0}
         case _:

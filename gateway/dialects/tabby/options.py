@@ -4,6 +4,7 @@ A name that TabbyAPI doesn't have passes through: it may be one of ours, and who
 says so if it isn't.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ _LLAMACPP_CACHES = {
     "4": "q4_0",
 }
 _EXLLAMAV2_CACHES = ("fp16", "q8", "q6", "q4")
+_EXLLAMAV3_CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
 
 
 def _as(name: str) -> Translation:
@@ -43,6 +45,14 @@ def _exllamav2_cache(mode: str) -> Options:
     return {"cache_type": mode.lower()}
 
 
+def _exllamav3_cache(mode: str) -> Options:
+    """`Q8`, or bits of keys and values apart: `8,4`."""
+    kind = mode.lower().replace(" ", "")
+    if not _EXLLAMAV3_CACHE.fullmatch(kind):
+        raise ValueError("exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'")
+    return {"cache_type": kind}
+
+
 def _frequency_scale(scale: float) -> Options:
     """llama.cpp scales frequencies, TabbyAPI positions."""
     return {"rope_freq_scale": 1 / scale}
@@ -59,18 +69,27 @@ _LLAMACPP: Mapping[str, Translation] = {
     "chunk_size": _as("batch_size"),
     "rope_scale": _frequency_scale,
 }
-_EXLLAMAV2: Mapping[str, Translation] = {
+_EXLLAMA: Mapping[str, Translation] = {
     "cache_size": _as("cache_tokens"),
-    "cache_mode": _exllamav2_cache,
     "gpu_split": _as("gpu_split"),
     "autosplit_reserve": _as("autosplit_reserve"),
     "chunk_size": _as("chunk_size"),
+}
+_EXLLAMAV2: Mapping[str, Translation] = {
+    **_EXLLAMA,
+    "cache_mode": _exllamav2_cache,
     "rope_scale": _as("rope_scale"),
     "rope_alpha": _as("rope_alpha"),
+}
+_EXLLAMAV3: Mapping[str, Translation] = {
+    **_EXLLAMA,
+    "cache_mode": _exllamav3_cache,
+    "tensor_parallel": _as("tensor_parallel"),
 }
 _BACKENDS: Mapping[str, Mapping[str, Translation]] = {
     "llamacpp": _LLAMACPP,
     "exllamav2": _EXLLAMAV2,
+    "exllamav3": _EXLLAMAV3,
     "transformers": {"cache_size": _as("cache_tokens")},
 }
 

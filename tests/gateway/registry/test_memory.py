@@ -8,6 +8,7 @@ from backends.catalog import MemoryNeed
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
+    ExLlamaV3Options,
     LlamaCppOptions,
     ScriptedOptions,
     TransformersOptions,
@@ -84,6 +85,11 @@ def test_without_a_measurement_the_estimate_stands() -> None:
         (TransformersOptions(), ["cpu"], {"cpu": 1.0}),
         (
             ExLlamaV2Options(gpu_split=(20, 20)),
+            ["cpu", "cuda:0", "cuda:1"],
+            {"cuda:0": 0.5, "cuda:1": 0.5},
+        ),
+        (
+            ExLlamaV3Options(tensor_parallel=True),
             ["cpu", "cuda:0", "cuda:1"],
             {"cuda:0": 0.5, "cuda:1": 0.5},
         ),

@@ -5,13 +5,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from config.engines import ExLlamaV2Options, LlamaCppOptions, TransformersOptions
+from config.engines import (
+    ExLlamaV2Options,
+    ExLlamaV3Options,
+    LlamaCppOptions,
+    TransformersOptions,
+)
 from gateway.dialects.tabby.options import engine_options
 from gateway.errors import InvalidRequest
 
 KINDS = {
     "llamacpp": LlamaCppOptions,
     "exllamav2": ExLlamaV2Options,
+    "exllamav3": ExLlamaV3Options,
     "transformers": TransformersOptions,
 }
 FORM = {  # what the loader extension sends where its user left all as it was
@@ -49,6 +55,10 @@ def test_a_form_left_alone_wishes_for_nothing(backend: str) -> None:
         ("exllamav2", {"rope_alpha": 2.5}, {"rope_alpha": 2.5}),
         ("exllamav2", {"gpu_split": [20], "gpu_split_auto": False}, {"gpu_split": [20]}),
         ("exllamav2", {"autosplit_reserve": [128.0]}, {"autosplit_reserve": [128.0]}),
+        ("exllamav3", {"cache_mode": "Q6"}, {"cache_type": "q6"}),
+        ("exllamav3", {"cache_mode": "8, 4"}, {"cache_type": "8,4"}),
+        ("exllamav3", {"tensor_parallel": True}, {"tensor_parallel": True}),
+        ("exllamav3", {"chunk_size": 512}, {"chunk_size": 512}),
         ("transformers", {"cache_size": 4096}, {"cache_tokens": 4096}),
     ],
 )
@@ -69,6 +79,8 @@ def test_a_wish_is_the_engines_own_option(
         ("llamacpp", {"tensor_parallel": True}),
         ("exllamav2", {"cache_mode": "8,4"}),
         ("exllamav2", {"tensor_parallel": True}),
+        ("exllamav3", {"cache_mode": "Q9"}),
+        ("exllamav3", {"rope_alpha": 2.5}),
         ("transformers", {"cache_mode": "Q4"}),
         ("transformers", {"rope_scale": 2.0}),
         ("scripted", {"chunk_size": 512}),

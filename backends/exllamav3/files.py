@@ -1,0 +1,75 @@
+"""Folders exllamav3 can load: recognising them, and the memory they will need. Imports no engine.
+
+It reads EXL3 and unquantized safetensors. The latter are transformers' too, which comes before it
+in `backends.catalog`: a user who wants them here names the backend.
+"""
+
+from pathlib import Path
+
+from backends import hf_folder
+from backends.catalog import MemoryNeed, ModelFiles
+from backends.exllama import files as exllama
+from backends.exllama.files import Shape
+from backends.hf_folder import Fields
+from config.engines import EngineOptions, ExLlamaV3Options
+
+FORMATS = {None: "safetensors", "exl3": "exl3"}  # by quantization
+# Classes whose vision tower exllamav3 1.6.5 has (its architecture/), of those whose chat templates
+# write one known token for a picture.
+SEES = frozenset(
+    {
+        "Gemma3ForConditionalGeneration",
+        "Gemma4ForConditionalGeneration",
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
+        "Lfm2VlForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+ENDS = 1  # tokens kept free behind the longest request: the generator wants its last one to fit
+
+
+def recognise(path: Path) -> ModelFiles | None:
+    """See `hf_folder.recognise`."""
+    return hf_folder.recognise(path, "exllamav3", FORMATS.get, _sees)
+
+
+def _sees(folder: Path, config: Fields) -> bool:
+    prepared = hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
+    return prepared and hf_folder.of_class(config, SEES)
+
+
+def cache_bits(cache_type: str) -> tuple[int, int] | None:
+    """Bits of a key's and of a value's number; None where they are not quantized."""
+    if cache_type == "fp16":
+        return None
+    keys, _, values = cache_type.removeprefix("q").partition(",")
+    return int(keys), int(values or keys)
+
+
+def cache_share(cache_type: str) -> float:
+    """Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32."""
+    bits = cache_bits(cache_type)
+    return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
+
+
+def shape(files: ModelFiles, options: ExLlamaV3Options) -> Shape:
+    """See `exllama.files.shape`."""
+    return exllama.shape(files, options, cache_share(options.cache_type), spare=ENDS)
+
+
+def draft(options: ExLlamaV3Options) -> ModelFiles | None:
+    """The model that guesses ahead, if there is one. Raises LoadFailed."""
+    return exllama.draft(options, recognise, "exllamav3")
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+    """The draft model's need is in it."""
+    assert isinstance(options, ExLlamaV3Options)
+    models = filter(None, (files, draft(options)))
+    return exllama.need(models, shape(files, options).cells, cache_share(options.cache_type))

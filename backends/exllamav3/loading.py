@@ -1,0 +1,229 @@
+"""Options to models in memory: the model, its cache, a draft model, a vision tower, adapters.
+
+Knows what exllamav3 wants to be called like and in which order, not how it is then stepped.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backends.catalog import ModelFiles
+from backends.errors import LoadFailed, UnsupportedModel
+from backends.exllama import loading, results
+from backends.exllama.container import Tell
+from backends.exllama.files import PAGE, Shape, pages
+from backends.exllama.loading import Placed, fill, per_card, telling
+from backends.exllama.pictures import Eye, Pictures
+from backends.exllama.running import Drawn, Running
+from backends.exllamav3.files import cache_bits, draft, shape
+from backends.exllamav3.library import Library
+from backends.exllamav3.sampling import SUPPORTED, sampler
+from backends.hf_vocabulary import Vocabulary
+from backends.protocol import Candidate, TokenLogprob
+from config.engines import ExLlamaV3Options
+
+SHORTEST_MATCH = 3  # tokens that must be repeated before n-gram speculation guesses what follows
+LEAST_CHANCE = 1e-38  # probabilities are 32-bit numbers: what is smaller came out as 0
+# What a chat template writes for one picture, where it isn't the token that config.json names.
+PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}
+
+
+class Loaded(loading.Loaded):
+    """`generator` is a `Generator`."""
+
+    name = "exllamav3"
+
+    def __init__(self, library: Library, options: ExLlamaV3Options, plan: Shape) -> None:
+        super().__init__(plan)
+        self.library = library
+        self.options = options
+
+    @property
+    def chunk(self) -> int:
+        """Prompt tokens in one pass: whole pages."""
+        return pages(self.options.chunk_size)
+
+    def sampler(self, running: Running) -> Any:
+        return sampler(running, self.library, self.vocabulary)
+
+    def job(self, running: Running, ends: Sequence[int]) -> Any:
+        """It takes its stretches by itself, with a checkpoint between them where a model has
+        recurrent layers.
+        """
+        asked = running.job
+        return self.library.job(
+            input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
+            max_new_tokens=running.left,
+            min_new_tokens=running.least,
+            sampler=running.sampler,
+            seed=asked.sampling.seed,
+            stop_conditions=list(ends),
+            decode_special_tokens=True,
+            return_top_tokens=asked.logprobs or 0,
+            return_probs=asked.logprobs is not None,
+            identifier=running.key,
+            banned_strings=list(asked.sampling.banned_strings),
+            embeddings=running.embeddings,
+            max_rq_tokens=running.stretch,
+        )
+
+    def read(self, result: results.Result) -> Drawn:
+        tokens = results.told(result, "token_ids")
+        return Drawn(tokens, self._logprobs(tokens, result), results.at_limit(result))
+
+    def _logprobs(self, tokens: Sequence[int], result: results.Result) -> list[TokenLogprob]:
+        """exllamav3 takes its probabilities from the logits before they are sampled from."""
+        chances = results.told(result, "token_probs")
+        ids = results.told(result, "top_k_tokens") or [()] * len(chances)
+        best = results.told(result, "top_k_probs") or [()] * len(chances)
+        return [
+            TokenLogprob(
+                self._candidate(token, chance),
+                tuple(map(self._candidate, top, top_chances)),
+            )
+            for token, chance, top, top_chances in zip(tokens, chances, ids, best, strict=False)
+        ]
+
+    def _candidate(self, token: int, chance: float) -> Candidate:
+        return Candidate(token, self.vocabulary.piece(token), math.log(max(chance, LEAST_CHANCE)))
+
+    def cached(self, job: Any) -> int:
+        if job.rq_cached is not None:  # in its first stretch; the present one found that too
+            return int(job.rq_cached[1])
+        return int(job.cached_pages * PAGE + job.cached_tokens)
+
+    def make_generator(self) -> Any:
+        return self.library.generator(
+            model=self.main.model,
+            cache=self.main.cache,
+            tokenizer=self.tokenizer,
+            max_batch_size=self.info.max_concurrent,
+            max_chunk_size=self.chunk,
+            draft_model=self.draft.model if self.draft else None,
+            draft_cache=self.draft.cache if self.draft else None,
+            num_draft_tokens=self.plan.drafted,
+            ngram_match_min=SHORTEST_MATCH if self.options.ngram_speculation else 0,
+        )
+
+    def retire(self, generator: Any) -> None:
+        generator.close()
+
+
+def load(files: ModelFiles, options: ExLlamaV3Options, library: Library, tell: Tell) -> Loaded:
+    """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
+    loaded = Loaded(library, options, shape(files, options))
+    fill(loaded, files, lambda: _load(loaded, files, tell))
+    return loaded
+
+
+def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
+    library, options, guess = loaded.library, loaded.options, draft(loaded.options)
+    config = _config(loaded, files.path)
+    loaded.tokenizer = library.tokenizer.from_config(config)
+    loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
+    if "image" in files.modalities and not loaded.plan.drafted:  # it can't guess with pictures
+        loaded.pictures = Pictures(_eye(loaded, config, tell))
+    if guess is not None:
+        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
+    loaded.main = _place(loaded, config, "model", tell)
+    loaded.loras = [_lora(loaded, Path(path)) for path in options.adapters.values()]
+    if options.warmup:
+        loaded.main.model.warmup(
+            cache=loaded.main.cache, max_chunk_size=loaded.chunk, callback=telling("warmup", tell)
+        )
+    loaded.info = loaded.describe(files, together=options.max_concurrent, samplers=SUPPORTED)
+
+
+# -- one model -------------------------------------------------------------------------------------
+
+
+def _config(loaded: Loaded, folder: Path) -> Any:
+    try:
+        config = loaded.library.config.from_directory(str(folder))
+    except AssertionError as error:  # an architecture, or a form of it, that it doesn't know
+        raise UnsupportedModel(f"exllamav3 can't read {folder.name}: {error}") from error
+    config.override_dynamic_seq_len(loaded.plan.positions)
+    return config
+
+
+def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
+    """A model with its cache, which must be there before the weights are."""
+    model = _model(loaded, config, "text")
+    bits = cache_bits(loaded.options.cache_type)
+    quantized = (
+        {"layer_type": loaded.library.quantized, "k_bits": bits[0], "v_bits": bits[1]}
+        if bits
+        else {}
+    )
+    cache = loaded.library.cache(
+        model,
+        max_num_tokens=loaded.plan.cells,
+        max_batch_size=loaded.options.max_concurrent,  # of recurrent states
+        max_history=loaded.plan.drafted,
+        **quantized,
+    )
+    _fill_cards(loaded, model, stage, tell)
+    return Placed(model, cache)
+
+
+def _model(loaded: Loaded, config: Any, component: str) -> Any:
+    """One whose memory is given back, also when its load fails midway."""
+    model = loaded.library.model.from_config(config, component=component)
+
+    def unload() -> None:
+        model.unload()
+        if model.mp_children:  # `unload` ends the processes of whole tensor-parallel models only
+            model.destroy_tp_context()
+
+    loaded.unload_later(unload)
+    return model
+
+
+def _fill_cards(loaded: Loaded, model: Any, stage: str, tell: Tell) -> None:
+    library, options, main = loaded.library, loaded.options, stage == "model"
+    gigabytes = [free / 1024 for free in per_card(options.autosplit_reserve, library.devices)]
+    split = list(options.gpu_split)
+    try:
+        model.load(
+            use_per_device=split or None,
+            reserve_per_device=None if split else gigabytes,
+            tensor_p=main and options.tensor_parallel,
+            max_chunk_size=loaded.chunk,
+            callback=telling(stage, tell),
+            draft_model=loaded.draft.model if main and loaded.draft else None,
+        )
+    except BaseException:
+        # While it loads it limits the whole process, and forgets that when it fails.
+        library.unset_memory_fraction(list(range(library.devices)))
+        raise
+
+
+# -- what belongs to it ----------------------------------------------------------------------------
+
+
+def _eye(loaded: Loaded, config: Any, tell: Tell) -> Eye:
+    if text := PLACEHOLDERS.get(config.architecture):
+        placeholder = loaded.vocabulary.id_of(text)
+    else:
+        placeholder = config.image_token_id
+    if placeholder is None:
+        raise UnsupportedModel("the model's files don't say which token stands for a picture")
+    tower, tokenizer = _model(loaded, config, "vision"), loaded.tokenizer
+    _fill_cards(loaded, tower, "vision", tell)
+    return Eye(
+        embed=lambda picture: tower.get_image_embeddings(tokenizer=tokenizer, image=picture),
+        ids=lambda embedding: list(embedding.token_list),
+        placeholder=placeholder,
+    )
+
+
+def _lora(loaded: Loaded, folder: Path) -> Any:
+    """Raises LoadFailed where exllamav3 would only print that nothing of it fits."""
+    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
+    loaded.unload_later(lora.unload)
+    if not lora.target_modules:
+        raise LoadFailed(f"nothing of the adapter {folder} fits the model as it is loaded")
+    return lora

@@ -1,0 +1,100 @@
+"""What loads of both backends tell meanwhile, and that nothing stays behind."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import anyio
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+import torch
+
+import bundled
+from backends import catalog
+from backends.errors import BackendMissing, LoadFailed, OutOfMemory
+from backends.protocol import Progress
+from tests.backends.exllama.conftest import Kind
+from tests.backends.exllama.folders import folder
+from tests.backends.exllama.world import World
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_loaded_is_described(kind: Kind, world: World) -> None:
+    container = await kind.load(world)
+    info = container.info
+    assert (info.backend, info.format, info.architecture) == (kind.name, "safetensors", "llama")
+    assert (info.context_length, info.max_concurrent, info.vocab_size) == (512, 4, 768)
+    assert info.special.eos == "<|im_end|>"
+    assert info.modalities == ("text",)
+    assert info.generation_defaults is not None  # the bundled model's file says greedy
+    await container.aclose()
+
+
+async def test_progress_is_told_module_by_module(kind: Kind, world: World) -> None:
+    told: list[Progress] = []
+    guessing = kind.with_options(draft_model=str(bundled.SAFETENSORS))
+    container = await kind.load(world, guessing, report=told.append)
+    assert told[:5] == [Progress("draft", done, 4) for done in range(5)]
+    assert told[5:10] == [Progress("model", done, 4) for done in range(5)]
+    await container.aclose()
+
+
+async def test_a_load_that_nobody_wants_stops_at_its_next_module(kind: Kind, world: World) -> None:
+    told: list[Progress] = []
+    async with anyio.create_task_group() as tasks:
+
+        def report(progress: Progress) -> None:
+            told.append(progress)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(lambda: kind.load(world, report=report))
+    assert told
+    assert world.loaded == []
+
+
+@pytest.mark.parametrize(
+    ("error", "error_kind", "words"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), OutOfMemory, "no room"),
+        (RuntimeError("Insufficient VRAM in split for model"), OutOfMemory, "Insufficient VRAM"),
+        (AssertionError("Insufficient space in device allocation"), OutOfMemory, "no room"),
+        (ValueError("could not find model.norm"), LoadFailed, "could not find model.norm"),
+    ],
+)
+async def test_a_failed_load_says_why_and_leaves_nothing(
+    error: Exception, error_kind: type[Exception], words: str, kind: Kind, world: World
+) -> None:
+    world.fail_load = error
+    with pytest.raises(error_kind, match=words) as caught:
+        await kind.load(world)
+    assert type(caught.value) is error_kind
+    assert world.loaded == []
+
+
+async def test_a_folder_without_a_tokenizer_is_refused(
+    kind: Kind, world: World, tmp_path: Path
+) -> None:
+    bare = folder(tmp_path)
+    (bare / "tokenizer.json").unlink()
+    with pytest.raises(LoadFailed):
+        await kind.load(world, model=kind.files(bare))
+    assert world.loaded == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA card")
+async def test_without_a_card_the_reason_and_the_way_out_are_told(kind: Kind) -> None:
+    container = catalog.BACKENDS[kind.name].container
+    words = rf"{kind.name} needs a CUDA card.*GGUF or as plain safetensors"
+    with pytest.raises(BackendMissing, match=words):
+        await container.load(kind.files(), kind.options, lambda _: None)
+
+
+def test_our_modules_do_not_import_the_library(kind: Kind) -> None:
+    if find_spec(kind.name) is None:
+        pytest.skip(f"{kind.name}'s source is not installed")
+    assert f"backends.{kind.name}.library" in sys.modules
+    assert torch.cuda.is_available() or kind.name not in sys.modules

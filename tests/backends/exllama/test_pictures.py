@@ -1,0 +1,138 @@
+"""Pictures stand where their placeholders were, in order, and are computed once."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("PIL")
+
+from backends.errors import InvalidJob, PromptTooLong
+from backends.exllama.pictures import Eye, Pictures
+from backends.protocol import Generation, Image, ModelContainer
+from tests.backends.contract import GREEDY, run, text_of
+from tests.backends.exllama.conftest import Kind
+from tests.backends.exllama.folders import folder
+from tests.backends.exllama.world import GREETING, MARKERS, World, answers
+
+pytestmark = pytest.mark.anyio
+
+
+def seeing_folder(at: Path) -> Path:
+    """The bundled model, said to be a Qwen2.5-VL, with its three markers in the tokenizer."""
+    made = folder(
+        at,
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        vision_config={"model_type": "qwen2"},
+        image_token_id=769,
+        vocab_size=771,
+    )
+    (made / "preprocessor_config.json").write_text("{}")
+    tokenizer = json.loads((made / "tokenizer.json").read_text())
+    like = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] += [
+        like | {"id": 768 + at, "content": text} for at, text in enumerate(MARKERS)
+    ]
+    (made / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return made
+
+
+@pytest.fixture
+async def container(kind: Kind, world: World, tmp_path: Path) -> AsyncIterator[ModelContainer]:
+    loaded = await kind.load(world, model=kind.files(seeing_folder(tmp_path)))
+    assert loaded.info.modalities == ("text", "image")
+    yield loaded
+    await loaded.aclose()
+    assert world.loaded == []
+
+
+def picture(width: int, shade: int = 0) -> Image:
+    return Image(width, 2, bytes([shade]) * (width * 2 * 3))
+
+
+def asked(container: ModelContainer, text: str, *images: Image) -> Generation:
+    prompt = container.tokenize(text, special=True)
+    return Generation(prompt=prompt, sampling=GREEDY, images=images)
+
+
+ONE = "".join(MARKERS)
+
+
+async def test_pictures_take_the_place_of_their_markers(
+    world: World, container: ModelContainer
+) -> None:
+    text = f"A{ONE}B{ONE}C{GREETING}"
+    pieces, ended = await run(container, asked(container, text, picture(5), picture(3)))
+    (a,), (b,), (c, *rest), (start, _, end) = (
+        container.tokenize(part, special=True) for part in ("A", "B", "C" + GREETING, ONE)
+    )
+    first, second = 10**9 + 100, 10**9 + 200
+    assert world.jobs[0].prompt == [
+        a, start, *range(first, first + 5), end, b, start, *range(second, second + 3), end, c, *rest
+    ]  # fmt: skip
+    assert len(world.jobs[0].embeddings) == 2
+    assert ended.prompt_tokens == len(world.jobs[0].prompt)
+    assert text_of(pieces) == answers()[GREETING]
+
+
+async def test_the_same_picture_keeps_its_ids(world: World, container: ModelContainer) -> None:
+    asking = asked(container, ONE + GREETING, picture(5))
+    _, first = await run(container, asking)
+    _, second = await run(container, asking)
+    assert world.jobs[0].prompt == world.jobs[1].prompt
+    assert second.cached_tokens > first.cached_tokens
+    await run(container, asked(container, ONE + GREETING, picture(5, shade=9)))
+    assert world.jobs[2].prompt != world.jobs[0].prompt
+
+
+async def test_as_many_pictures_as_markers(container: ModelContainer) -> None:
+    with pytest.raises(InvalidJob, match="room for 1 images, and 2 were sent"):
+        await run(container, asked(container, ONE + GREETING, picture(5), picture(3)))
+
+
+async def test_pictures_count_against_the_context(container: ModelContainer) -> None:
+    with pytest.raises(PromptTooLong):
+        await run(container, asked(container, ONE + GREETING, picture(600)))
+
+
+async def test_an_answer_ends_where_the_context_is_full_of_pictures(
+    world: World, container: ModelContainer
+) -> None:
+    world.answers[GREETING] = "Puff! " * 200
+    _, ended = await run(container, asked(container, ONE + GREETING, picture(450)))
+    assert ended.prompt_tokens + ended.completion_tokens == 512 + 1  # the end told by us
+
+
+async def test_a_model_that_guesses_sees_nothing(kind: Kind, world: World, tmp_path: Path) -> None:
+    container = await kind.load(world, kind.guessing(), kind.files(seeing_folder(tmp_path)))
+    assert container.info.modalities == ("text",)
+    with pytest.raises(InvalidJob, match="can't see"):
+        await run(container, asked(container, ONE + GREETING, picture(5)))
+    await container.aclose()
+
+
+# -- without a model -------------------------------------------------------------------------------
+
+START, PAD, END, ROWS = 1, 2, 3, [10, 11]
+
+
+def seen(prompt: tuple[int, ...], ids: list[int], longest: int | None = None) -> list[int]:
+    eye = Eye(embed=lambda _: ids, ids=list, placeholder=PAD, longest=longest)
+    return Pictures(eye).see(Generation(prompt=prompt, images=(picture(5),))).prompt
+
+
+def test_markers_that_the_template_writes_are_not_repeated() -> None:
+    enclosed = [START, *ROWS, END]
+    assert seen((7, PAD, 8), enclosed) == [7, *enclosed, 8]
+    assert seen((7, START, PAD, END, 8), enclosed) == [7, *enclosed, 8]
+    assert seen((7, START, PAD), enclosed) == [7, *enclosed]
+    assert seen((PAD, 8), [*ROWS, END]) == [*ROWS, END, 8]
+
+
+def test_a_picture_that_is_too_large_is_refused() -> None:
+    assert seen((PAD,), ROWS, longest=5) == ROWS
+    with pytest.raises(InvalidJob, match="larger than 4 pixels"):
+        seen((PAD,), ROWS, longest=4)

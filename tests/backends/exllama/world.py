@@ -1,0 +1,32 @@
+"""One machine for the stand-ins of exllamav2 and exllamav3: what is loaded on it, what shall be
+said, and what shall go wrong.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+GREETING = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
+STORY = "<|im_start|>user\nA story.<|im_end|>\n<|im_start|>assistant\n<think>"
+STORY_TEXT = "Once there was a little engine that could pull more than anybody thought, " * 3
+
+MARKERS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")  # around a picture
+
+
+def answers() -> dict[str, str]:
+    return {GREETING: "Hello! How can I help?", STORY: STORY_TEXT}
+
+
+class World:
+    """It keeps a list of what holds memory, so that what stays behind is seen."""
+
+    def __init__(self, said: Mapping[str, str]) -> None:
+        self.answers = dict(said)
+        self.loaded: list[str] = []  # what holds device memory now
+        self.generators: list[Any] = []
+        self.jobs: list[Any] = []  # all that were enqueued
+        self.fail_iterate: Exception | None = None
+        self.fail_load: Exception | None = None
+
+    def of(self, name: str, *bases: type) -> Any:
+        """A stand-in's class in this world."""
+        return type(name, bases, {"world": self})

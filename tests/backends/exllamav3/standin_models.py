@@ -1,0 +1,182 @@
+"""The stand-in's models, caches, tokenizer, adapters and vision tower: see `standin`."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, misc"
+# ruff: noqa: ANN001, ANN003, ANN201, ANN206, ARG003, N801
+# Their signatures are written down as they are: without types.
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.backends.exllama.standin_models import Embedding, Loadable, Words, embedding
+from tests.backends.exllama.world import MARKERS
+
+
+class Config:
+    world: Any  # standin.World
+
+    @classmethod
+    def from_directory(cls, directory: str, **kwargs) -> "Config":
+        assert not cls.world.unknown, f"Unknown architecture in {directory}"
+        return cls(directory)
+
+    def __init__(self, directory) -> None:
+        self.directory = directory
+        read = json.loads((Path(directory) / "config.json").read_text())
+        self.architecture = read["architectures"][0]
+        self.vocab_size = read.get("vocab_size", 768)
+        self.image_token_id = read.get("image_token_id")
+        self.longest: int | None = None
+
+    def override_dynamic_seq_len(self, new_max_position_embeddings: int) -> None:
+        self.longest = new_max_position_embeddings
+
+
+class Model(Loadable):
+    world: Any  # standin.World
+
+    def __init__(self, config) -> None:
+        self.config = config
+        self.said: dict[str, Any] = {}
+        self.cache: Any = None
+        self.warm = False
+        self.mp_children: list[str] = []
+        self.loaded_tp = False
+
+    @classmethod
+    def from_config(cls, config, component: str = "text", **kwargs):
+        kind: Any = {"text": Model, "vision": Qwen3VLVisionModel}[component]
+        made = cls.world.of(kind.__name__, kind)(config)
+        made.component = component
+        return made
+
+    def load(
+        self,
+        device=None,
+        tp_output_device=None,
+        reserve_per_device=None,
+        use_per_device=None,
+        tensor_p: bool = False,
+        progressbar: bool = False,
+        max_chunk_size: int = 2048,
+        max_output_size: int = 32,
+        max_output_factor: int = 1,
+        callback=None,
+        generator: bool = True,
+        tp_dev_limits=None,
+        tp_backend: str = "native",
+        verbose: bool = False,
+        max_batch_size: int = 1,
+        tp_options=None,
+        autosplit_no_forward: bool = False,
+        draft_model=None,
+    ) -> None:
+        assert reserve_per_device is None or use_per_device is None
+        self.said = {
+            "reserve_per_device": reserve_per_device,
+            "use_per_device": use_per_device,
+            "max_chunk_size": max_chunk_size,
+            "draft_model": draft_model,
+        }
+        self.world.limited = True
+        if tensor_p:
+            self.mp_children = ["one", "two"]
+            self.world.loaded.append("processes")
+        self.begin_load(callback)
+        self.loaded_tp = tensor_p
+        self.world.limited = False
+        if self.cache is not None:
+            self.cache.initialized = True
+
+    def warmup(
+        self,
+        cache=None,
+        max_chunk_size: int = 2048,
+        max_batch_size: int = 8,
+        max_q_len: int = 16,
+        long_context: bool = True,
+        progressbar: bool = False,
+        callback=None,
+        verbose: bool = False,
+    ) -> list[str]:
+        callback(1, 2)
+        callback(2, 2)
+        self.warm = True
+        return []
+
+    def unload(self) -> None:
+        self.end_load()
+        if self.loaded_tp:
+            self.destroy_tp_context()
+
+    def destroy_tp_context(self) -> None:
+        self.mp_children = []
+        self.world.loaded.remove("processes")
+
+
+class CacheLayer_quant: ...
+
+
+class Cache:
+    world: Any  # standin.World
+
+    def __init__(
+        self,
+        model,
+        max_num_tokens: int,
+        layer_type=None,
+        max_batch_size: int = 16,
+        max_history: int = 0,
+        recurrent_dtype=torch.half,
+        **kwargs,
+    ) -> None:
+        assert not model.said, "a cache is there before the weights are"
+        assert (layer_type is None) == (not kwargs)
+        self.layer_type, self.bits = layer_type, (kwargs.get("k_bits"), kwargs.get("v_bits"))
+        self.max_num_tokens, self.num_slots = max_num_tokens, max_batch_size
+        self.max_history = max_history
+        self.initialized = False
+        model.cache = self
+
+
+class Tokenizer(Words):
+    config: Config
+
+    @classmethod
+    def from_config(cls, config):
+        made = cls(config.directory)
+        made.config = config
+        return made
+
+
+class LoRA:
+    world: Any  # standin.World
+    directory: str
+    target_modules: dict[str, Any]
+
+    @classmethod
+    def from_directory(cls, model, directory: str, lora_scaling: float = 1.0):
+        made = cls()
+        made.directory = directory
+        made.target_modules = {"model.layers.0": model} if cls.world.adapters_fit else {}
+        cls.world.loaded.append(f"lora {directory}")
+        return made
+
+    def unload(self) -> None:
+        self.world.loaded.remove(f"lora {self.directory}")
+
+
+class MMEmbedding(Embedding):
+    @property
+    def token_list(self) -> list[int]:
+        return self.ids
+
+
+class Qwen3VLVisionModel(Model):
+    def get_image_embeddings(self, tokenizer, image, text_alias=None):
+        self.pictures = getattr(self, "pictures", 0) + 1
+        start, _, end = (tokenizer.ids(text)[0] for text in MARKERS)
+        made = embedding(self.pictures, image.width, start, end)
+        return MMEmbedding(made.first, made.ids)

@@ -1,0 +1,75 @@
+"""What is exllamav3's own about jobs. The rest is in tests/backends/exllama."""
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from backends.errors import GenerationFailed
+from backends.exllama.running import STRETCH
+from backends.protocol import Generation, ModelContainer
+from tests.backends.contract import GREEDY, Subject, job, run, text_of
+from tests.backends.exllama.world import GREETING, STORY, answers
+from tests.backends.exllamav3.conftest import OPTIONS, load
+from tests.backends.exllamav3.standin import World
+
+pytestmark = pytest.mark.anyio
+
+
+def asked(container: ModelContainer, text: str, **changes: object) -> Generation:
+    return job(Subject(container, GREETING, STORY), text, **changes)
+
+
+async def test_a_long_answer_is_one_job_that_takes_its_stretches_itself(world: World) -> None:
+    world.answers[STORY] = "Puff! " * 1500
+    roomy = msgspec.structs.replace(OPTIONS, context_length=2 * STRETCH + 512)
+    container = await load(world, roomy)
+    await run(container, asked(container, STORY, max_tokens=STRETCH + 600))
+    (made,) = world.jobs
+    assert made.max_new_tokens == STRETCH + 600
+    assert made.max_rq_tokens == STRETCH
+    assert len(made.stretches) == 2
+    await container.aclose()
+
+
+async def test_a_ban_sees_all_that_was_said(world: World) -> None:
+    container = await load(world)
+    banned = msgspec.structs.replace(GREEDY, banned_strings=("help",))
+    await run(container, asked(container, GREETING, sampling=banned))
+    (made,) = world.jobs
+    assert made.max_rq_tokens == made.max_new_tokens
+    await container.aclose()
+
+
+async def test_a_request_can_fill_the_context_to_its_end(world: World) -> None:
+    """The generator keeps a token free behind the longest one: there is a page for it."""
+    world.answers[STORY] = "Puff! " * 300
+    container = await load(world, msgspec.structs.replace(OPTIONS, max_concurrent=1))
+    asking = asked(container, STORY)
+    _, ended = await run(container, asking)
+    assert ended.cause == "context_full"
+    assert ended.completion_tokens == 512 - len(asking.prompt)
+    assert len(world.jobs) == 1
+    await container.aclose()
+
+
+async def test_bans_hold_also_where_it_guesses(world: World) -> None:
+    guessing = msgspec.structs.replace(OPTIONS, ngram_speculation=True, draft_tokens=3)
+    container = await load(world, guessing)
+    banned = msgspec.structs.replace(GREEDY, banned_strings=("help",))
+    pieces, _ = await run(container, asked(container, GREETING, sampling=banned, logprobs=1))
+    assert "help" not in text_of(pieces)
+    assert all(len(piece.tokens) == len(piece.logprobs) for piece in pieces)
+    await container.aclose()
+
+
+async def test_one_job_s_failure_is_told_though_the_step_went_on(world: World) -> None:
+    container = await load(world)
+    world.fail_job = RuntimeError("produced 7 non-finite logits")
+    with pytest.raises(GenerationFailed, match="7 non-finite logits"):
+        await run(container, asked(container, GREETING))
+    pieces, _ = await run(container, asked(container, GREETING))
+    assert text_of(pieces) == answers()[GREETING]
+    assert world.generators[0].closed
+    await container.aclose()

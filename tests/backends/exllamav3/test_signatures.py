@@ -1,0 +1,107 @@
+"""The stand-in has the names, parameters and defaults of exllamav3's own source, which is read
+without importing it: importing needs CUDA.
+"""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from backends.exllamav3.files import SEES
+from tests.backends.exllama.signatures import method_of, methods, ours, source
+from tests.backends.exllamav3 import standin, standin_sampler
+
+MODULES = {
+    "Config": "model/config.py",
+    "Model": "model/model.py",
+    "Cache": "cache/cache.py",
+    "Tokenizer": "tokenizer/tokenizer.py",
+    "LoRA": "model/lora.py",
+    "Qwen3VLVisionModel": "architecture/qwen3_vl.py",
+    "Generator": "generator/generator.py",
+    "Job": "generator/job.py",
+}
+STEPS = sorted(name for name in vars(standin_sampler) if name.startswith("SS_"))
+# `load` hands all that it is given to `load_gen`; processes are a mixin's.
+ELSEWHERE = {
+    ("Model", "load"): ("model/model.py", "Model", "load_gen"),
+    ("Model", "destroy_tp_context"): ("model/model_tp.py", "Model_TPMixin", "destroy_tp_context"),
+}
+# The library's constructors of these are not called by us.
+MADE_ELSEWHERE = {("Config", "__init__")}
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    return source("exllamav3", "1.6.5")
+
+
+METHODS = methods(standin, MODULES, own=("text", "ids", "write"))
+
+
+@pytest.mark.parametrize(("name", "method"), [m for m in METHODS if m not in MADE_ELSEWHERE])
+def test_methods_are_called_as_theirs(name: str, method: str, package: Path) -> None:
+    where = ELSEWHERE.get((name, method), (MODULES[name], name, method))
+    mine = ours(getattr(getattr(standin, name), method))
+    assert mine == method_of(package, *where)
+
+
+@pytest.mark.parametrize(("name", "method"), methods(standin_sampler, [*STEPS, "CustomSampler"]))
+def test_steps_of_the_sampler_are_made_as_theirs(name: str, method: str, package: Path) -> None:
+    mine = ours(getattr(getattr(standin_sampler, name), method))
+    assert mine == method_of(package, "generator/sampler/custom.py", name, method)
+
+
+def test_a_quantized_cache_wants_bits(package: Path) -> None:
+    theirs = dict(method_of(package, "cache/quant.py", "CacheLayer_quant", "__init__"))
+    assert theirs["k_bits"] is theirs["v_bits"] is inspect.Parameter.empty
+    assert "compand_a" in theirs
+
+
+@pytest.mark.parametrize("architecture", sorted(SEES))
+def test_what_we_say_sees_has_a_vision_tower_there(architecture: str, package: Path) -> None:
+    named = f'arch_string = "{architecture}"'
+    (module,) = [
+        text
+        for path in (package / "architecture").glob("*.py")
+        if named in (text := path.read_text(encoding="utf-8"))
+    ]
+    assert '"vision"' in module
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("constants.py", "PAGE_SIZE = 256"),
+        ("util/memory.py", "def unset_memory_fraction(active_devices: list[int]):"),
+        ("model/model.py", "cache.initialized = True"),
+        ("model/model_ls.py", "if callback_sync: callback_sync(idx, len(modules))"),
+        ("model/model_ls.py", "Insufficient VRAM in split for model and cache"),
+        ("model/model_ls.py", "unset_memory_fraction(touched_devices)"),
+        ("model/model_tp.py", "if not self.loaded_tp:\n            return"),
+        ("model/model_tp.py", "self.mp_children = []"),
+        ("model/config.py", 'f"Unknown architecture {arch} in {config_filename}"'),
+        ("model/config.py", 'self.image_token_id = self.read_cfg(int, ["image_token_id"'),
+        ("model/lora.py", "self.target_modules[module_key] = target"),
+        ("generator/generator.py", "def close(self):"),
+        ("generator/generator.py", '"stage": "error"'),
+        ("generator/generator.py", "draft_cache.max_num_tokens == cache.max_num_tokens"),
+        ("generator/job.py", "probs = torch.softmax(logits.float(), dim = -1)"),
+        ("generator/job.py", 'self.rq_cached = rq_state.get("cached")'),
+        (
+            "generator/job.py",
+            "self.cached_pages, self.cached_pages * PAGE_SIZE + self.cached_tokens",
+        ),
+        ("generator/job.py", "self.rng = random.Random() if seed is None else random.Random(seed)"),
+        ("generator/job.py", "self.max_new_tokens = min(self.max_new_tokens, room)"),
+        ("generator/job.py", 'self.held_tokens = self.checkpoint["held_tokens"].clone()'),
+        ("generator/job.py", "logit_mask = self.device_logit_mask"),
+        ("generator/sampler/custom.py", "if isinstance(step, SS_NoOp):"),
+        ("tokenizer/mm_embedding.py", "self.token_list = token_string[0].tolist()"),
+    ],
+)
+def test_what_our_code_leans_on_is_still_there(module: str, words: str, package: Path) -> None:
+    assert words in (package / module).read_text(encoding="utf-8")
