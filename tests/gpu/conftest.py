@@ -1,9 +1,10 @@
 """These tests need a CUDA card and nothing else but the checkout: `make test-gpu`."""
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 import torch
-
-from backends.exllamav2.library import Library, installed
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +15,13 @@ def card() -> str:
     return str(torch.cuda.get_device_name())
 
 
-@pytest.fixture(scope="session")
-def library(card: str) -> Library:
-    """exllamav2, whose extension is compiled now if it wasn't before: some minutes."""
-    return installed()
+@pytest.fixture(scope="module", params=["exllamav2", "exllamav3"])
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def library(card: str, backend: str) -> Any:
+    """The backend's `Library`; its extension is compiled now if it wasn't before: some minutes."""
+    return import_module(f"backends.{backend}.library").installed()

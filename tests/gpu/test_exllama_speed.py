@@ -7,7 +7,10 @@ is noise, but it takes as long as sense would. The table is printed for the READ
 import json
 import shutil
 import time
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,17 +18,18 @@ import torch
 
 import bundled
 from backends import catalog
-from backends.exllamav2.container import load_with
-from backends.exllamav2.library import Library
-from backends.exllamav2.loading import Loaded, load
-from backends.exllamav2.sampling import settings
+from backends.exllama.running import Running
 from backends.protocol import Generation, ModelContainer, Sampling
-from config.engines import ExLlamaV2Options
+from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.anyio, pytest.mark.filterwarnings("ignore")]
 
-OPTIONS = ExLlamaV2Options(max_concurrent=8, context_length=2048)
+OPTIONS: Mapping[str, ExLlamaOptions] = {
+    "exllamav2": ExLlamaV2Options(max_concurrent=8, context_length=2048),
+    "exllamav3": ExLlamaV3Options(max_concurrent=8, context_length=2048),
+}
+SAMPLER = {"exllamav2": "gen_settings", "exllamav3": "sampler"}  # what a job calls it
 TOKENS = 512  # of each answer
 ROUNDS = 3  # the best counts: the first compiles and tunes
 LEAST = 0.97  # of the bare loop's tokens per second
@@ -77,8 +81,8 @@ async def ours(container: ModelContainer, streams: int, tokens: int = TOKENS) ->
     return streams * tokens / (time.perf_counter() - started)
 
 
-def bare(loaded: Loaded, streams: int, tokens: int = TOKENS) -> float:
-    """The same requests in the loop that exllamav2's examples use."""
+def bare(loaded: Any, streams: int, tokens: int = TOKENS) -> float:
+    """The same requests in the loop that the libraries' examples use."""
     generator, library = loaded.generator, loaded.library
     started = time.perf_counter()
     for stream in range(streams):
@@ -86,8 +90,8 @@ def bare(loaded: Loaded, streams: int, tokens: int = TOKENS) -> float:
         job = library.job(
             input_ids=torch.tensor([generation.prompt]),
             max_new_tokens=tokens,
-            gen_settings=settings(generation, library, loaded.vocabulary),
             stop_conditions=[],
+            **{SAMPLER[loaded.name]: loaded.sampler(Running(stream, generation))},
         )
         generator.enqueue(job)
     said = 0
@@ -101,15 +105,15 @@ def bare(loaded: Loaded, streams: int, tokens: int = TOKENS) -> float:
 
 
 async def test_the_container_keeps_up_with_the_bare_loop(
-    billion: Path, library: Library, card: str
+    billion: Path, backend: str, library: Any, card: str
 ) -> None:
-    files = catalog.recognise(billion, "exllamav2")
-    streams = (1, 8)
-    loaded = load(files, OPTIONS, library, lambda _: True)
+    files, options, streams = catalog.recognise(billion, backend), OPTIONS[backend], (1, 8)
+    load = import_module(f"backends.{backend}.loading").load
+    loaded = load(files, options, library, lambda _: True)
     loop = {count: max(bare(loaded, count) for _ in range(ROUNDS)) for count in streams}
-    paged = loaded.paged
+    paged = getattr(loaded, "paged", True)  # exllamav3 has its own
     loaded.free()
-    container = await load_with(lambda: library, files, OPTIONS, lambda _: None)
+    container = await catalog.BACKENDS[backend].container.load(files, options, lambda _: None)
     mine = {count: max([await ours(container, count) for _ in range(ROUNDS)]) for count in streams}
     await container.aclose()
     rows = [
@@ -118,5 +122,5 @@ async def test_the_container_keeps_up_with_the_bare_loop(
     ]
     how = "with pages" if paged else "one after another, without flash-attn"
     head = "| streams | bare loop, tokens/s | container, tokens/s | share |\n|---|---|---|---|"
-    print("\n".join((f"\n{card}, {how}", head, *rows)))  # noqa: T201 - the README's table
+    print("\n".join((f"\n{backend}, {card}, {how}", head, *rows)))  # noqa: T201 - the README's table
     assert all(mine[count] >= LEAST * loop[count] for count in streams)
