@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 
 from backends.driver import Accounting, Token
-from backends.errors import PromptTooLong
 from backends.exllama.library import while_generating
 from backends.exllama.loading import Loaded
 from backends.exllama.running import Running
@@ -45,7 +44,7 @@ class ExLlamaEngine:
         raise failure
 
     def _prepared(self, key: int, job: Generation) -> Running:
-        """Raises InvalidJob, and PromptTooLong once pictures are counted."""
+        """Raises InvalidJob."""
         running = Running(key, job)
         if job.images:
             pictures = self._loaded.pictures
@@ -54,17 +53,13 @@ class ExLlamaEngine:
                 seen = pictures.see(job)
             running.prompt, running.embeddings = seen.prompt, seen.embeddings
         room = self.info.context_length - len(running.prompt)
-        if room <= 0:
-            raise PromptTooLong(len(running.prompt), self.info.context_length)
         running.limit = min(job.max_tokens or room, room)
         running.sampler = self._loaded.sampler(running)
         return running
 
     def _begin(self, running: Running) -> None:
-        """A job that goes on where `running` stands, unless it has written all that it may."""
+        """A job that goes on where `running` stands, unless the driver will have enough."""
         if running.left <= 0:
-            if self._ends:  # a model may name none; without pictures nobody asks for it
-                running.end(self._ends[0])
             return
         made = self._loaded.job(running, self._ends)
         running.begin(made)

@@ -64,6 +64,13 @@ def draft(
     return files
 
 
+def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
+    """Neither library can guess ahead where pictures are."""
+    if options.draft_model or options.ngram_speculation:
+        return msgspec.structs.replace(files, modalities=("text",))
+    return files
+
+
 def need(models: Iterable[ModelFiles], cells: int, share: float) -> MemoryNeed:
     """Weights as they lie on disk, the whole cache, a guess for the rest."""
     models = list(models)

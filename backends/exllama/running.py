@@ -89,12 +89,6 @@ class Running:
             self.written.append(token)
             self._ready.append(Token(self.key, token))
 
-    def end(self, token: int) -> None:
-        """No more fits. Whoever counts otherwise (pictures take more room than their placeholders)
-        learns it from an end token.
-        """
-        self._ready.append(Token(self.key, token))
-
     def hand_over(self) -> Token:
         """The oldest token that is ready."""
         return self._ready.popleft()

@@ -49,11 +49,9 @@ def draft(options: ExLlamaV2Options) -> ModelFiles | None:
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
-    """exllamav2 can't guess ahead where pictures are."""
+    """See `exllama.files.fitted`."""
     assert isinstance(options, ExLlamaV2Options)
-    if options.draft_model or options.ngram_speculation:
-        return msgspec.structs.replace(files, modalities=("text",))
-    return files
+    return exllama.fitted(files, options)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

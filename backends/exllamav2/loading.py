@@ -19,7 +19,7 @@ from backends.exllama.files import Shape, pages
 from backends.exllama.loading import Placed, fill, per_card, telling
 from backends.exllama.pictures import Eye, Pictures
 from backends.exllama.running import Drawn, Running
-from backends.exllamav2.files import draft, shape
+from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.library import Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
 from backends.exllamav2.watching import Witness, watch
@@ -124,7 +124,7 @@ def undisturbed() -> Iterator[None]:
 
 def load(files: ModelFiles, options: ExLlamaV2Options, library: Library, tell: Tell) -> Loaded:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    loaded = Loaded(library, options, shape(files, options))
+    files, loaded = fitted(files, options), Loaded(library, options, shape(files, options))
     with undisturbed():
         fill(loaded, files, lambda: _load(loaded, files, tell))
     return loaded
@@ -219,8 +219,8 @@ def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
 
 
 def _vision(loaded: Loaded, files: ModelFiles, config: Any, tell: Tell) -> Any:
-    """The vision tower, if the model sees; exllamav2 can't combine pictures with guesses."""
-    if "image" not in files.modalities or loaded.plan.drafted:
+    """The vision tower, if the model sees."""
+    if "image" not in files.modalities:
         return None
     tower = loaded.library.vision(config)
     loaded.unload_later(tower.unload)

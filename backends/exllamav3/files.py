@@ -68,6 +68,12 @@ def draft(options: ExLlamaV3Options) -> ModelFiles | None:
     return exllama.draft(options, recognise, "exllamav3")
 
 
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
+    """See `exllama.files.fitted`."""
+    assert isinstance(options, ExLlamaV3Options)
+    return exllama.fitted(files, options)
+
+
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """The draft model's need is in it."""
     assert isinstance(options, ExLlamaV3Options)

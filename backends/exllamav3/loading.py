@@ -18,7 +18,7 @@ from backends.exllama.files import PAGE, Shape, pages
 from backends.exllama.loading import Placed, fill, per_card, telling
 from backends.exllama.pictures import Eye, Pictures
 from backends.exllama.running import Drawn, Running
-from backends.exllamav3.files import cache_bits, draft, shape
+from backends.exllamav3.files import cache_bits, draft, fitted, shape
 from backends.exllamav3.library import Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
 from backends.hf_vocabulary import Vocabulary
@@ -114,7 +114,7 @@ class Loaded(loading.Loaded):
 
 def load(files: ModelFiles, options: ExLlamaV3Options, library: Library, tell: Tell) -> Loaded:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    loaded = Loaded(library, options, shape(files, options))
+    files, loaded = fitted(files, options), Loaded(library, options, shape(files, options))
     fill(loaded, files, lambda: _load(loaded, files, tell))
     return loaded
 
@@ -124,7 +124,7 @@ def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer.from_config(config)
     loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
-    if "image" in files.modalities and not loaded.plan.drafted:  # it can't guess with pictures
+    if "image" in files.modalities:
         loaded.pictures = Pictures(_eye(loaded, config, tell))
     if guess is not None:
         loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
@@ -153,17 +153,15 @@ def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
     """A model with its cache, which must be there before the weights are."""
     model = _model(loaded, config, "text")
     bits = cache_bits(loaded.options.cache_type)
-    quantized = (
-        {"layer_type": loaded.library.quantized, "k_bits": bits[0], "v_bits": bits[1]}
-        if bits
-        else {}
-    )
+    layers: dict[str, Any] = {}
+    if bits is not None:
+        layers = {"layer_type": loaded.library.quantized, "k_bits": bits[0], "v_bits": bits[1]}
     cache = loaded.library.cache(
         model,
         max_num_tokens=loaded.plan.cells,
         max_batch_size=loaded.options.max_concurrent,  # of recurrent states
         max_history=loaded.plan.drafted,
-        **quantized,
+        **layers,
     )
     _fill_cards(loaded, model, stage, tell)
     return Placed(model, cache)

@@ -130,9 +130,7 @@ def _back(sampling: Sampling) -> int:
 
 
 def _dry(sampling: Sampling, steps: Any, vocabulary: Vocabulary) -> Any:
-    wanted = (
-        sampling.dry_multiplier if sampling.dry_range else 0.0
-    )  # a range of 0 is theirs for all
+    wanted = sampling.dry_multiplier if sampling.dry_range else 0.0  # 0 is theirs for all
     return steps.SS_DRY(
         wanted,
         sampling.dry_base,

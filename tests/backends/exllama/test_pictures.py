@@ -103,7 +103,8 @@ async def test_an_answer_ends_where_the_context_is_full_of_pictures(
 ) -> None:
     world.answers[GREETING] = "Puff! " * 200
     _, ended = await run(container, asked(container, ONE + GREETING, picture(450)))
-    assert ended.prompt_tokens + ended.completion_tokens == 512 + 1  # the end told by us
+    assert ended.cause == "context_full"
+    assert ended.prompt_tokens + ended.completion_tokens == 512
 
 
 async def test_a_model_that_guesses_sees_nothing(kind: Kind, world: World, tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
         ("generator/dynamic.py", "self.sampling_pool = ThreadPoolExecutor"),
         ("generator/dynamic.py", "job.receive_logits(job_logits)"),
         ("generator/dynamic.py", "random.Random(seed)"),
+        ("generator/dynamic.py", "self.sequences[0].sequence_ids.torch(),"),
+        ("generator/dynamic.py", '"job": self,'),
         ("attn.py", "def assert_paged_attn():"),
         ("model.py", "Insufficient VRAM"),
         ("model.py", "Insufficient space in device allocation"),
