@@ -13,7 +13,6 @@ from anyio import to_thread
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
-from backends.catalog import BACKENDS
 from config.engines import ExLlamaOptions
 from gateway.dialects import openai
 from gateway.dialects.openai.frames import body
@@ -107,7 +106,7 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
     options = {**engine_options(order.asked, files.backend), **_sight(order, entry)}
     if order.draft is None:
         return options
-    if not issubclass(BACKENDS[files.backend].options, ExLlamaOptions):
+    if not isinstance(entry.options, ExLlamaOptions):
         raise InvalidRequest(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
