@@ -12,23 +12,23 @@ import torch
 
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.reshaping import Temperature
-from backends.transformers.sampling.truncation import ENOUGH, Candidates, Truncation, Way
+from backends.transformers.sampling.truncation import Candidates, Truncation, wider
 
 
 class Draw:
-    """For `choosers`, which are the batch's `rows`."""
+    """For `choosers`, which are the batch's `rows`. `window`: see `truncation`."""
 
     def __init__(
-        self, choosers: Sequence[Chooser], rows: Sequence[int], desk: Desk, way: Way
+        self, choosers: Sequence[Chooser], rows: Sequence[int], desk: Desk, window: int | None
     ) -> None:
         self.rows = list(rows)
         self._choosers = list(choosers)
         self._desk = desk
-        self._count = ENOUGH if way is Way.AMONG_FEW else desk.size
+        self._window = window or desk.size
         last = [chooser.sampling.temperature_last for chooser in choosers]
         self._before = Temperature(choosers, [not late for late in last], desk.device)
         self._after = Temperature(choosers, last, desk.device)
-        self._truncation = None if way is Way.PLAIN else Truncation(choosers, desk.device)
+        self._truncation = None if window is None else Truncation(choosers, desk.device)
         self._xtc = [chooser.sampling.xtc_probability for chooser in choosers]
 
     def pick(self, scores: torch.Tensor) -> torch.Tensor:
@@ -36,21 +36,21 @@ class Draw:
         logits = self._before.apply(scores)
         if self._truncation is None:
             return _spin(self._after.apply(logits).softmax(-1), self._choosers)
-        candidates = Candidates(logits, self._count)
+        candidates = Candidates(logits, self._window)
         self._truncation.cut(candidates, self._strikes())
         if self._after.changes:
             candidates.reweigh(self._after.apply(candidates.probabilities.log()).softmax(-1))
         open_rows = candidates.open_rows()
         if open_rows:
-            return self._with_all(scores, candidates, open_rows)
+            return self._with_more(scores, candidates, open_rows)
         return _chosen(candidates.ids, candidates.probabilities, self._choosers)
 
-    def _with_all(
+    def _with_more(
         self, scores: torch.Tensor, candidates: Candidates, open_rows: Sequence[int]
     ) -> torch.Tensor:
-        """Rows that may keep more than the best few are drawn again among all tokens."""
-        choosers = self._choosers
-        again = Draw([choosers[row] for row in open_rows], open_rows, self._desk, Way.AMONG_ALL)
+        """Rows that may keep more than was looked at are drawn again from the next window."""
+        choosers, window = self._choosers, wider(self._window, self._desk.size)
+        again = Draw([choosers[row] for row in open_rows], open_rows, self._desk, window)
         tokens = candidates.ids[:, 0].clone()
         tokens[again.rows] = again.pick(scores[again.rows])
         if done := [row for row in range(len(choosers)) if row not in again.rows]:

@@ -10,7 +10,7 @@ import torch
 
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.draw import Draw
-from backends.transformers.sampling.truncation import Way, way
+from backends.transformers.sampling.truncation import window
 
 _NEVER = float("-inf")
 
@@ -61,13 +61,13 @@ class Table:
 
 
 def _draws(choosers: Sequence[Chooser], desk: Desk) -> list[Draw]:
-    """One for each way of drawing. How a job's token is drawn depends on its own wishes alone."""
-    rows: dict[Way, list[int]] = {}
+    """One for each window. How a job's token is drawn depends on its own wishes alone."""
+    rows: dict[int | None, list[int]] = {}
     for row, chooser in enumerate(choosers):
         if not chooser.greedy:
-            rows.setdefault(way(chooser.sampling), []).append(row)
+            rows.setdefault(window(chooser.sampling, desk.size), []).append(row)
     return [
-        Draw([choosers[row] for row in group], group, desk, kind) for kind, group in rows.items()
+        Draw([choosers[row] for row in group], group, desk, first) for first, group in rows.items()
     ]
 
 

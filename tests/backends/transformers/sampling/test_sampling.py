@@ -23,7 +23,7 @@ from backends.transformers.sampling.dry import Dry
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.reshaping import Temperature
 from backends.transformers.sampling.table import Table
-from backends.transformers.sampling.truncation import ENOUGH, Candidates, Truncation, Way, way
+from backends.transformers.sampling.truncation import Candidates, Truncation, wider, window
 
 CPU = torch.device("cpu")
 PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)
@@ -52,10 +52,12 @@ def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     choosers = [chooser(sampling)]
     before = Temperature(choosers, [not sampling.temperature_last], CPU).apply(logits)
     strikes = torch.tensor([[sampling.xtc_probability > 0]])
-    candidates = Candidates(before, 768 if way(sampling) is Way.AMONG_ALL else ENOUGH)
+    count = window(sampling, 768) or 768
+    candidates = Candidates(before, count)
     Truncation(choosers, CPU).cut(candidates, strikes)
-    if candidates.open_rows():
-        candidates = Candidates(before, 768)
+    while candidates.open_rows():
+        count = wider(count, 768)
+        candidates = Candidates(before, count)
         Truncation(choosers, CPU).cut(candidates, strikes)
     left = candidates.shares().log()
     left = Temperature(choosers, [sampling.temperature_last], CPU).apply(left).softmax(-1)
@@ -279,3 +281,25 @@ def test_logprobs_are_of_the_raw_distribution_and_only_where_asked_for() -> None
         values.tolist(), abs=1e-5
     )
     assert told[2].top[0].text == str(ids[0].item()).encode()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "size", "expected"),
+    [
+        (Sampling(temperature=0.8), 150_000, None),
+        (Sampling(top_p=0.9), 150_000, 64),
+        (Sampling(top_k=64), 150_000, 64),
+        (Sampling(top_k=65), 150_000, 1024),
+        (Sampling(top_k=65), 768, 768),
+        (Sampling(top_k=5_000), 150_000, 150_000),
+        (Sampling(top_k=5, typical_p=0.9), 150_000, 150_000),
+    ],
+)
+def test_the_first_window_holds_what_a_job_s_own_wishes_can_leave(
+    sampling: Sampling, size: int, expected: int | None
+) -> None:
+    assert window(sampling, size) == expected
+
+
+def test_windows_widen_up_to_everything() -> None:
+    assert [wider(count, 150_000) for count in (0, 64, 1024)] == [64, 1024, 150_000]
