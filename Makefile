@@ -14,7 +14,6 @@ DIGEST := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 RUN := $(VENV)/.run-$(DIGEST)
 TEST := $(VENV)/.test-$(DIGEST)
 DEV := $(VENV)/.dev-$(DIGEST)
-BENCH := $(VENV)/.bench-$(DIGEST)
 GPU := $(VENV)/.gpu-$(DIGEST)
 
 export VENV
@@ -47,7 +46,7 @@ floors: $(DEV)
 test-gpu: $(GPU) ## the tests that need a CUDA card
 	@$(BIN)/python -m pytest -m gpu -rA $(ARGS)
 
-bench: $(BENCH) ## Roundhouse beside other servers on the bundled model
+bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 schema: $(RUN) ## config/schema.json from the structs
@@ -66,9 +65,6 @@ $(TEST):
 
 $(DEV):
 	@scripts/install dev && touch $@
-
-$(BENCH): $(TEST)
-	@scripts/install bench && touch $@
 
 $(GPU): $(TEST)
 	@scripts/install exllamav2,exllamav3 && touch $@

@@ -9,10 +9,10 @@ the same model, context and sampling.
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -28,6 +28,7 @@ from benchmarks.footprint import weigh
 from benchmarks.load import Load
 from benchmarks.peers import Running, llama_cpp_python, roundhouse
 from benchmarks.raw_loop import RawLoad, RawSpeed
+from benchmarks.turns import Measure, taken
 from config.engines import LlamaCppOptions
 
 ANSWER_TOKENS = 200
@@ -36,8 +37,6 @@ UNTRUNCATED = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": 0, "min_p": 0.
 NEVER = -100.0  # the logit bias that bans a token
 PATIENCE = 180.0  # seconds one measurement may take in all
 RESULTS = Path(__file__).parent / "results" / "serving.json"
-
-Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -55,16 +54,8 @@ def compare(plan: Plan) -> list[report.Row]:
 
     Raises DidNotStart, CalledProcessError, TimeoutExpired.
     """
-    measured: dict[tuple[str, int], list[Figures]] = {}
     with candidates(plan) as measures:
-        for number in range(1, plan.rounds + 1):
-            for streams in plan.streams:
-                for name, measure in measures.items():
-                    figures = measure(streams)
-                    measured.setdefault((name, streams), []).append(figures)
-                    speed = f"{figures.tokens_per_second:,.0f}"
-                    print(f"{number}/{plan.rounds}  {streams:>2}  {name}: {speed}", flush=True)
-    return [report.row(name, streams, rounds) for (name, streams), rounds in measured.items()]
+        return taken(measures, plan.streams, plan.rounds)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import http.client
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,7 @@ from benchmarks.answers import Figures
 from benchmarks.apart import run
 from benchmarks.load import Load
 from benchmarks.peers import ROOT, Running, free_port, roundhouse, serving
+from benchmarks.turns import Measure, taken
 
 ANSWER_TOKENS = 200
 TEMPERATURE = 0.8
@@ -42,8 +43,6 @@ NEVER_SAID = 767  # a token that stands in for the end token, so that no answer 
 # GPU, minutes to do so.
 BATCHING = ("--continuous-batching", "--cb-num-blocks", "512", "--cb-max-batch-tokens", "1024")
 TIMES = {1: 1.0, 16: 1.8}  # streams -> how many times the peer's tokens/s are promised
-
-Measure = Callable[[int], Figures]  # number of streams -> what came out
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -70,16 +69,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(plan: Plan) -> list[report.Row]:
     """Measure all candidates, taking turns. Raises what `benchmarks.serving.compare` raises."""
-    measured: dict[tuple[str, int], list[Figures]] = {}
     with candidates(plan) as measures:
-        for number in range(1, plan.rounds + 1):
-            for streams in plan.streams:
-                for name, measure in measures.items():
-                    figures = measure(streams)
-                    measured.setdefault((name, streams), []).append(figures)
-                    speed = f"{figures.tokens_per_second:,.0f}"
-                    print(f"{number}/{plan.rounds}  {streams:>2}  {name}: {speed}", flush=True)
-    return [report.row(name, streams, rounds) for (name, streams), rounds in measured.items()]
+        return taken(measures, plan.streams, plan.rounds)
 
 
 @contextlib.contextmanager

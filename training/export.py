@@ -103,6 +103,11 @@ def write_gguf(
         if array.ndim == 1:
             array = array.astype(numpy.float32)
         writer.add_tensor(gguf_name(name), numpy.ascontiguousarray(array))
+    finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Everything that was added, in the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

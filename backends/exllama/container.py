@@ -7,11 +7,13 @@ are imported on the loading thread, not on the event loop's.
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
 from backends.offloop import run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
+from config.engines import EngineOptions
 
 if TYPE_CHECKING:
     from backends.exllama.engine import ExLlamaEngine
@@ -20,8 +22,16 @@ if TYPE_CHECKING:
 Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
 
 
-async def driven(load: "Callable[[Tell], Loaded]", report: Report) -> ModelContainer:
-    """`load` runs on a thread of its own, and should stop when it is told that nobody wants it."""
+async def driven(
+    loading: str,
+    library: Callable[[], Any],
+    files: ModelFiles,
+    options: EngineOptions,
+    report: Report,
+) -> ModelContainer:
+    """The module `loading` loads on a thread of its own, with what `library` gives there, and stops
+    when it is told that nobody wants it.
+    """
     loop = asyncio.get_running_loop()
 
     def work(wanted: Callable[[], bool]) -> "ExLlamaEngine":
@@ -29,7 +39,8 @@ async def driven(load: "Callable[[Tell], Loaded]", report: Report) -> ModelConta
             loop.call_soon_threadsafe(report, progress)
             return wanted()
 
-        loaded = load(tell)
+        found = library()  # before anything that imports torch
+        loaded: Loaded = import_module(loading).load(files, options, found, tell)
         made: ExLlamaEngine = import_module("backends.exllama.engine").ExLlamaEngine(loaded)
         return made
 

@@ -58,7 +58,7 @@ def _write_words(path: Path, config: Any, weights: dict[str, torch.Tensor], fold
             array = export.interleave_rotary(array, config.num_attention_heads)
         plain = name.replace("model.language_model.", "model.")
         writer.add_tensor(export.gguf_name(plain), numpy.ascontiguousarray(array))
-    _finish(writer)
+    export.finish(writer)
 
 
 def _write_projector(path: Path, config: Any, weights: dict[str, torch.Tensor]) -> None:
@@ -67,7 +67,7 @@ def _write_projector(path: Path, config: Any, weights: dict[str, torch.Tensor]) 
     for name, tensor in weights.items():
         if (target := _vision_name(name)) is not None:
             writer.add_tensor(target, _array(tensor))
-    _finish(writer)
+    export.finish(writer)
 
 
 def _describe_vision(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
@@ -104,10 +104,3 @@ def _vision_name(name: str) -> str | None:
 
 def _array(tensor: torch.Tensor) -> NDArray[numpy.float32]:
     return numpy.ascontiguousarray(tensor.numpy().astype(numpy.float32))
-
-
-def _finish(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

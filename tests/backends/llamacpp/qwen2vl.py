@@ -135,13 +135,13 @@ def convert(peer: Peer, out: Path) -> Path:
     for name, tensor in weights.items():
         if name.startswith(WORDS):
             words.add_tensor(_words_name(name), numpy.ascontiguousarray(tensor.numpy()))
-    _finish(words)
+    export.finish(words)
     projector = gguf.GGUFWriter(out / "mmproj-qwen.gguf", "clip")
     _describe_vision(projector)
     for name, tensor in weights.items():
         for target, part in _vision(name, tensor):
             projector.add_tensor(target, numpy.ascontiguousarray(part.numpy()))
-    _finish(projector)
+    export.finish(projector)
     return out / "qwen.gguf"
 
 
@@ -183,10 +183,3 @@ def _vision(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor
                 yield f"v.blk.{layer}.attn_{letter}.{kind}", part
         case ["blocks", layer, rest]:
             yield f"v.blk.{layer}.{LAYER[rest]}.{kind}", tensor
-
-
-def _finish(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

@@ -12,6 +12,7 @@ from backends import catalog
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from config.engines import LlamaCppOptions
+from training import export
 
 FILES = catalog.BACKENDS["llamacpp"].files
 TEXT, SIGHT = ("text",), ("text", "image")
@@ -21,10 +22,7 @@ def write_projector(path: Path, *, sees: bool = True) -> Path:
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
     writer.add_bool("clip.has_vision_encoder" if sees else "clip.has_audio_encoder", True)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    export.finish(writer)
     return path
 
 
