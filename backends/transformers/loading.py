@@ -18,6 +18,7 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import ModelInfo
+from backends.transformers import processor
 from backends.transformers.files import computes_wide, shape
 from backends.transformers.forward import batching_pattern
 from backends.transformers.masks import Pattern
@@ -79,6 +80,7 @@ def _load(
     config = transformers.AutoConfig.from_pretrained(
         files.path, trust_remote_code=options.trust_remote_code
     )
+    made = _processor(files, options, config)  # fails sooner than the weights load
     _set_threads(files, device)
     model = _model(files, options, config, device, progress)
     vocabulary = _vocabulary(model, files, options)
@@ -89,7 +91,7 @@ def _load(
     progress(1.0)
     return Loaded(
         model=model,
-        processor=_processor(files, options),
+        processor=made,
         vocabulary=vocabulary,
         info=_info(files, vocabulary, size.length, together),
         device=device,
@@ -223,12 +225,10 @@ class _reporting:  # noqa: N801 - used as a function
         _ONE_AT_A_TIME.release()
 
 
-def _processor(files: ModelFiles, options: TransformersOptions) -> Any:
+def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> Any:
     if "image" not in files.modalities:
         return None
-    return transformers.AutoProcessor.from_pretrained(
-        files.path, trust_remote_code=options.trust_remote_code, local_files_only=True
-    )
+    return processor.load(files.path, config, trust_remote_code=options.trust_remote_code)
 
 
 def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> Vocabulary:
@@ -275,7 +275,10 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
     if ran_out(error):
         return OutOfMemory(f"no room for {files.path.name}: {words}")
     if isinstance(error, ImportError):
-        return BackendMissing(f"{files.path.name} needs a library that isn't installed: {words}")
+        return BackendMissing(
+            f"{files.path.name} needs a library that isn't installed, or can't be used here: "
+            f"{words.strip()}{_because(error)}"
+        )
     if "trust_remote_code" in words and not options.trust_remote_code:
         return LoadFailed(
             f"{files.path.name} brings code of its own, which is run only when its options say "
@@ -287,3 +290,11 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
             f"the architecture {files.architecture!r}"
         )
     return LoadFailed(f"{files.path.name} can't be loaded: {type(error).__name__}: {words}")
+
+
+def _because(error: ImportError) -> str:
+    """transformers imports its modules late and tells only their names; the reason lies below."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return f" ({cause})" if cause is not error else ""

@@ -1,0 +1,55 @@
+"""The model's own processor: what makes inputs of text and pictures.
+
+Most processors have a part for videos as well, and transformers builds that part only where
+torchvision is installed. Nobody sends videos here, and pictures are prepared with Pillow as well as
+with torchvision; so where it is missing, they are built without the one for videos.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+from backends.errors import BackendMissing, LoadFailed
+
+
+def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
+    """Raises BackendMissing where it takes a library that isn't installed, else LoadFailed."""
+    wishes = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    try:
+        made = transformers.AutoProcessor.from_pretrained(folder, **wishes)
+    except (ImportError, ValueError) as error:
+        if "torchvision" not in str(error).lower():
+            raise
+        made = _without_videos(folder, config, wishes)
+    if not hasattr(made, "image_processor"):  # AutoProcessor takes a tokenizer for want of better
+        raise LoadFailed(f"{folder.name} says nowhere how its pictures are prepared")
+    return made
+
+
+def _without_videos(folder: Path, config: Any, wishes: Mapping[str, Any]) -> Any:
+    """As `AutoProcessor.from_pretrained`, part by part."""
+    kind = _kind_with_videos(config)
+    if kind is None:
+        raise BackendMissing(f"pictures for {folder.name} need torchvision: pip install torchvision")
+    makers = {
+        "tokenizer": transformers.AutoTokenizer.from_pretrained,
+        "image_processor": transformers.AutoImageProcessor.from_pretrained,
+        "video_processor": lambda *_, **__: None,
+    }
+    parts = [makers[part](folder, **wishes) for part in kind.get_attributes()]
+    settings, _ = kind.get_processor_dict(folder, local_files_only=True)
+    # The class of a part is checked by a name that isn't there without torchvision.
+    unchecked = {"check_argument_for_proper_class": lambda *_: None}
+    return type(kind.__name__, (kind,), unchecked).from_args_and_dict(parts, settings)
+
+
+def _kind_with_videos(config: Any) -> Any:
+    """The class of the model's processor; None where its pictures need torchvision too."""
+    try:
+        kind = PROCESSOR_MAPPING.get(type(config), None)
+        return kind if kind is not None and "video_processor" in kind.get_attributes() else None
+    except ImportError:
+        return None
