@@ -32,13 +32,21 @@ def recognise(
     """The folder as a model of `backend`, if it has a `config.json` of a text generating model,
     safetensors, and a quantization (None: none) for which `format_of` knows a format.
 
-    Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
+    Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights
+    or an encoder before its decoder.
     """
     if not (path / "config.json").is_file():
         return None
     config = read_json(path / "config.json")
     kind, format_ = architecture(config), format_of(quantization(config))
-    if kind is None or format_ is None or not (files := weights(path)):
+    if kind is None or format_ is None:
+        return None
+    if config.get("is_encoder_decoder"):  # T5's class has the name of one that sees
+        raise UnsupportedModel(
+            f"{path} holds an encoder and a decoder ({kind}); only models that go on with a text "
+            "can be run"
+        )
+    if not (files := weights(path)):
         return None
     text = text_config(config)
     return ModelFiles(

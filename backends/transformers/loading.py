@@ -80,9 +80,10 @@ def _load(
     config = transformers.AutoConfig.from_pretrained(
         files.path, trust_remote_code=options.trust_remote_code
     )
+    kind = _kind(config, sees="image" in files.modalities)
     made = _processor(files, options, config)  # fails sooner than the weights load
     _set_threads(files, device)
-    model = _model(files, options, config, device, progress)
+    model = _model(kind, files, options, config, device, progress)
     vocabulary = _vocabulary(model, files, options)
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
@@ -125,7 +126,28 @@ def _set_threads(files: ModelFiles, device: torch.device) -> None:
     torch.set_num_threads(1 if serial else cores)
 
 
+def _kind(config: Any, *, sees: bool) -> Any:
+    """The auto class that makes this model. Raises UnsupportedModel for one that answers no prompt:
+    an encoder and decoder (T5, Whisper), or one that hears.
+    """
+    kinds = {
+        transformers.AutoModelForCausalLM: transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        transformers.AutoModelForImageTextToText: transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    }
+    own = getattr(config, "auto_map", None) or {}
+    fitting = [
+        kind for kind, known in kinds.items() if type(config) in known or kind.__name__ in own
+    ]
+    if config.is_encoder_decoder or not fitting:
+        raise UnsupportedModel(
+            f"the architecture {config.model_type!r} doesn't go on with a text; this backend runs "
+            "causal language models, and those that see pictures"
+        )
+    return fitting[-1 if sees else 0]
+
+
 def _model(
+    kind: Any,
     files: ModelFiles,
     options: TransformersOptions,
     config: Any,
@@ -133,8 +155,6 @@ def _model(
     progress: Step,
 ) -> Any:
     """The model on its device, in evaluation mode."""
-    sees = "image" in files.modalities
-    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
     with _reporting(progress):
         model = kind.from_pretrained(
             files.path,
@@ -293,7 +313,7 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
 
 
 def _because(error: ImportError) -> str:
-    """transformers imports its modules late and tells only their names; the reason lies below."""
+    """The library imports its modules late and tells only their names; the reason lies below."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -33,7 +33,9 @@ def _without_videos(folder: Path, config: Any, wishes: Mapping[str, Any]) -> Any
     """As `AutoProcessor.from_pretrained`, part by part."""
     kind = _kind_with_videos(config)
     if kind is None:
-        raise BackendMissing(f"pictures for {folder.name} need torchvision: pip install torchvision")
+        raise BackendMissing(
+            f"pictures for {folder.name} need torchvision: pip install torchvision"
+        )
     makers = {
         "tokenizer": transformers.AutoTokenizer.from_pretrained,
         "image_processor": transformers.AutoImageProcessor.from_pretrained,

@@ -170,6 +170,17 @@ async def test_an_architecture_nobody_knows_is_named(folder: Path) -> None:
         await load(path=folder)
 
 
+@pytest.mark.parametrize("kind", ["t5", "qwen2_audio"])
+async def test_an_architecture_that_goes_on_with_no_text_is_refused(
+    kind: str, folder: Path
+) -> None:
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": kind, "architectures": ["OldForConditionalGeneration"]})
+    )
+    with pytest.raises(UnsupportedModel, match=f"'{kind}' doesn't go on with a text"):
+        await load(path=folder)
+
+
 async def test_code_of_the_models_own_is_not_run_unasked(folder: Path) -> None:
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
     rewrite(folder / "config.json", model_type="own", auto_map=own)

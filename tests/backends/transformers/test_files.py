@@ -66,6 +66,13 @@ def test_pickled_weights_are_refused_with_the_reason(folder: Path) -> None:
         files.recognise(folder)
 
 
+def test_an_encoder_and_decoder_is_refused_with_the_reason(folder: Path) -> None:
+    named = ["T5ForConditionalGeneration"]
+    rewrite(folder, model_type="t5", architectures=named, is_encoder_decoder=True)
+    with pytest.raises(UnsupportedModel, match=r"a decoder \(t5\)"):
+        files.recognise(folder)
+
+
 def test_a_missing_part_is_named(folder: Path) -> None:
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -20,7 +20,7 @@ from backends.protocol import Generation, Image, ModelContainer
 from backends.transformers import processor
 from config.engines import TransformersOptions
 from tests.backends.contract import GREEDY, run
-from tests.backends.transformers.sighted import KINDS, prompt, write
+from tests.backends.sighted import KINDS, prompt, write
 
 pytestmark = pytest.mark.anyio
 
@@ -94,3 +94,13 @@ async def test_a_library_that_it_needs_is_named(name: str, tmp_path: Path) -> No
     with pytest.raises(BackendMissing, match=f"pip install {KINDS[name].needs}"):
         async with loaded(write(name, tmp_path)):
             pass
+
+
+async def test_without_its_processor_it_reads(tmp_path: Path) -> None:
+    folder = write("qwen2_5_vl", tmp_path)
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        (folder / name).unlink()
+    async with loaded(folder) as container:
+        assert container.info.modalities == ("text",)
+        _, ended = await run(container, job(container, "Hello", ()))
+        assert ended.completion_tokens == LENGTH
