@@ -1,17 +1,19 @@
 """The engine the driver steps: jobs that can share passes go to `Batching`, others to `Solo`."""
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from backends.driver import Accounting, Token
-from backends.errors import GenerationFailed, OutOfMemory
+from backends.errors import BackendError, GenerationFailed, OutOfMemory
 from backends.protocol import Generation, ModelInfo
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import Loaded
-from backends.transformers.memory import ran_out
+from backends.transformers.memory import give_back, ran_out
 from backends.transformers.pictures import Pictures
 from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
@@ -39,6 +41,10 @@ class TransformersEngine:
         self.ends = loaded.vocabulary.ends.__contains__
 
     def admit(self, key: int, job: Generation) -> int:
+        with _in_our_words():
+            return self._admit(key, job)
+
+    def _admit(self, key: int, job: Generation) -> int:
         if self._batching is not None and not job.images:
             return self._batching.admit(key, job)
         if job.images:
@@ -54,14 +60,9 @@ class TransformersEngine:
         return count
 
     def step(self) -> Sequence[Token]:
-        try:
-            with torch.inference_mode():
-                together = self._batching.step() if self._batching is not None else []
-                return [*together, *self._solo.step()]
-        except Exception as error:
-            if ran_out(error):
-                raise OutOfMemory(f"memory ran out while generating: {error}") from error
-            raise GenerationFailed(f"the model failed: {type(error).__name__}: {error}") from error
+        with _in_our_words(), torch.inference_mode():
+            together = self._batching.step() if self._batching is not None else []
+            return [*together, *self._solo.step()]
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         with torch.inference_mode():
@@ -79,13 +80,17 @@ class TransformersEngine:
         return self._batching
 
     def recover(self) -> None:
+        self._forget()
+        give_back(self._device)
+
+    def _forget(self) -> None:
         self._solo.clear()
         self._alone.clear()
         if self._batching is not None:
             self._batching.clear()
 
     def close(self) -> None:
-        self.recover()
+        self._forget()
         self._batching = None
         del self._solo, self._pictures
         self._loaded.free()
@@ -97,3 +102,18 @@ def _batching(loaded: Loaded, desk: Desk) -> Batching | None:
     grid = Grid(loaded.layers)
     forward = Forward(loaded.model, grid, loaded.pattern)
     return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Raises OutOfMemory and GenerationFailed for whatever else is raised inside."""
+    try:
+        yield
+    except BackendError:
+        raise
+    except Exception as error:
+        # Whoever keeps the error would keep the tensors of all frames that it came through.
+        traceback.clear_frames(error.__traceback__)
+        if ran_out(error):
+            raise OutOfMemory(f"memory ran out while generating: {error}") from error
+        raise GenerationFailed(f"the model failed: {type(error).__name__}: {error}") from error

@@ -43,9 +43,14 @@ def _without_videos(folder: Path, config: Any, wishes: Mapping[str, Any]) -> Any
     }
     parts = [makers[part](folder, **wishes) for part in kind.get_attributes()]
     settings, _ = kind.get_processor_dict(folder, local_files_only=True)
-    # The class of a part is checked by a name that isn't there without torchvision.
-    unchecked = {"check_argument_for_proper_class": lambda *_: None}
-    return type(kind.__name__, (kind,), unchecked).from_args_and_dict(parts, settings)
+
+    class Unchecked(kind):  # type: ignore[misc, valid-type] # whichever class it is
+        """Parts are checked by the name of a class that isn't there without torchvision."""
+
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> None:
+            pass
+
+    return Unchecked.from_args_and_dict(parts, settings)
 
 
 def _kind_with_videos(config: Any) -> Any:

@@ -44,7 +44,7 @@ async def loaded(folder: Path) -> AsyncIterator[ModelContainer]:
 def job(container: ModelContainer, text: str, shown: Sequence[Any]) -> Generation:
     return Generation(
         prompt=container.tokenize(text, special=True),
-        images=tuple(Image(*picture.size, picture.tobytes()) for picture in shown),
+        images=tuple(Image(p.width, p.height, p.tobytes()) for p in shown),
         sampling=GREEDY,
         max_tokens=LENGTH,
     )

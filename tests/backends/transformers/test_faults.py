@@ -1,0 +1,171 @@
+"""When the model or its processor breaks: those who ran hear why, in words of ours, and the next
+are served.
+"""
+
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from PIL import Image as Pillow
+
+from backends import catalog
+from backends.driver import DrivenContainer
+from backends.errors import BackendError, GenerationFailed, OutOfMemory
+from backends.protocol import Ended, Generation, Image
+from backends.transformers import loading
+from backends.transformers.engine import TransformersEngine
+from backends.transformers.memory import ran_out
+from config.engines import TransformersOptions
+from tests.backends import sighted
+from tests.backends.contract import GREEDY, run
+
+pytestmark = pytest.mark.anyio
+
+KIND = "qwen2_5_vl"
+PICTURE = Pillow.new("RGB", (32, 32), "red")
+CARD_FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+CPU_FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
+
+
+class Subject(DrivenContainer):
+    """A container whose model and processor are at hand, to break them."""
+
+    def __init__(self, loaded: loading.Loaded) -> None:
+        super().__init__(TransformersEngine(loaded))
+        self.model = loaded.model
+
+    def job(self, pictures: int) -> Generation:
+        prompt = self.tokenize(sighted.prompt(sighted.KINDS[KIND], pictures), special=True)
+        shown = Image(32, 32, PICTURE.tobytes())
+        return Generation(prompt=prompt, images=(shown,) * pictures, sampling=GREEDY, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sighted.write(KIND, tmp_path_factory.mktemp("sighted"))
+
+
+@pytest.fixture
+def loaded(folder: Path) -> loading.Loaded:
+    files = catalog.recognise(folder, "transformers")
+    return loading.load(files, TransformersOptions(device="cpu"), lambda _: True)
+
+
+@pytest.fixture
+async def subject(loaded: loading.Loaded) -> AsyncIterator[Subject]:
+    container = Subject(loaded)
+    yield container
+    await container.aclose()
+
+
+@contextmanager
+def breaking(model: Any, error: Exception, after: int) -> Any:
+    """The model's forward raises `error` once `after` passes were made."""
+    passes = iter(range(after))
+
+    def fail(*_: Any) -> None:
+        if next(passes, None) is None:
+            raise error
+
+    hook = model.register_forward_pre_hook(fail)
+    yield
+    hook.remove()
+
+
+async def goes_on(subject: Subject) -> None:
+    for pictures in (0, 1):
+        _, ended = await run(subject, subject.job(pictures))
+        assert isinstance(ended, Ended)
+
+
+@pytest.mark.parametrize("pictures", [0, 1], ids=["batched", "alone"])
+@pytest.mark.parametrize("after", [0, 3], ids=["in the prompt", "in the answer"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(CARD_FULL, OutOfMemory), (CPU_FULL, OutOfMemory), (KeyError("odd"), GenerationFailed)],
+    ids=["card full", "memory full", "broken"],
+)
+async def test_a_pass_that_fails(
+    pictures: int, after: int, error: Exception, told: type[BackendError], subject: Subject
+) -> None:
+    with breaking(subject.model, error, after):
+        with pytest.raises(told):
+            await run(subject, subject.job(pictures))
+    await goes_on(subject)
+
+
+async def test_memory_may_run_out_time_and_again(subject: Subject) -> None:
+    for _ in range(3):
+        with breaking(subject.model, CARD_FULL, after=2):
+            async with anyio.create_task_group() as tasks:
+                for pictures in (0, 0, 1):
+                    tasks.start_soon(fails, subject, pictures)
+    await goes_on(subject)
+
+
+async def fails(subject: Subject, pictures: int) -> None:
+    with pytest.raises(OutOfMemory):
+        await run(subject, subject.job(pictures))
+
+
+async def test_who_keeps_the_error_keeps_no_tensors(subject: Subject) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def fill(*_: Any) -> None:
+        activations = torch.zeros(8)
+        held.append(weakref.ref(activations))
+        raise CARD_FULL
+
+    with subject.model.register_forward_pre_hook(fill):
+        with pytest.raises(OutOfMemory) as kept:
+            await run(subject, subject.job(0))
+    assert kept.value.__cause__ is CARD_FULL
+    assert [tensor() for tensor in held] == [None]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), OutOfMemory),
+        (CPU_FULL, OutOfMemory),
+        (KeyError("size"), GenerationFailed),
+        (AssertionError(), GenerationFailed),
+    ],
+    ids=repr,
+)
+async def test_a_processor_that_fails(
+    error: Exception, told: type[BackendError], loaded: loading.Loaded
+) -> None:
+    healthy = loaded.processor
+
+    def processor(**inputs: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return healthy(**inputs)
+
+    faults = [error]
+    loaded.processor = processor
+    subject = Subject(loaded)
+    with pytest.raises(told):
+        await run(subject, subject.job(1))
+    await goes_on(subject)
+    await subject.aclose()
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+    ids=str,
+)
+def test_what_means_that_memory_ran_out(error: Exception, full: bool) -> None:
+    assert ran_out(error) == full
