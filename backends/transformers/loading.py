@@ -18,7 +18,7 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import ModelInfo
-from backends.transformers import processor
+from backends.transformers import adapters, processor
 from backends.transformers.files import computes_wide, shape
 from backends.transformers.forward import batching_pattern
 from backends.transformers.masks import Pattern
@@ -167,7 +167,7 @@ def _model(
             local_files_only=True,
             use_safetensors=True,
         )
-    _add_adapters(model, options)
+    adapters.add(model, options.adapters)
     model.eval()
     model.generation_config = transformers.GenerationConfig()  # sampling is ours alone
     if options.compile:
@@ -193,17 +193,6 @@ def _quantization(options: TransformersOptions) -> Any:
     return transformers.BitsAndBytesConfig(
         load_in_4bit=four, load_in_8bit=not four, bnb_4bit_compute_dtype=torch.bfloat16
     )
-
-
-def _add_adapters(model: Any, options: TransformersOptions) -> None:
-    """All adapters of the options, active together. Raises BackendMissing without peft."""
-    if not options.adapters:
-        return
-    if not transformers.utils.is_peft_available():
-        raise BackendMissing("LoRA adapters need peft: pip install 'roundhouse[adapters]'")
-    for name, folder in options.adapters.items():
-        model.load_adapter(str(Path(folder).expanduser()), adapter_name=name)
-    model.set_adapter(list(options.adapters))
 
 
 class _Counted:

@@ -50,7 +50,16 @@ def _fields(status: ModelStatus, known: Known | None) -> dict[str, Any]:
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "memory": status.arithmetic or None,
+        "adapters": _adapters(status.options),
     }
+
+
+def _adapters(options: EngineOptions | None) -> tuple[str, ...]:
+    match options:
+        case TransformersOptions() | ExLlamaV2Options():
+            return tuple(options.adapters)
+        case _:
+            return ()
 
 
 def _status(status: ModelStatus) -> StatusWire:

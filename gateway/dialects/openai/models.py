@@ -34,6 +34,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     size_bytes: int | None = None
     modalities: tuple[Modality, ...] = ("text",)
     capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
+    adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free
 
 

@@ -189,24 +189,6 @@ async def test_code_of_the_models_own_is_not_run_unasked(folder: Path) -> None:
         await load(path=folder)
 
 
-async def test_an_adapter_changes_what_is_said(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(bundled.SAFETENSORS)
-    wishes = peft.LoraConfig(init_lora_weights=False, lora_alpha=64, target_modules=["v_proj"])
-    peft.get_peft_model(model, wishes).save_pretrained(tmp_path / "adapter")
-    adapted = await load(
-        msgspec.structs.replace(OPTIONS, adapters={"odd": str(tmp_path / "adapter")})
-    )
-    plain = await load()
-    try:
-        assert await said(adapted, STORY, GREEDY) != await said(plain, STORY, GREEDY)
-    finally:
-        await adapted.aclose()
-        await plain.aclose()
-
-
 async def test_quantization_without_its_library_is_said() -> None:
     with pytest.raises(BackendMissing, match="bitsandbytes"):
         await load(msgspec.structs.replace(OPTIONS, quantization="bnb-4bit"))

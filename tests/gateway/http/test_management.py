@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from config.settings import HubConfig, KeyConfig
+import bundled
+from config.settings import HubConfig, KeyConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, events, serving, state
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,18 @@ async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:
         assert [one["id"] for one in limited["data"]] == ["scripted"]
         assert [one["repo_id"] for one in limited["models"]] == ["scripted"]
         assert "models" not in (await running.client.get("/v1/models", headers=USER)).json()
+
+
+async def test_a_model_s_adapters_are_told_by_name(tmp_path: Path) -> None:
+    adapted = ModelConfig(
+        name="adapted", path=str(bundled.SAFETENSORS), options={"adapters": {"odd": "/odd"}}
+    )
+    settings = config(tmp_path)
+    settings = msgspec.structs.replace(settings, models=(*settings.models, adapted))
+    async with serving(settings, tmp_path) as running:
+        cards = (await running.client.get("/v1/models")).json()["data"]
+        told = {card["id"]: card["adapters"] for card in cards}
+        assert told == {"roundhouse-tiny": [], "scripted": [], "adapted": ["odd"]}
 
 
 async def test_open_webuis_manager_finds_every_model_in_the_list_it_prefers(tmp_path: Path) -> None:
