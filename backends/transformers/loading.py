@@ -1,5 +1,6 @@
 """From a folder and options to a model in memory; every failure in words of ours."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -187,8 +188,11 @@ def _quantization(options: TransformersOptions) -> Any:
         return None
     if not transformers.utils.is_bitsandbytes_available():
         raise BackendMissing(
-            f"quantization {options.quantization!r} needs bitsandbytes: pip install bitsandbytes"
+            f"quantization {options.quantization!r} needs bitsandbytes: "
+            "pip install 'roundhouse[quantization]'"
         )
+    # It warns at every multiplication of numbers that aren't float16, which is most models'.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     four = options.quantization == "bnb-4bit"
     return transformers.BitsAndBytesConfig(
         load_in_4bit=four, load_in_8bit=not four, bnb_4bit_compute_dtype=torch.bfloat16

@@ -15,7 +15,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.driver import DrivenContainer
-from backends.errors import BackendMissing, LoadFailed, UnsupportedModel
+from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import ModelContainer, Progress, Sampling
 from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
@@ -187,11 +187,6 @@ async def test_code_of_the_models_own_is_not_run_unasked(folder: Path) -> None:
     (folder / "own.py").write_text("raise SystemExit('was run')")
     with pytest.raises(LoadFailed, match="trust_remote_code: true"):
         await load(path=folder)
-
-
-async def test_quantization_without_its_library_is_said() -> None:
-    with pytest.raises(BackendMissing, match="bitsandbytes"):
-        await load(msgspec.structs.replace(OPTIONS, quantization="bnb-4bit"))
 
 
 @pytest.mark.parametrize("device", ["cuda:9", "toaster"])
