@@ -1,0 +1,143 @@
+"""Whatever a model's layers keep (windows, states, compressed keys): jobs that run together get
+what its own `generate` gives each alone. The models are tiny and have random weights.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+import transformers
+
+import bundled
+from backends.hf_vocabulary import Vocabulary
+from backends.protocol import Generation, ModelContainer
+from tests.backends.batching import ENDLESS
+from tests.backends.contract import run
+from tests.backends.transformers.test_container import load
+
+pytestmark = pytest.mark.anyio
+
+LENGTH = 24  # tokens of an answer: longer than the windows
+ENDS = sorted(Vocabulary(bundled.SAFETENSORS, 768).ends)
+PROMPTS = ("x", "One two three four five six seven eight nine ten eleven twelve")
+SMALL = {
+    "vocab_size": 768,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "initializer_range": 0.3,  # so that attention matters
+    "tie_word_embeddings": False,
+}
+WINDOWS = {
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "query_pre_attn_scalar": 8,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+COMPRESSED = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+}
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+STATES = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16}
+SHARED = {  # the later layers use the earlier ones' keys
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 768,
+    "num_kv_shared_layers": 2,
+    "global_head_dim": 8,
+}
+
+BATCHED: Mapping[str, Mapping[str, Any]] = {
+    "gemma3_text": WINDOWS,
+    "gemma4_text": WINDOWS | SHARED,
+    "mixtral": EXPERTS,
+    "qwen3_moe": EXPERTS,
+    "gpt_oss": WINDOWS | EXPERTS,  # attention sinks
+    "deepseek_v3": COMPRESSED,
+}
+ALONE: Mapping[str, Mapping[str, Any]] = {
+    "mamba2": {"state_size": 8, "num_heads": 8, "n_groups": 1},
+    "falcon_h1": STATES | {"mamba_d_ssm": 64},
+    "qwen3_next": LINEAR | EXPERTS | {"shared_expert_intermediate_size": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 8},
+    "jamba": EXPERTS
+    | {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8}
+    | {"use_mamba_kernels": False},
+    "llama4_text": EXPERTS | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
+}
+
+
+def write(kind: str, folder: Path) -> Any:
+    """The model, and its folder."""
+    torch.manual_seed(0)
+    own = BATCHED.get(kind) or ALONE[kind]
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **own})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bundled.SAFETENSORS / name, folder)
+    return model
+
+
+def alone(model: Any, prompt: tuple[int, ...]) -> list[int]:
+    with torch.inference_mode():
+        tokens = model.generate(
+            torch.tensor([prompt]), max_new_tokens=LENGTH, do_sample=False, suppress_tokens=ENDS
+        )
+    written: list[int] = tokens[0, len(prompt) :].tolist()
+    return written
+
+
+@pytest.mark.parametrize("kind", [*BATCHED, *ALONE])
+async def test_together_they_get_what_each_gets_alone(kind: str, tmp_path: Path) -> None:
+    model = write(kind, tmp_path)
+    container = await load(path=tmp_path)
+    said: dict[tuple[int, ...], list[int]] = {}
+
+    async def ask(prompt: tuple[int, ...]) -> None:
+        said[prompt] = await _answer(container, prompt)
+
+    async with anyio.create_task_group() as tasks:
+        for text in PROMPTS:
+            tasks.start_soon(ask, container.tokenize(text, special=True))
+    assert (container.info.max_concurrent > 1) == (kind in BATCHED)
+    await container.aclose()
+    assert said == {prompt: alone(model, prompt) for prompt in said}
+
+
+async def _answer(container: ModelContainer, prompt: tuple[int, ...]) -> list[int]:
+    job = Generation(prompt=prompt, sampling=ENDLESS, max_tokens=LENGTH)
+    pieces, _ = await run(container, job)
+    return [token for piece in pieces for token in piece.tokens]
