@@ -2,6 +2,8 @@
 
     files.py      is this such a folder, and what do its JSON files say? (no engine needed)
     loading.py    options -> model; progress, cancellation, errors in words
+    adapters.py   LoRA on a loaded model
+    processor.py  the model's own processor, also where torchvision isn't installed
     memory.py     when memory runs out, and giving it back
     grid.py       the KV cache: rows of cells, one row per sequence
     masks.py      who may look at whom, for rows of different lengths

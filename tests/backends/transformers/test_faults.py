@@ -5,7 +5,6 @@ are served.
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -33,11 +32,21 @@ CPU_FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9
 
 
 class Subject(DrivenContainer):
-    """A container whose model and processor are at hand, to break them."""
+    """A container that can be broken: its model is at hand, and its processor raises what lies in
+    `faults`.
+    """
 
     def __init__(self, loaded: loading.Loaded) -> None:
-        super().__init__(TransformersEngine(loaded))
         self.model = loaded.model
+        self.faults: list[Exception] = []
+        self._process = loaded.processor
+        loaded.processor = self._processor
+        super().__init__(TransformersEngine(loaded))
+
+    def _processor(self, **inputs: Any) -> Any:
+        if self.faults:
+            raise self.faults.pop()
+        return self._process(**inputs)
 
     def job(self, pictures: int) -> Generation:
         prompt = self.tokenize(sighted.prompt(sighted.KINDS[KIND], pictures), special=True)
@@ -46,19 +55,11 @@ class Subject(DrivenContainer):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sighted.write(KIND, tmp_path_factory.mktemp("sighted"))
-
-
-@pytest.fixture
-def loaded(folder: Path) -> loading.Loaded:
+async def subject(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
+    """One for all: it survives every test."""
+    folder = sighted.write(KIND, tmp_path_factory.mktemp("sighted"))
     files = catalog.recognise(folder, "transformers")
-    return loading.load(files, TransformersOptions(device="cpu"), lambda _: True)
-
-
-@pytest.fixture
-async def subject(loaded: loading.Loaded) -> AsyncIterator[Subject]:
-    container = Subject(loaded)
+    container = Subject(loading.load(files, TransformersOptions(device="cpu"), lambda _: True))
     yield container
     await container.aclose()
 
@@ -113,7 +114,8 @@ async def fails(subject: Subject, pictures: int) -> None:
         await run(subject, subject.job(pictures))
 
 
-async def test_who_keeps_the_error_keeps_no_tensors(subject: Subject) -> None:
+@pytest.mark.parametrize("pictures", [0, 1], ids=["batched", "alone"])
+async def test_who_keeps_the_error_keeps_no_tensors(pictures: int, subject: Subject) -> None:
     held: list[weakref.ref[torch.Tensor]] = []
 
     def fill(*_: Any) -> None:
@@ -123,7 +125,7 @@ async def test_who_keeps_the_error_keeps_no_tensors(subject: Subject) -> None:
 
     with subject.model.register_forward_pre_hook(fill):
         with pytest.raises(OutOfMemory) as kept:
-            await run(subject, subject.job(0))
+            await run(subject, subject.job(pictures))
     assert kept.value.__cause__ is CARD_FULL
     assert [tensor() for tensor in held] == [None]
 
@@ -139,22 +141,12 @@ async def test_who_keeps_the_error_keeps_no_tensors(subject: Subject) -> None:
     ids=repr,
 )
 async def test_a_processor_that_fails(
-    error: Exception, told: type[BackendError], loaded: loading.Loaded
+    error: Exception, told: type[BackendError], subject: Subject
 ) -> None:
-    healthy = loaded.processor
-
-    def processor(**inputs: Any) -> Any:
-        if faults:
-            raise faults.pop()
-        return healthy(**inputs)
-
-    faults = [error]
-    loaded.processor = processor
-    subject = Subject(loaded)
+    subject.faults.append(error)
     with pytest.raises(told):
         await run(subject, subject.job(1))
     await goes_on(subject)
-    await subject.aclose()
 
 
 @pytest.mark.parametrize(
