@@ -56,7 +56,7 @@ def _fields(status: ModelStatus, known: Known | None) -> dict[str, Any]:
 
 def _adapters(options: EngineOptions | None) -> tuple[str, ...]:
     match options:
-        case TransformersOptions() | ExLlamaV2Options():
+        case TransformersOptions() | ExLlamaOptions():
             return tuple(options.adapters)
         case _:
             return ()
