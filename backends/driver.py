@@ -41,11 +41,11 @@ class Token(msgspec.Struct, frozen=True):
     logprob: TokenLogprob | None = None
 
 
-class Accounting(msgspec.Struct, frozen=True):
-    """What a job's prompt cost; known when it is released."""
+class Failed(msgspec.Struct, frozen=True):
+    """Job `key` can't go on, and nobody else has noticed. The driver releases it."""
 
-    prompt_tokens: int
-    cached_tokens: int
+    key: int
+    error: BackendError
 
 
 class Engine(Protocol):
@@ -76,7 +76,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self) -> Sequence[Token]:
+    def step(self) -> "Sequence[Token | Failed]":
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
         Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
@@ -88,8 +88,10 @@ class Engine(Protocol):
         """Make job `key` continue with `tokens`; the coming steps return them like any others."""
         ...
 
-    def release(self, key: int) -> Accounting:
-        """Forget a job. When this returns, the device does no more work for it."""
+    def release(self, key: int) -> int:
+        """Forget a job. When this returns, the device does no more work for it. Returns how many
+        tokens of its prompt were found in the KV cache.
+        """
         ...
 
     def recover(self) -> None:
@@ -161,18 +163,19 @@ class Running:
         self.key = key
         self.job = job
         self.mailbox = mailbox
-        self.transcript = Transcript(job, info.context_length - len(job.prompt))
         self.over = False
+        self.prompt_tokens = len(job.prompt)
+        self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 
-    def ended(self, written: Written, cost: Accounting) -> Ended:
+    def ended(self, written: Written, cached_tokens: int) -> Ended:
         assert written.cause is not None
         return Ended(
             cause=written.cause,
             stop_string=written.stop_string,
-            prompt_tokens=cost.prompt_tokens,
-            cached_tokens=cost.cached_tokens,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=cached_tokens,
             completion_tokens=self.transcript.completion_tokens,
             queued=self.admitted - self.submitted,
             prefill=self.first_token - self.admitted,
@@ -280,21 +283,28 @@ class Driver:
         if count >= length:
             self._engine.release(running.key)
             raise PromptTooLong(count, length)
+        running.prompt_tokens = count
         running.transcript = Transcript(running.job, length - count)
         running.admitted = time.perf_counter()
         self._active[running.key] = running
 
     def _step(self) -> None:
         try:
-            tokens = self._engine.step()
+            results = self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
             self._step_failed(error)
             return
         outputs: list[tuple[Mailbox, Output | BackendError]] = []
         now = time.perf_counter()
-        for token in tokens:
-            if running := self._active.get(token.key):  # else it ended within this very step
-                self._write(running, token, now, outputs)
+        for result in results:
+            running = self._active.get(result.key)
+            if running is None:  # it ended within this very step
+                continue
+            if isinstance(result, Failed):
+                self._drop(running)
+                outputs.append((running.mailbox, result.error))
+            else:
+                self._write(running, result, now, outputs)
         if outputs:
             self._call(lambda: _deliver(outputs))
 
@@ -329,8 +339,6 @@ class Driver:
         final. Where memory ran out the engine is sound: the next requests may be smaller.
         """
         reason = _translated(error)
-        failed, self._active = list(self._active.values()), {}
-        self._fail(failed, reason)
         self._failures += not isinstance(reason, OutOfMemory)
         if self._failures > 1:
             self.failure = str(reason)
@@ -338,6 +346,8 @@ class Driver:
             self._engine.recover()
         except Exception as hopeless:  # noqa: BLE001 - as above
             self.failure = str(_translated(hopeless))
+        failed, self._active = list(self._active.values()), {}
+        self._fail(failed, reason)  # last: whoever hears of it looks at `failure`
 
     def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
         for running in jobs:

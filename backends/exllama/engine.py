@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from backends.driver import Accounting, Token
+from backends.driver import Failed, Token
 from backends.exllama.library import while_generating
 from backends.exllama.loading import Loaded
 from backends.exllama.running import Running
@@ -74,10 +74,11 @@ class ExLlamaEngine:
         except Exception as error:  # noqa: BLE001 - told by the next step
             self._trouble = error
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         running = self._running.pop(key)
         self._cancel(running)
-        return running.cost(self._loaded.cached(running.first) if running.first else 0)
+        found = self._loaded.cached(running.first) if running.first else 0
+        return min(found, len(running.prompt))  # it counts whole pages
 
     def _cancel(self, running: Running) -> None:
         if running.current is None:
@@ -100,22 +101,26 @@ class ExLlamaEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token]:
+    def step(self) -> Sequence[Token | Failed]:
+        failed = []
         try:
             if not any(running.ready for running in self._running.values()):
-                self._iterate()
-            return [running.hand_over() for running in self._running.values() if running.ready]
+                failed = self._iterate()
+            ready = [running for running in self._running.values() if running.ready]
+            return [*failed, *(running.hand_over() for running in ready)]
         except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
             failure = while_generating(self._loaded.name, error)
         # Out here the error is gone, and with it the frames that held tensors.
         raise failure
 
-    def _iterate(self) -> None:
+    def _iterate(self) -> list[Failed]:
         if self._trouble is not None:
             raise self._trouble
+        failed = []
         for result in self._loaded.generator.iterate():
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
-                raise result["error"]
+                failed.append(self._failed(result["job"].identifier, result["error"]))
+                continue
             running = self._running.get(result["identifier"])
             if result["stage"] == "streaming" and running is not None:
                 drawn = self._loaded.read(result)
@@ -124,3 +129,8 @@ class ExLlamaEngine:
                     running.current = None
                 if drawn.at_limit:
                     self._begin(running)
+        return failed
+
+    def _failed(self, key: int, error: Exception) -> Failed:
+        self._running[key].current = None  # the generator has let go of it already
+        return Failed(key, while_generating(self._loaded.name, error))

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from backends.driver import Accounting, Token
+from backends.driver import Token
 from backends.protocol import Generation, TokenLogprob
 
 STRETCH = 2048  # tokens
@@ -92,8 +92,3 @@ class Running:
     def hand_over(self) -> Token:
         """The oldest token that is ready."""
         return self._ready.popleft()
-
-    def cost(self, cached: int) -> Accounting:
-        """`cached`: tokens that the first job found in the cache."""
-        prompt = len(self.prompt)
-        return Accounting(prompt_tokens=prompt, cached_tokens=min(cached, prompt))

@@ -4,13 +4,14 @@ between.
 Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
 running answer its newest token and spends what is left of its time on the oldest unfinished
 prompts. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens
-and a recomputed answer are all one thing. Where a prompt has come to a picture, a step computes
-that picture first; the vision tower takes its time, and the others' tokens wait for it.
+and a recomputed answer are all one thing. Where a prompt has come to a picture, the vision tower
+looks at it in a thread of its own, and a later step puts what it found into the cache.
 """
 
 import ctypes
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,17 +19,18 @@ import numpy as np
 from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Accounting, Token
+from backends.driver import Failed, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
+from backends.llamacpp.look import Look
 from backends.llamacpp.running import Running
 from backends.llamacpp.sampling import Chain, drawing, logprob
 from backends.protocol import Generation, ModelInfo
 
 if TYPE_CHECKING:
-    from backends.llamacpp.pictures import Picture, Pictures
+    from backends.llamacpp.pictures import Pictures
 
 # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
 STEP_SECONDS = 0.05
@@ -46,6 +48,8 @@ class LlamaCppEngine:
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._pictures = loaded.pictures
+        self._tower = ThreadPoolExecutor(1, "vision tower")  # its thread starts with the first look
+        self._look: Look | None = None
         self._memory = api.llama_get_memory(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, Running] = {}
@@ -87,12 +91,14 @@ class LlamaCppEngine:
             running.chain.accept(token)
             self._forced.append(Token(key, token))
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         running = self._running.pop(key)
+        if self._look is not None and self._look.running is running:
+            self._look_away()
         running.free()
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
-        return Accounting(running.prompt_tokens, running.cached)
+        return running.cached
 
     def _leave(self, running: Running) -> None:
         """The slot is idle again; its cells stay until room is needed."""
@@ -101,7 +107,14 @@ class LlamaCppEngine:
             running.slot.busy, running.slot.used = False, self._releases
             running.slot = None
 
+    def _look_away(self) -> None:
+        """A look can't be cut short, and must be over before its picture is freed."""
+        if self._look is not None:
+            self._look.wait()
+            self._look = None
+
     def recover(self) -> None:
+        self._look_away()
         for running in self._running.values():
             running.free()
         self._running.clear()
@@ -111,29 +124,47 @@ class LlamaCppEngine:
 
     def close(self) -> None:
         self.recover()
+        self._tower.shutdown()
         self._loaded.free()
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token]:
+    def step(self) -> Sequence[Token | Failed]:
         forced, self._forced = self._forced, []
-        if self._pictures is not None:
-            self._see_one(self._pictures)
+        failed = self._see(self._pictures) if self._pictures is not None else ()
         work = self._decode()
-        return [*forced, *self._draw_all(work)]
+        if not work and self._look is not None:
+            self._look.wait(STEP_SECONDS)
+        return [*forced, *failed, *self._draw_all(work)]
 
-    def _see_one(self, pictures: "Pictures") -> None:
-        """Compute a picture that the oldest prompt has come to."""
+    def _see(self, pictures: "Pictures") -> Sequence[Failed]:
+        """Use what the tower has found, and let it look at the next picture."""
+        if self._look is not None and self._look.is_over:
+            look, self._look = self._look, None
+            try:
+                look.check()
+            except GenerationFailed as error:
+                return [Failed(look.running.key, error)]
+            self._place(pictures, look)
+        if self._look is None:
+            self._look = self._next_look(pictures)
+        return ()
+
+    def _next_look(self, pictures: "Pictures") -> Look | None:
         for running in self._running.values():
             picture = running.picture()
             if running.slot is not None and picture is not None and picture.start == running.fed:
-                pictures.encode(picture)
-                self._place(pictures, picture, running)
-                return
+                look = Look(running, picture, pictures, self._tower)
+                if self._loaded.on_device:  # which nobody has seen bear two contexts at work
+                    look.wait()
+                return look
+        return None
 
-    def _place(self, pictures: "Pictures", picture: "Picture", running: Running) -> None:
+    def _place(self, pictures: "Pictures", look: Look) -> None:
         """Put the picture into the KV cache, unless its own job has to make room."""
-        while running.slot is not None:
+        running, picture = look.running, look.picture
+        while look.is_wanted:
+            assert running.slot is not None
             place = running.position, running.slot.index
             code = pictures.decode(self._context, picture, *place)
             if code == 0:

@@ -141,8 +141,8 @@ class Pictures:
     # -- computing -------------------------------------------------------------------------------
 
     def encode(self, picture: Picture) -> None:
-        """Run the vision tower; `decode` takes what it found. Takes long on a CPU. Raises
-        GenerationFailed.
+        """Run the vision tower; `decode` takes what it found. It may run in another thread, beside
+        the engine's. Raises GenerationFailed.
         """
         if code := mtmd.mtmd_encode_chunk(self._pointer, picture.chunk):
             raise GenerationFailed(f"an image could not be encoded (code {code})")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from backends.catalog import ModelFiles
-from backends.driver import Accounting, Token
+from backends.driver import Token
 from backends.errors import GenerationFailed
 from backends.protocol import Candidate, Generation, Image, ModelInfo, TokenLogprob
 from backends.scripted.files import Line, Script
@@ -98,8 +98,9 @@ class ScriptedEngine:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._speakers[key].rest[:0] = tokens
 
-    def release(self, key: int) -> Accounting:
-        return Accounting(_prompt_tokens(self._speakers.pop(key).job), cached_tokens=0)
+    def release(self, key: int) -> int:
+        del self._speakers[key]
+        return 0
 
     def recover(self) -> None:
         self._speakers.clear()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Accounting, Token
+from backends.driver import Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
 from backends.transformers.forward import Forward
@@ -84,11 +84,11 @@ class Batching:
             running.chooser.accepted()
             self._forced.append(Token(key, token))
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         running = self._jobs.pop(key)
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
-        return Accounting(len(running.job.prompt), running.cached)
+        return running.cached
 
     def clear(self) -> None:
         """Forget all jobs and all cells."""

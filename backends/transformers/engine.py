@@ -1,19 +1,16 @@
 """The engine the driver steps: jobs that can share passes go to `Batching`, others to `Solo`."""
 
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 
-from backends.driver import Accounting, Token
-from backends.errors import BackendError, GenerationFailed, OutOfMemory
+from backends.driver import Failed, Token
 from backends.protocol import Generation, ModelInfo
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import Loaded
-from backends.transformers.memory import give_back, ran_out
+from backends.transformers.memory import give_back, while_generating
 from backends.transformers.pictures import Pictures
 from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
@@ -41,8 +38,10 @@ class TransformersEngine:
         self.ends = loaded.vocabulary.ends.__contains__
 
     def admit(self, key: int, job: Generation) -> int:
-        with _in_our_words():
+        try:
             return self._admit(key, job)
+        except Exception as error:
+            raise while_generating(error) from error
 
     def _admit(self, key: int, job: Generation) -> int:
         if self._batching is not None and not job.images:
@@ -59,20 +58,34 @@ class TransformersEngine:
         self._alone.add(key)
         return count
 
-    def step(self) -> Sequence[Token]:
-        with _in_our_words(), torch.inference_mode():
-            together = self._batching.step() if self._batching is not None else []
-            return [*together, *self._solo.step()]
+    def step(self) -> Sequence[Token | Failed]:
+        try:
+            with torch.inference_mode():
+                together = self._batching.step() if self._batching is not None else []
+                return [*together, *self._step_alone()]
+        except Exception as error:
+            raise while_generating(error) from error
+
+    def _step_alone(self) -> Sequence[Token | Failed]:
+        """A job that is alone fails alone, unless all are: then a second failure must count."""
+        try:
+            return self._solo.step()
+        except Exception as error:
+            if self._batching is None:
+                raise
+            failure = while_generating(error)
+        give_back(self._device)
+        return [Failed(self._solo.turn, failure)]
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         with torch.inference_mode():
             self._worker(key).force(key, tokens)
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         with torch.inference_mode():
-            cost = self._worker(key).release(key)
+            cached = self._worker(key).release(key)
         self._alone.discard(key)
-        return cost
+        return cached
 
     def _worker(self, key: int) -> Batching | Solo:
         if key in self._alone or self._batching is None:
@@ -102,18 +115,3 @@ def _batching(loaded: Loaded, desk: Desk) -> Batching | None:
     grid = Grid(loaded.layers)
     forward = Forward(loaded.model, grid, loaded.pattern)
     return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk)
-
-
-@contextmanager
-def _in_our_words() -> Iterator[None]:
-    """Raises OutOfMemory and GenerationFailed for whatever else is raised inside."""
-    try:
-        yield
-    except BackendError:
-        raise
-    except Exception as error:
-        # Whoever keeps the error would keep the tensors of all frames that it came through.
-        traceback.clear_frames(error.__traceback__)
-        if ran_out(error):
-            raise OutOfMemory(f"memory ran out while generating: {error}") from error
-        raise GenerationFailed(f"the model failed: {type(error).__name__}: {error}") from error

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from backends.driver import Accounting, Token
-from backends.errors import PromptTooLong
+from backends.driver import Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
 from backends.transformers.sampling.chooser import Chooser, Desk
@@ -103,7 +102,6 @@ class Running:
         self.job = job
         self.inputs = inputs
         self.tokens: list[int] = inputs["input_ids"][0].tolist()
-        self.prompt_tokens = len(self.tokens)
         self.table = Table([Chooser(job, self.tokens, desk)], desk)
         self.forced: list[int] = []
         self.generating: Generating | None = None
@@ -121,13 +119,15 @@ class Solo:
 
     def admit(self, key: int, job: Generation, inputs: Inputs) -> int:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
-        counted. Raises PromptTooLong.
+        counted.
         """
-        count: int = inputs["input_ids"].shape[1]
-        if count >= self._length:
-            raise PromptTooLong(count, self._length)
         self._jobs[key] = Running(key, job, inputs, self._desk)
-        return count
+        return len(self._jobs[key].tokens)
+
+    @property
+    def turn(self) -> int:
+        """The key of the job that runs, or runs next."""
+        return next(iter(self._jobs))
 
     def step(self) -> list[Token]:
         for running in self._jobs.values():
@@ -156,11 +156,11 @@ class Solo:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._jobs[key].forced += tokens
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         running = self._jobs.pop(key)
         if running.generating is not None:
             running.generating.stop()
-        return Accounting(running.prompt_tokens, 0)
+        return 0
 
     def clear(self) -> None:
         for key in list(self._jobs):

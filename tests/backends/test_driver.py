@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import pytest
 
-from backends.driver import Accounting, DrivenContainer, Token
+from backends.driver import DrivenContainer, Failed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
 from backends.protocol import Ended, Generation, ModelInfo
 
@@ -31,6 +31,7 @@ class Engine:
         self.admitting: list[Exception] = []
         self.stepping: list[Exception] = []
         self.recovering: list[Exception] = []
+        self.failing: list[BackendError] = []  # of the first job alone
         self.pictured = 0  # tokens that the pictures of a prompt take
         self.steps = 0
         self._jobs: dict[int, int] = {}
@@ -53,11 +54,13 @@ class Engine:
         self._jobs[key] = 1 if job.prompt == SHORT else 1000
         return len(job.prompt) + self.pictured
 
-    def step(self) -> Sequence[Token]:
+    def step(self) -> Sequence[Token | Failed]:
         self.steps += 1
         if self.stepping:
             raise self.stepping.pop()
-        return [self._next(key) for key in self._jobs]
+        first, *others = self._jobs
+        begun = Failed(first, self.failing.pop()) if self.failing else self._next(first)
+        return [begun, *map(self._next, others)]
 
     def _next(self, key: int) -> Token:
         self._jobs[key] -= 1
@@ -66,9 +69,9 @@ class Engine:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         raise NotImplementedError
 
-    def release(self, key: int) -> Accounting:
+    def release(self, key: int) -> int:
         del self._jobs[key]
-        return Accounting(1 + self.pictured, 0)
+        return 0
 
     def recover(self) -> None:
         self._jobs.clear()
@@ -163,6 +166,27 @@ async def test_an_engine_that_cannot_be_rebuilt_is_given_up_at_once(
     await outcome(container)
     assert container.failure is not None
     assert "no way back" in container.failure
+
+
+async def test_a_job_that_fails_alone_leaves_the_others_and_the_engine_alone(
+    engine: Engine, container: DrivenContainer
+) -> None:
+    for _ in range(3):
+        engine.failing = [GenerationFailed("only me")]
+        outcomes: list[Ended | BackendError] = []
+
+        async def ask(told: list[Ended | BackendError]) -> None:
+            told.append(await outcome(container, LONG))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(ask, outcomes)
+        assert sorted(type(one).__name__ for one in outcomes) == [
+            "Ended",
+            "Ended",
+            "GenerationFailed",
+        ]
+    assert container.failure is None
 
 
 async def test_memory_may_run_out_again_and_again(

@@ -64,12 +64,13 @@ async def test_bans_hold_also_where_it_guesses(world: World) -> None:
     await container.aclose()
 
 
-async def test_one_job_s_failure_is_told_though_the_step_went_on(world: World) -> None:
+async def test_a_job_that_fails_alone_disturbs_nobody(world: World) -> None:
     container = await load(world)
-    world.fail_job = RuntimeError("produced 7 non-finite logits")
-    with pytest.raises(GenerationFailed, match="7 non-finite logits"):
-        await run(container, asked(container, GREETING))
-    pieces, _ = await run(container, asked(container, GREETING))
-    assert text_of(pieces) == answers()[GREETING]
-    assert world.generators[0].closed
+    for _ in range(3):
+        world.fail_job = RuntimeError("produced 7 non-finite logits")
+        with pytest.raises(GenerationFailed, match="7 non-finite logits"):
+            await run(container, asked(container, GREETING))
+        pieces, _ = await run(container, asked(container, GREETING))
+        assert text_of(pieces) == answers()[GREETING]
+    assert not world.generators[0].closed
     await container.aclose()

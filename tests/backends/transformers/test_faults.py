@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import BackendError, GenerationFailed, OutOfMemory
-from backends.protocol import Ended, Generation, Image
+from backends.protocol import Ended, Generation, Image, Sampling
 from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from backends.transformers.memory import ran_out
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.anyio
 
 KIND = "qwen2_5_vl"
 PICTURE = Pillow.new("RGB", (32, 32), "red")
+ENDLESS = Sampling(temperature=0, ban_eos=True)
 CARD_FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 CPU_FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
 
@@ -47,6 +48,17 @@ class Subject(DrivenContainer):
         if self.faults:
             raise self.faults.pop()
         return self._process(**inputs)
+
+    def sees_nothing(self) -> None:
+        """From now on its vision tower fails."""
+
+        def fail(*_: Any) -> None:
+            raise KeyError("no eyes")
+
+        self._eyes = self.model.model.visual.register_forward_pre_hook(fail)
+
+    def sees_again(self) -> None:
+        self._eyes.remove()
 
     def job(self, pictures: int) -> Generation:
         prompt = self.tokenize(sighted.prompt(sighted.KINDS[KIND], pictures), special=True)
@@ -106,6 +118,23 @@ async def test_memory_may_run_out_time_and_again(subject: Subject) -> None:
             async with anyio.create_task_group() as tasks:
                 for pictures in (0, 0, 1):
                     tasks.start_soon(fails, subject, pictures)
+    await goes_on(subject)
+
+
+async def test_a_picture_job_that_fails_leaves_those_beside_it_alone(subject: Subject) -> None:
+    broken = subject.job(1)
+    blind = Generation(prompt=subject.job(0).prompt, sampling=ENDLESS, max_tokens=30)
+    async with subject.generate(blind) as outputs:
+        await anext(aiter(outputs))
+        subject.sees_nothing()
+        for _ in range(3):
+            with pytest.raises(GenerationFailed, match="no eyes"):
+                await run(subject, broken)
+        subject.sees_again()
+        *_, last = [output async for output in outputs]
+    assert isinstance(last, Ended)
+    assert last.completion_tokens == 30
+    assert subject.failure is None
     await goes_on(subject)
 
 
