@@ -2,17 +2,21 @@
 pictures in the KV cache, in a scarce one too, and the same answers as transformers gives.
 """
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import islice, permutations
 from pathlib import Path
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from backends import catalog
-from backends.errors import InvalidJob
-from backends.protocol import Generation, ModelContainer
+from backends.driver import DrivenContainer
+from backends.errors import GenerationFailed, InvalidJob
+from backends.protocol import Generation, ModelContainer, Piece
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends import seeing, seeing_gguf, vision
 from tests.backends.contract import GREEDY, run, text_of
@@ -26,8 +30,8 @@ def model(seeing_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @asynccontextmanager
-async def loaded(model: Path, **options: object) -> AsyncIterator[ModelContainer]:
-    chosen = LlamaCppOptions(max_concurrent=4, **options)  # type: ignore[arg-type]
+async def loaded(model: Path, **options: Any) -> AsyncIterator[ModelContainer]:
+    chosen = LlamaCppOptions(max_concurrent=4, **options)
     files = catalog.recognise(model)
     container = await catalog.BACKENDS["llamacpp"].container.load(files, chosen, lambda _: None)
     try:
@@ -103,6 +107,70 @@ async def test_a_prompt_that_ends_with_a_picture_is_refused(model: Path) -> None
         prompt = container.tokenize(f"See {container.info.image_marker}", special=True)
         with pytest.raises(InvalidJob, match="end with an image"):
             await run(container, Generation(prompt=prompt, images=(vision.shown("red"),)))
+
+
+class Eyes:
+    """The real ones, but they look only when they may, and fail when they are told to."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.open = threading.Event()
+        self.blind = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def encode(self, picture: Any) -> None:
+        assert self.open.wait(10)
+        if self.blind:
+            raise GenerationFailed("an image could not be encoded (code 1)")
+        self._real.encode(picture)
+
+
+@asynccontextmanager
+async def with_eyes(model: Path) -> AsyncIterator[tuple[ModelContainer, Eyes]]:
+    from backends.llamacpp import engine, loading
+
+    files, options = catalog.recognise(model), LlamaCppOptions(max_concurrent=4)
+    loaded = loading.load(files, options, lambda _: True)
+    eyes = Eyes(loaded.pictures)
+    seeing = msgspec.structs.replace(loaded, pictures=eyes)
+    container = DrivenContainer(engine.LlamaCppEngine(seeing))
+    try:
+        yield container, eyes
+    finally:
+        eyes.open.set()
+        await container.aclose()
+
+
+async def test_nobody_waits_for_a_look_at_another_s_picture(model: Path) -> None:
+    async with with_eyes(model) as (container, eyes):
+        async with container.generate(vision.job(container, "red")) as outputs:
+            for _ in range(3):
+                assert await vision.answer(container) == "nothing"
+            eyes.open.set()
+            pieces = [output async for output in outputs]
+            assert text_of([piece for piece in pieces if isinstance(piece, Piece)]) == "red"
+
+
+async def test_who_leaves_during_the_look_is_forgotten_when_it_is_over(model: Path) -> None:
+    async with with_eyes(model) as (container, eyes):
+        async with container.generate(vision.job(container, "red")):
+            await vision.answer(container)  # by now it looks
+            eyes.open.set()
+        assert await vision.answer(container, "blue") == "blue"
+
+
+async def test_a_look_that_fails_fails_its_own_job_alone(model: Path) -> None:
+    async with with_eyes(model) as (container, eyes):
+        eyes.blind = True
+        eyes.open.set()
+        for _ in range(3):
+            with pytest.raises(GenerationFailed, match="could not be encoded"):
+                await vision.answer(container, "red")
+            assert await vision.answer(container) == "nothing"
+        eyes.blind = False
+        assert await vision.answer(container, "red") == "red"
 
 
 async def test_it_sees_what_transformers_sees(model: Path, seeing_folder: Path) -> None:
