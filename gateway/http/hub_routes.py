@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import anyio
@@ -18,6 +19,7 @@ from gateway.http.errand import ToldErrand, WholeErrand
 from gateway.http.services import Services
 from gateway.http.stream import EventStream
 from gateway.hub import Order, Step
+from gateway.registry import ModelEntry
 from gateway.tasks import companions
 
 AnyRequest = Request[Any, Any, Any]
@@ -130,8 +132,7 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
     """Unload a model and delete its files, where the configuration allows that."""
     services.doorman.admit(request.headers).require_admin()
     entry = services.registry.resolve(model)
-    path = entry.files.path
-    paths = (path,) if path.is_dir() else entry.files.parts or (path,)
+    paths = _files_of(entry, services)
     services.hub.require_deletable(paths)
 
     async def whole() -> bytes:
@@ -141,6 +142,18 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
         return wire.SUCCESS
 
     return WholeErrand(whole)
+
+
+def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
+    """What is nobody else's: quantizations in one folder share the projector beside them."""
+    files = entry.files
+    own = (files.path,) if files.path.is_dir() else files.parts or (files.path,)
+    projector = files.projector
+    if projector is None or projector.parent != files.path.parent:
+        return own
+    others = (one.files for one in services.registry.statuses() if one.id != entry.name)
+    shared = any(other is not None and other.projector == projector for other in others)
+    return own if shared else (*own, projector)
 
 
 ROUTES = (

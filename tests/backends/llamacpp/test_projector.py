@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import gguf
 import pytest
 
 import bundled
@@ -12,18 +11,10 @@ from backends import catalog
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from config.engines import LlamaCppOptions
-from training import export
+from tests.backends.projectors import write_projector
 
 FILES = catalog.BACKENDS["llamacpp"].files
 TEXT, SIGHT = ("text",), ("text", "image")
-
-
-def write_projector(path: Path, *, sees: bool = True) -> Path:
-    writer = gguf.GGUFWriter(path, "clip")
-    writer.add_type("mmproj")
-    writer.add_bool("clip.has_vision_encoder" if sees else "clip.has_audio_encoder", True)
-    export.finish(writer)
-    return path
 
 
 def lay_out(folder: Path, models: Sequence[str], projectors: Sequence[str]) -> None:

@@ -1,12 +1,15 @@
 """Downloads and deletion over HTTP: who may, how it is told, and that the new model can be used."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import bundled
 from config.settings import HubConfig, KeyConfig
+from tests.backends.projectors import write_projector
 from tests.gateway.http.serving import Running, config, events, serving
 from tests.gateway.hub.standin import StandIn, standin
 
@@ -116,3 +119,20 @@ async def test_open_webui_fetches_and_deletes(fetching: Running, tmp_path: Path)
     assert gone.status_code == 404
     elsewhere = await fetching.client.delete("/models?model=scripted", headers=ADMIN)
     assert elsewhere.status_code == 403
+
+
+async def test_a_projector_goes_with_the_last_model_that_sees_through_it(
+    fetching: Running, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models" / "pair"
+    folder.mkdir(parents=True)
+    for name in ("m-Q4.gguf", "m-Q8.gguf"):
+        shutil.copy(bundled.GGUF, folder / name)
+    write_projector(folder / "mmproj-m-F16.gguf")
+    await fetching.registry.refresh()
+    for name, left in (("m-Q4", {"m-Q8.gguf", "mmproj-m-F16.gguf"}), ("m-Q8", set())):
+        status = fetching.registry.status(f"pair/{name}")
+        assert status.modalities == ("text", "image")
+        deleted = await fetching.client.delete(f"/models?model={status.id}", headers=ADMIN)
+        assert deleted.json() == {"success": True}
+        assert {file.name for file in folder.iterdir()} == left
