@@ -20,10 +20,10 @@ Batching is our own step loop over the model's plain forward, not transformers'
 `ContinuousBatchingManager`. Both were measured on the bundled model (0.85 million parameters, one
 thread, tokens per CPU second; `benchmarks/transformers_engines.py`) at 1, 4 and 16 answers:
 
-    bare forward with a DynamicCache, likeliest token     772   2,306   5,186
-    our engine, temperature                               684   2,181   4,726
-    our engine, temperature, top-k, top-p                 604   2,043   3,920
-    ContinuousBatchingManager, temperature                237     797   1,991
+    bare forward with a DynamicCache, likeliest token     797   2,560   6,013
+    our engine, likeliest token                           698   2,381   5,054
+    our engine, temperature, top-k, top-p                 583   2,189   4,459
+    ContinuousBatchingManager, temperature                289     923   1,992
 
 The manager's cost per step is fixed, so large models on a GPU would feel it less; but its samplers
 per request are temperature, top-k and top-p alone, and it keeps a thread and a queue of its own
