@@ -85,7 +85,7 @@ class Library:
         self._config = config
         self._recognise = recognise
         self._folders = tuple(ModelFolder(Path(root), recognise) for root in config.model_dirs)
-        self._stamps: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self._one_looks = threading.Lock()
         self._shelf = Shelf({}, {})
         self.refresh()
@@ -148,12 +148,13 @@ class Library:
 
     def _configured(self, model: ModelConfig) -> Known:
         path = Path(model.path).expanduser()
-        stamp, old = _stamp(path), self._shelf.models.get(model.name)
+        stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
+        old = self._shelf.models.get(model.name)
         if old is not None and self._stamps.get(model.name) == stamp:
             return old
         self._stamps[model.name] = stamp
         try:
-            return self._entry(model, self._recognise(path, model.backend))
+            entry = self._entry(model, self._recognise(path, model.backend))
         except ConfigError as error:
             if old is None:  # at the start the user is there to put it right
                 raise
@@ -161,6 +162,8 @@ class Library:
         except Exception as error:  # noqa: BLE001 - a strange file must not stop the server
             log.warning("not a usable model", model=model.name, reason=str(error))
             reason = str(error)
+        else:
+            return old if isinstance(old, ModelEntry) and old == entry else entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason)
 
     def _found(self, name: str, files: ModelFiles) -> Known:

@@ -1,10 +1,12 @@
 """Which models exist: config and folders, their names, and what changes while the server runs."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import bundled
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from config.engines import ScriptedOptions
@@ -12,6 +14,7 @@ from config.errors import ConfigError
 from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import Library
+from tests.backends.projectors import write_projector
 
 
 class Readers:
@@ -192,6 +195,20 @@ def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
     other = put(tmp_path / "elsewhere" / "other.gguf")
     shelf = library(tmp_path / "root", models=(ModelConfig(name="a", path=str(other)),))
     assert shelf.resolve("a").files.path == other
+
+
+def test_a_projector_that_comes_to_lie_beside_a_configured_model_is_seen(tmp_path: Path) -> None:
+    shutil.copy(bundled.GGUF, tmp_path / "model.gguf")
+    model = ModelConfig(name="m", path=str(tmp_path / "model.gguf"))
+    shelf = Library(Config(models=(model,)))
+    blind = shelf.resolve("m")
+    assert blind.files.modalities == ("text",)
+    put(tmp_path / "notes.txt")
+    shelf.refresh()
+    assert shelf.resolve("m") is blind
+    write_projector(tmp_path / "mmproj-F16.gguf")
+    shelf.refresh()
+    assert shelf.resolve("m").files.modalities == ("text", "image")
 
 
 def test_unusable_files_are_told_and_may_become_usable(tmp_path: Path) -> None:
