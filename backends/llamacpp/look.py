@@ -1,5 +1,6 @@
 """One picture on its way through the vision tower, beside the engine: on a CPU that takes seconds,
-in which others want their tokens.
+in which others want their tokens. What the engine's thread asks mtmd meanwhile, to cut up the next
+picture, only reads the tower's settings.
 """
 
 from concurrent.futures import Executor, wait
