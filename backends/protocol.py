@@ -193,7 +193,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
-    generation_defaults: Sampling | None = None  # the model's own generation_config.json
+    generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
 
 
 class ModelContainer(Protocol):

@@ -16,6 +16,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
+from backends.llamacpp import defaults
 from backends.llamacpp.files import cache_layout, context_length, estimate, fitted
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
@@ -227,4 +228,5 @@ def _info(
         modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
+        generation_defaults=defaults.read(files.path),
     )

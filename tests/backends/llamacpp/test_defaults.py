@@ -1,0 +1,58 @@
+"""The sampling defaults of a GGUF file's model are those it was converted with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+import bundled
+from backends import catalog
+from backends.llamacpp import defaults
+from backends.protocol import Sampling
+from config.engines import LlamaCppOptions
+from training import export
+
+
+def write(path: Path, **carried: Any) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in carried.items():
+        add = writer.add_int32 if isinstance(value, int) else writer.add_float32
+        add(f"general.sampling.{name}", value)
+    writer.add_sampling_sequence("top_k;temperature")
+    export.finish(writer)
+    return path
+
+
+def test_what_the_file_carries_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", temp=0.5, top_k=20, top_p=0.75, penalty_last_n=64, mirostat=2)
+    expected = Sampling(temperature=0.5, top_k=20, top_p=0.75, penalty_range=64, mirostat_mode=2)
+    assert defaults.read(path) == expected
+
+
+def test_else_the_file_beside_it_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf")
+    assert defaults.read(path) is None
+    config = {"temperature": 0.6, "top_k": 20, "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    assert defaults.read(path) == Sampling(temperature=0.6, top_k=20)
+
+
+def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_string("general.sampling.temp", "hot")
+    writer.add_bool("general.sampling.top_k", True)
+    export.finish(writer)
+    assert defaults.read(tmp_path / "m.gguf") is None
+
+
+@pytest.mark.anyio
+async def test_a_loaded_model_tells_them(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(bundled.GGUF.read_bytes())
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.25}')
+    load = catalog.BACKENDS["llamacpp"].container.load
+    files = catalog.recognise(tmp_path / "model.gguf")
+    container = await load(files, LlamaCppOptions(), lambda _: None)
+    assert container.info.generation_defaults == Sampling(temperature=0.25)
+    await container.aclose()
