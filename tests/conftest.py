@@ -3,6 +3,13 @@
 import gc
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A test states a promise, not a speed: a busy machine breaks none.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def test_chosen_texts_become_the_same_tokens(
 
 
 @given(text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_becomes_the_same_tokens(
     llama_cpp_model: LlamaCppExaminee, transformers_model: TransformersExaminee, text: str
 ) -> None:
@@ -37,7 +37,7 @@ def test_any_text_becomes_the_same_tokens(
 
 
 @given(text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_become_the_same_text_again(
     transformers_model: TransformersExaminee, text: str
 ) -> None:

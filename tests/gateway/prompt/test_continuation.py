@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -49,7 +49,6 @@ def test_the_flag_makes_no_difference(family: str) -> None:
     assert flagged.prefix == "Once upon"
 
 
-@settings(deadline=None)  # the first example compiles templates
 @given(
     words=st.text(min_size=1).filter(lambda words: not words.lstrip().startswith(("<", "[", "◁"))),
     family=st.sampled_from(FAMILIES),

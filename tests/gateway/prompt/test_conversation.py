@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -180,7 +180,6 @@ CONVERSATIONS = st.lists(ROLES, min_size=1, max_size=8).map(
 )
 
 
-@settings(deadline=None)  # the first example compiles templates
 @given(messages=CONVERSATIONS, traits=st.sampled_from((LENIENT, STRICTEST)))
 def test_no_word_is_lost_and_none_changes_its_place(
     messages: tuple[Message, ...], traits: TemplateTraits
@@ -191,7 +190,6 @@ def test_no_word_is_lost_and_none_changes_its_place(
     assert places == sorted(places)
 
 
-@settings(deadline=None)  # the first example compiles templates
 @given(messages=CONVERSATIONS)
 def test_strict_turns_alternate(messages: tuple[Message, ...]) -> None:
     turns = [message.role for message in arranged(messages, STRICTEST) if not message.tool_calls]
@@ -200,14 +198,12 @@ def test_strict_turns_alternate(messages: tuple[Message, ...]) -> None:
     assert spoken_turns == expected
 
 
-@settings(deadline=None)  # the first example compiles templates
 @given(messages=CONVERSATIONS)
 def test_arranging_twice_changes_nothing_more(messages: tuple[Message, ...]) -> None:
     once = arranged(messages, STRICTEST)
     assert arranged(once, STRICTEST) == once
 
 
-@settings(deadline=None)  # the first example compiles templates
 @given(messages=CONVERSATIONS, family=st.sampled_from(FAMILIES))
 def test_any_sequence_of_roles_renders_whole_on_every_family(
     messages: tuple[Message, ...], family: str

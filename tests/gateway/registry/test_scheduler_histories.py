@@ -148,7 +148,7 @@ def test_no_history_breaks_a_promise_after_a_long_search() -> None:
 
 def search(histories: int) -> None:
     """Look for a history that breaks a promise."""
-    how = settings(max_examples=histories, stateful_step_count=30, deadline=None, database=None)
+    how = settings(max_examples=histories, stateful_step_count=30, database=None)
     run_state_machine_as_test(Histories, settings=how)
 
 

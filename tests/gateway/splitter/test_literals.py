@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.splitter.arguments import DEEPEST, ArgumentsWriter
@@ -110,7 +110,6 @@ json_values = st.recursive(
 
 
 @given(json_values, st.integers(1, 9), st.booleans())
-@settings(deadline=None)
 def test_any_value_comes_back(value: Literal, size: int, ascii_only: bool) -> None:
     assert copied(json.dumps(value, ensure_ascii=ascii_only), python=False, size=size) == value
     assert copied(repr(value), python=True, size=size) == value

@@ -23,7 +23,7 @@ def cut_cases(draw: st.DrawFn) -> tuple[Case, list[str]]:
 
 
 @given(cut_cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_cut_gives_the_same_answer(cut: tuple[Case, list[str]]) -> None:
     case, pieces = cut
     whole = join(run(case, [case.raw]))
@@ -31,7 +31,7 @@ def test_any_cut_gives_the_same_answer(cut: tuple[Case, list[str]]) -> None:
 
 
 @given(cases, st.integers(0, 600), st.sampled_from(["stop", "length"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_an_output_may_end_anywhere(case: Case, end: int, reason: str) -> None:
     case = msgspec.convert({**msgspec.to_builtins(case), "finish_reason": reason}, Case)
     answer = join(run(case, [case.raw[:end]]))
@@ -39,7 +39,7 @@ def test_an_output_may_end_anywhere(case: Case, end: int, reason: str) -> None:
 
 
 @given(st.sampled_from(sorted(FORMATS)), st.text(max_size=80), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_can_be_split(format: str, text: str, in_reasoning: bool) -> None:
     splitter = Splitter(FORMATS[format], in_reasoning=in_reasoning)
     join([*splitter.feed(text), *splitter.finish("stop")])

@@ -75,7 +75,7 @@ def read(format: str, text: str, size: int) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("format", RENDERERS)
 @given(calls=some_calls, size=st.sampled_from([1, 3, 7, 1000]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_calls_come_back(format: str, calls: Calls, size: int) -> None:
     if "pythonic" in format:
         calls = [(name.replace("-", ""), given) for name, given in calls if name == "store"] or [

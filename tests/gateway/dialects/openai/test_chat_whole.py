@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
@@ -162,7 +162,6 @@ def told(completion: ChatCompletion) -> list[object]:
     ]
 
 
-@settings(deadline=None)  # the client's helper is slow on its first chunk
 @given(conversations(), st.booleans())
 def test_a_stream_put_together_is_the_body(
     conversation: tuple[int, list[Delta]], hidden: bool
