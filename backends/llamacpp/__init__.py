@@ -9,7 +9,7 @@ continuous batching.
     vocabulary.py tokens and texts
     sampling.py   a job's wishes -> a sampler chain; logprobs
     pictures.py   a prompt with pictures -> cells; computing them (imports mtmd)
-    look.py       the vision tower at work, beside the engine
+    sight.py      the vision tower at work, beside the engine
     running.py    one job's sequence
     batch.py      the arrays llama_decode reads
     engine.py     the loop's body: one `llama_decode` for all sequences

@@ -11,7 +11,6 @@ looks at it in a thread of its own, and a later step puts what it found into the
 import ctypes
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,9 +23,9 @@ from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
-from backends.llamacpp.look import Look
 from backends.llamacpp.running import Running
 from backends.llamacpp.sampling import Chain, drawing, logprob
+from backends.llamacpp.sight import Look, Sight
 from backends.protocol import Generation, ModelInfo
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ class LlamaCppEngine:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
-        self._pictures = loaded.pictures
-        self._tower = ThreadPoolExecutor(1, "vision tower")  # its thread starts with the first look
-        self._look: Look | None = None
+        self._sight = _sight(loaded)
         self._memory = api.llama_get_memory(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, Running] = {}
@@ -77,8 +74,8 @@ class LlamaCppEngine:
         return Running(key, job, chain, list(job.prompt))
 
     def _seeing(self, key: int, job: Generation) -> Running:
-        assert self._pictures is not None  # else the driver refuses pictures
-        seen = self._pictures.see(job)
+        assert self._sight is not None  # else the driver refuses pictures
+        seen = self._sight.pictures.see(job)
         text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
         chain = Chain(text, self._vocabulary, self.info.context_length)
         return Running(key, job, chain, seen.cells, seen.pictures)
@@ -93,8 +90,8 @@ class LlamaCppEngine:
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
-        if self._look is not None and self._look.running is running:
-            self._look_away()
+        if self._sight is not None:
+            self._sight.away(running)
         running.free()
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
@@ -107,14 +104,9 @@ class LlamaCppEngine:
             running.slot.busy, running.slot.used = False, self._releases
             running.slot = None
 
-    def _look_away(self) -> None:
-        """A look can't be cut short, and must be over before its picture is freed."""
-        if self._look is not None:
-            self._look.wait()
-            self._look = None
-
     def recover(self) -> None:
-        self._look_away()
+        if self._sight is not None:
+            self._sight.away()
         for running in self._running.values():
             running.free()
         self._running.clear()
@@ -124,41 +116,31 @@ class LlamaCppEngine:
 
     def close(self) -> None:
         self.recover()
-        self._tower.shutdown()
+        if self._sight is not None:
+            self._sight.close()
         self._loaded.free()
 
     # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> Sequence[Token | Failed]:
         forced, self._forced = self._forced, []
-        failed = self._see(self._pictures) if self._pictures is not None else ()
+        failed = self._see(self._sight) if self._sight is not None else ()
         work = self._decode()
-        if not work and self._look is not None:
-            self._look.wait(STEP_SECONDS)
+        if not work and self._sight is not None:
+            self._sight.wait(STEP_SECONDS)
         return [*forced, *failed, *self._draw_all(work)]
 
-    def _see(self, pictures: "Pictures") -> Sequence[Failed]:
-        """Use what the tower has found, and let it look at the next picture."""
-        if self._look is not None and self._look.is_over:
-            look, self._look = self._look, None
+    def _see(self, sight: Sight) -> Sequence[Failed]:
+        """Use what a look has found, and begin with the next."""
+        look = sight.take()
+        if look is not None:
             try:
                 look.check()
             except GenerationFailed as error:
                 return [Failed(look.running.key, error)]
-            self._place(pictures, look)
-        if self._look is None:
-            self._look = self._next_look(pictures)
+            self._place(sight.pictures, look)
+        sight.begin(self._running.values())
         return ()
-
-    def _next_look(self, pictures: "Pictures") -> Look | None:
-        for running in self._running.values():
-            picture = running.picture()
-            if running.slot is not None and picture is not None and picture.start == running.fed:
-                look = Look(running, picture, pictures, self._tower)
-                if self._loaded.on_device:  # which nobody has seen bear two contexts at work
-                    look.wait()
-                return look
-        return None
 
     def _place(self, pictures: "Pictures", look: Look) -> None:
         """Put the picture into the KV cache, unless its own job has to make room."""
@@ -336,3 +318,9 @@ class LlamaCppEngine:
     def _empty(self, slot: Slot) -> None:
         api.llama_memory_seq_rm(self._memory, slot.index, -1, -1)
         slot.tokens = []
+
+
+def _sight(loaded: Loaded) -> Sight | None:
+    if loaded.pictures is None:
+        return None
+    return Sight(loaded.pictures, beside=not loaded.on_device)
