@@ -86,6 +86,7 @@ class Library:
         self._recognise = recognise
         self._folders = tuple(ModelFolder(Path(root), recognise) for root in config.model_dirs)
         self._stamps: dict[str, tuple[int, ...]] = {}
+        self._scans: dict[str, ModelFiles] = {}
         self._one_looks = threading.Lock()
         self._shelf = Shelf({}, {})
         self.refresh()
@@ -168,11 +169,13 @@ class Library:
 
     def _found(self, name: str, files: ModelFiles) -> Known:
         old = self._shelf.models.get(name)
+        if old is not None and self._scans.get(name) is files:
+            return old
+        self._scans[name] = files
         try:
-            entry = self._entry(ModelConfig(name=name, path=str(files.path)), files)
+            return self._entry(ModelConfig(name=name, path=str(files.path)), files)
         except LoadFailed as error:
             return Unusable(name=name, aliases=(), reason=str(error))
-        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)
