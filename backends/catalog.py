@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import msgspec
 
 from backends.errors import UnsupportedModel
-from backends.protocol import Modality, ModelContainer, Report
+from backends.protocol import Modality, ModelContainer, Report, Sampling
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
@@ -39,6 +39,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     parts: tuple[Path, ...] = ()  # every file that belongs to it
     projector: Path | None = None  # a file of its own that makes it see
+    generation_defaults: Sampling | None = None  # what a header says of sampling
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):

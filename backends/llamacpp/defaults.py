@@ -5,11 +5,11 @@ The order of samplers that a file may name is not looked at: it is the same on e
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from backends import generation_config
-from backends.llamacpp.gguf import Header, read_header
+from backends.catalog import ModelFiles
+from backends.llamacpp.gguf import Header
 from backends.protocol import Sampling
 
 # Its name behind `general.sampling.`, our field, how its value is read.
@@ -28,19 +28,19 @@ NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def read(path: Path) -> Sampling | None:
+def of(files: ModelFiles) -> Sampling | None:
     """Those of the GGUF file, else of a `generation_config.json` beside it; None for neither."""
-    found = carried(read_header(path))
-    return found if found.wished() else generation_config.read(path.parent)
+    return files.generation_defaults or generation_config.read(files.path.parent)
 
 
-def carried(header: Header) -> Sampling:
+def carried(header: Header) -> Sampling | None:
     """What the header says; what it doesn't name, or names in an odd way, stays neutral."""
     said = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
-    return Sampling(
+    found = Sampling(
         **{
             NAMES[name][0]: NAMES[name][1](value)
             for name, value in said.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
     )
+    return found if found.wished() else None

@@ -7,7 +7,7 @@ import msgspec
 
 from backends.catalog import MemoryNeed, ModelFiles
 from backends.errors import LoadFailed
-from backends.llamacpp import projectors
+from backends.llamacpp import defaults, projectors
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from config.engines import EngineOptions, LlamaCppOptions
 
@@ -92,8 +92,7 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
     files = parts(path)
     if missing := [file.name for file in files if not file.is_file()]:
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
-    others = [model for model in _models(path.parent) if model != path]
-    projector = projectors.beside(path, others)
+    projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
         path=path,
         backend="llamacpp",
@@ -106,6 +105,7 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
         modalities=("text", "image") if projector else ("text",),
         parts=files,
         projector=projector,
+        generation_defaults=defaults.carried(header),
     )
 
 

@@ -228,5 +228,5 @@ def _info(
         modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
-        generation_defaults=defaults.read(files.path),
+        generation_defaults=defaults.of(files),
     )

@@ -6,7 +6,7 @@ quantizations of a model, and say with its name alone whose it is.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from backends.errors import LoadFailed
@@ -18,13 +18,13 @@ PRECISIONS = ("f16", "bf16", "f32", "q8_0")
 _PRECISION = re.compile(rf"[-_.]?({'|'.join(PRECISIONS)})$")
 
 
-def beside(model: Path, others: Sequence[Path]) -> Path | None:
-    """The best projector in the folder of `model` that is its. `others`: the folder's other models.
+def beside(model: Path, is_alone: Callable[[], bool]) -> Path | None:
+    """The best projector in the folder of `model` that is its.
 
     Where there are several models a projector belongs to those whose names begin with its own.
     """
     found = [path for path in model.parent.glob(f"*{MARK}*.gguf") if _sees(path)]
-    if others:
+    if found and not is_alone():
         found = [path for path in found if _is_named_after(path, model)]
     return min(found, key=_preference, default=None)
 

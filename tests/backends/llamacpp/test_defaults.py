@@ -9,7 +9,7 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.llamacpp import defaults
+from backends.llamacpp import defaults, files
 from backends.protocol import Sampling
 from config.engines import LlamaCppOptions
 from training import export
@@ -25,18 +25,24 @@ def write(path: Path, **carried: Any) -> Path:
     return path
 
 
+def suggested(path: Path) -> Sampling | None:
+    found = files.recognise(path)
+    assert found is not None
+    return defaults.of(found)
+
+
 def test_what_the_file_carries_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", temp=0.5, top_k=20, top_p=0.75, penalty_last_n=64, mirostat=2)
     expected = Sampling(temperature=0.5, top_k=20, top_p=0.75, penalty_range=64, mirostat_mode=2)
-    assert defaults.read(path) == expected
+    assert suggested(path) == expected
 
 
 def test_else_the_file_beside_it_says(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
-    assert defaults.read(path) is None
+    assert suggested(path) is None
     config = {"temperature": 0.6, "top_k": 20, "do_sample": True}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
-    assert defaults.read(path) == Sampling(temperature=0.6, top_k=20)
+    assert suggested(path) == Sampling(temperature=0.6, top_k=20)
 
 
 def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
@@ -44,7 +50,7 @@ def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
     writer.add_string("general.sampling.temp", "hot")
     writer.add_bool("general.sampling.top_k", True)
     export.finish(writer)
-    assert defaults.read(tmp_path / "m.gguf") is None
+    assert suggested(tmp_path / "m.gguf") is None
 
 
 @pytest.mark.anyio
@@ -52,7 +58,7 @@ async def test_a_loaded_model_tells_them(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(bundled.GGUF.read_bytes())
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.25}')
     load = catalog.BACKENDS["llamacpp"].container.load
-    files = catalog.recognise(tmp_path / "model.gguf")
-    container = await load(files, LlamaCppOptions(), lambda _: None)
+    model = catalog.recognise(tmp_path / "model.gguf")
+    container = await load(model, LlamaCppOptions(), lambda _: None)
     assert container.info.generation_defaults == Sampling(temperature=0.25)
     await container.aclose()
