@@ -9,7 +9,7 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, TemplateTraits
+from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, RenderedPrompt, TemplateTraits
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
@@ -27,6 +27,10 @@ class Interpreter(msgspec.Struct, frozen=True):
     @property
     def format(self) -> Format:
         return self.recognised.format
+
+    def render(self, request: ChatRequest, container: ModelContainer) -> RenderedPrompt:
+        """The prompt, with pictures where this container finds them. Raises InvalidRequest."""
+        return self.template.render(request, image_marker=container.info.image_marker)
 
     def splitter(self, request: ChatRequest, prompt: str) -> Splitter:
         """A fresh one for an answer to `prompt`, the rendered text."""

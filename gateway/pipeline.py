@@ -62,9 +62,7 @@ class Pipeline:
         async with AsyncExitStack() as held:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
-            rendered = interpreter.template.render(
-                request, image_marker=lease.container.info.image_marker
-            )
+            rendered = interpreter.render(request, lease.container)
             shown = tuple(images[picture.url] for picture in rendered.pictures)
             with translated():
                 tokens = await tokenize(lease.container, rendered.text)

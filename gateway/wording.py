@@ -48,8 +48,7 @@ class Wording:
         """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
             interpreter = await self._interpreters.of(lease.container, lease.entry)
-            marker = lease.container.info.image_marker
-            text = interpreter.template.render(request, image_marker=marker).text
+            text = interpreter.render(request, lease.container).text
             return await _tokens(lease.container, text, special=True)
 
     async def decode(
