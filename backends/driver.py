@@ -28,6 +28,7 @@ from backends.errors import (
     InvalidJob,
     OutOfMemory,
     PromptTooLong,
+    while_generating,
 )
 from backends.protocol import Ended, Generation, ModelInfo, Output, Piece, TokenLogprob
 from backends.transcript import Transcript, Written
@@ -362,9 +363,7 @@ def _deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
 
 
 def _translated(error: Exception) -> BackendError:
-    if isinstance(error, BackendError):
-        return error
-    return GenerationFailed(f"the engine failed: {type(error).__name__}: {error}")
+    return while_generating(error, "the engine")
 
 
 class DrivenContainer:

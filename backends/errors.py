@@ -54,3 +54,12 @@ class PromptTooLong(InvalidJob):
 
 class GenerationFailed(BackendError):
     """The engine failed while the job ran."""
+
+
+def while_generating(error: Exception, who: str, *, full: bool = False) -> BackendError:
+    """A foreign error of `who` in our words; a `BackendError` as it is. `full`: memory ran out."""
+    if isinstance(error, BackendError):
+        return error
+    if full:
+        return OutOfMemory(f"memory ran out while generating: {error}")
+    return GenerationFailed(f"{who} failed: {type(error).__name__}: {error}")

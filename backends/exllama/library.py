@@ -8,7 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TypeVar
 
-from backends.errors import BackendError, BackendMissing, GenerationFailed, LoadFailed, OutOfMemory
+from backends import errors
+from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
 
 L = TypeVar("L")
 
@@ -57,11 +58,7 @@ def ran_out(error: BaseException) -> bool:
 
 def while_generating(name: str, error: Exception) -> BackendError:
     """A foreign error of the library `name`, in our words."""
-    if isinstance(error, BackendError):
-        return error
-    if ran_out(error):
-        return OutOfMemory(f"memory ran out while generating: {error}")
-    return GenerationFailed(f"{name} failed: {type(error).__name__}: {error}")
+    return errors.while_generating(error, name, full=ran_out(error))
 
 
 def while_loading(name: str, model: str, error: Exception) -> BackendError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from llama_cpp import llama_cpp as api
 
+from backends import processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp import defaults
@@ -145,7 +146,7 @@ def _make_context(
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = options.threads or _processors()
+    params.n_threads = options.threads or processors.count()
     params.n_threads_batch = options.threads_batch or params.n_threads
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
@@ -178,7 +179,7 @@ def _open_projector(
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = _on_device(options)
     params.print_timings = False
-    params.n_threads = options.threads_batch or options.threads or _processors()
+    params.n_threads = options.threads_batch or options.threads or processors.count()
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
     params.progress_callback = callback
@@ -194,12 +195,6 @@ def _open_projector(
 
 def _on_device(options: LlamaCppOptions) -> bool:
     return bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _last_words() -> str:

@@ -10,7 +10,7 @@ from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import Loaded
-from backends.transformers.memory import give_back, while_generating
+from backends.transformers.memory import give_back, in_our_words, while_generating
 from backends.transformers.pictures import Pictures
 from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
@@ -38,10 +38,8 @@ class TransformersEngine:
         self.ends = loaded.vocabulary.ends.__contains__
 
     def admit(self, key: int, job: Generation) -> int:
-        try:
+        with in_our_words():
             return self._admit(key, job)
-        except Exception as error:
-            raise while_generating(error) from error
 
     def _admit(self, key: int, job: Generation) -> int:
         if self._batching is not None and not job.images:
@@ -59,12 +57,9 @@ class TransformersEngine:
         return count
 
     def step(self) -> Sequence[Token | Failed]:
-        try:
-            with torch.inference_mode():
-                together = self._batching.step() if self._batching is not None else []
-                return [*together, *self._step_alone()]
-        except Exception as error:
-            raise while_generating(error) from error
+        with in_our_words(), torch.inference_mode():
+            together = self._batching.step() if self._batching is not None else []
+            return [*together, *self._step_alone()]
 
     def _step_alone(self) -> Sequence[Token | Failed]:
         """A job that is alone fails alone, unless all are: then a second failure must count."""

@@ -1,7 +1,6 @@
 """From a folder and options to a model in memory; every failure in words of ours."""
 
 import logging
-import os
 import shutil
 import tempfile
 import threading
@@ -14,7 +13,7 @@ import torch
 import transformers
 from transformers.utils import logging as transformers_logging
 
-from backends import generation_config, hf_folder
+from backends import generation_config, hf_folder, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import Vocabulary
@@ -121,10 +120,7 @@ def _device(wish: str) -> torch.device:
 def _set_threads(files: ModelFiles, device: torch.device) -> None:
     """For the whole process, as torch has it: the model loaded last decides."""
     serial = device.type == "cpu" and files.size_bytes < SERIAL_WEIGHTS
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    torch.set_num_threads(1 if serial else cores)
+    torch.set_num_threads(1 if serial else processors.count())
 
 
 def _kind(config: Any, *, sees: bool) -> Any:

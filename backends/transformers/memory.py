@@ -2,10 +2,13 @@
 
 import gc
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-from backends.errors import BackendError, GenerationFailed, OutOfMemory
+from backends import errors
+from backends.errors import BackendError
 
 # How torch says so where it raises a plain RuntimeError: on a CPU, from CUDA itself, from cuBLAS.
 _WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -20,16 +23,23 @@ def ran_out(error: BaseException) -> bool:
 
 def while_generating(error: Exception) -> BackendError:
     """A foreign error in our words; a `BackendError` as it is."""
-    if isinstance(error, BackendError):
-        return error
-    # Whoever keeps the error would keep the tensors of all frames that it came through.
-    traceback.clear_frames(error.__traceback__)
-    full = ran_out(error)
-    said = str(error) if full else f"{type(error).__name__}: {error}"
-    told = OutOfMemory if full else GenerationFailed
-    made = told(f"{'memory ran out while generating' if full else 'the model failed'}: {said}")
-    made.__cause__ = error
-    return made
+    told = errors.while_generating(error, "the model", full=ran_out(error))
+    if told is not error:
+        # Whoever keeps the error would keep the tensors of all frames that it came through.
+        traceback.clear_frames(error.__traceback__)
+        told.__cause__ = error
+    return told
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Whatever is raised inside comes out as a `BackendError`."""
+    try:
+        yield
+    except BackendError:
+        raise
+    except Exception as error:
+        raise while_generating(error) from error
 
 
 def give_back(device: torch.device) -> None:
