@@ -77,8 +77,8 @@ class Generating:
             self._handover.scores.put(None)
 
     def scores(self) -> torch.Tensor | None:
-        """The logits after the newest token, (1, vocabulary); None: the context is full. Raises
-        what `generate` raised.
+        """The logits after the newest token, (1, vocabulary); None: `generate` has ended by
+        itself. Raises what it raised.
         """
         scores = self._handover.scores.get()
         if isinstance(scores, BaseException):

@@ -18,6 +18,7 @@ from backends.protocol import Generation, ModelContainer
 from tests.backends.batching import ENDLESS
 from tests.backends.contract import run
 from tests.backends.transformers.test_container import load
+from tests.backends.transformers.tiny import COMPRESSED
 
 pytestmark = pytest.mark.anyio
 
@@ -49,20 +50,6 @@ EXPERTS = {
     "num_local_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
-}
-COMPRESSED = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "num_key_value_heads": 4,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "first_k_dense_replace": 1,
 }
 LINEAR = {
     "layer_types": ["linear_attention", "full_attention"] * 2,

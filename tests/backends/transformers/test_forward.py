@@ -12,6 +12,7 @@ import transformers
 
 from backends.transformers.forward import Forward, batching_pattern
 from backends.transformers.grid import Grid
+from tests.backends.transformers.tiny import COMPRESSED
 
 LAYERS = 3
 SMALL = {
@@ -47,20 +48,7 @@ BATCHED: Mapping[str, Mapping[str, Any]] = {
     "gpt_neox": {},
     "falcon": {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
     "gpt_oss": MIXED | {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "deepseek_v3": {
-        "q_lora_rank": 16,
-        "kv_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8,
-        "v_head_dim": 8,
-        "num_key_value_heads": 4,
-        "n_routed_experts": 4,
-        "n_group": 1,
-        "topk_group": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16,
-        "first_k_dense_replace": 1,
-    },
+    "deepseek_v3": COMPRESSED,
 }
 ALONE: Mapping[str, Mapping[str, Any]] = {
     "mamba": {"state_size": 8},
