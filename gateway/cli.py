@@ -23,6 +23,8 @@ from gateway.provision import provided
 from gateway.registry import Library, Registry
 from gateway.server import Server, greeting, run
 
+INTERRUPTED = 130  # exit status of who was stopped with Ctrl-C: 128 + SIGINT
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `roundhouse`. Returns the exit status: 2 for a mistake in arguments or
@@ -57,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Build everything and serve. Raises ConfigError."""
+    """Build everything and serve; the exit status. Raises ConfigError."""
     overrides = {
         f"server.{name}": value
         for name in ("host", "port")
@@ -66,7 +68,11 @@ def serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
     config = with_models(config, arguments.models)
     configure(config.log)
-    config = anyio.run(provided, config)
+    if any(model.path.startswith(SCHEME) for model in config.models):
+        try:
+            config = anyio.run(provided, config)
+        except KeyboardInterrupt:  # what has come stays for the next try
+            return INTERRUPTED
     metrics = Metrics()
     registry = Registry(Library(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)

@@ -7,23 +7,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import httpx
 import pytest
+from anyio import to_thread
 
 import bundled
+from tests.gateway.hub.standin import standin
 
 COMMAND = (sys.executable, "-m", "gateway.cli")
 SCRIPT = {"lines": [{"say": "The engine turns. " * 50}]}
 
 
-def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+def start(*arguments: str, folder: Path, **elsewhere: str) -> subprocess.Popen[str]:
+    home = {"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     return subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        env={**home, **elsewhere},
     )
 
 
@@ -101,3 +105,16 @@ def test_mistakes_are_told_in_one_line_with_exit_status_2(
     assert process.returncode == 2
     assert told in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.anyio
+async def test_a_download_before_the_start_can_be_interrupted(tmp_path: Path) -> None:
+    async with standin({"model.gguf": bytes(9_000_000)}) as hub:
+        hub.cut["model.gguf"] = 3_000_000
+        process = start("serve", "hf:org/small", folder=tmp_path, HF_ENDPOINT=hub.url)
+        with anyio.fail_after(30):
+            await hub.sent_cut.wait()
+        process.send_signal(signal.SIGINT)
+        _, told = await to_thread.run_sync(lambda: process.communicate(timeout=30))
+    assert process.returncode == 130
+    assert "Traceback" not in told
