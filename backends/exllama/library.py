@@ -46,7 +46,8 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
     except Exception as error:  # compiling can fail in any way: no nvcc, no compiler, no space
         raise BackendMissing(
             f"{name} can't be used here ({type(error).__name__}: {error}). It compiles its CUDA "
-            f"extension with nvcc and a C++ compiler, which must fit torch; {INSTEAD}"
+            "extension with nvcc and a C++ compiler, which must fit torch (nvcc newer than 13.0 "
+            f"wants NVCC_APPEND_FLAGS='-std=c++20' in the environment); {INSTEAD}"
         ) from error
 
 

@@ -47,9 +47,25 @@ def _collected(devices: int) -> Library:
         tokenizer=package.ExLlamaV2Tokenizer,
         lora=package.ExLlamaV2Lora,
         vision=package.ExLlamaV2VisionTower,
-        generator=generator.ExLlamaV2DynamicGenerator,
+        generator=guessing_later(generator.ExLlamaV2DynamicGenerator),
         job=generator.ExLlamaV2DynamicJob,
         settings=generator.ExLlamaV2Sampler.Settings,
         assert_paged=import_module("exllamav2.attn").assert_paged_attn,
         devices=devices,
     )
+
+
+def guessing_later(generator: Any) -> Any:
+    """The generator class, but with n-gram speculation only in steps where every sequence is long
+    enough: 0.3.2's `iterate_ngram_gen` indexes past the end of one with fewer than
+    `max_ngram - 1` tokens, and the IndexError would end all jobs of the step.
+    """
+
+    class Generator(generator):  # type: ignore[misc]
+        def iterate_ngram_gen(self, results: list[Any]) -> Any:
+            sequences = (job.sequences[0].sequence_ids for job in self.active_jobs)
+            if any(len(sequence) < self.max_ngram - 1 for sequence in sequences):
+                return None  # an ordinary step
+            return super().iterate_ngram_gen(results)
+
+    return Generator

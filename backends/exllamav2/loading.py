@@ -27,6 +27,9 @@ from backends.hf_vocabulary import Vocabulary
 from config.engines import ExLlamaV2Options
 
 MEGABYTE = 1 << 20
+SCORES = 512 << 20  # bytes of attention scores at a time, where flash-attn is missing
+SCORE_BYTES = 3 * 2  # 16 bits each: the product, with its mask, after softmax
+SHORTEST_CHUNK = 16  # prompt tokens
 # By ExLlamaV2Config.vision_model_type: what a chat template writes for one picture. The markers
 # around it come with the picture's embedding, see exllamav2/vlm/processor.
 PLACEHOLDERS: Mapping[str, str] = {
@@ -138,7 +141,9 @@ def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
     loaded.paged = _paged(library, config)
     tower = _vision(loaded, files, config, tell)
     if guess is not None:
-        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
+        guessing = _config(loaded, guess.path)
+        loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
+        loaded.draft = _place(loaded, guessing, "draft", tell)
     loaded.main = _place(loaded, config, "model", tell)
     loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
     if tower is not None:
@@ -162,14 +167,29 @@ def _config(loaded: Loaded, folder: Path) -> Any:
         raise UnsupportedModel(f"exllamav2 doesn't know the architecture {config.architecture}")
     config.arch_compat_overrides(quiet=True)
     _read_new_rope(config, folder)
+    # All models of a process share one stream per card (exllamav2/device.py, global_streams), so a
+    # CUDA graph captured for one could pick up the kernels another model's thread launches.
+    config.no_graphs = True
     config.max_seq_len = loaded.plan.positions
     config.max_input_len = min(pages(options.chunk_size), loaded.plan.positions)
+    if not _paged(loaded.library, config):
+        _attend_by_matmul(config)
     config.max_attention_size = config.max_input_len**2
     if options.rope_scale is not None:
         config.scale_pos_emb = options.rope_scale
     if options.rope_alpha is not None:
         config.scale_alpha_value = options.rope_alpha
     return config
+
+
+def _attend_by_matmul(config: Any) -> None:
+    """Without flash-attn exllamav2 0.3.2 calls scaled_dot_product_attention without a causal mask
+    (attn.py, `_attn_torch`): every token would see those behind it. Its matmul path masks right. It
+    keeps the scores of a whole chunk, so chunks are as long as `SCORES` allows.
+    """
+    config.no_sdpa = True
+    row = config.max_seq_len * config.num_attention_heads * SCORE_BYTES
+    config.max_input_len = min(config.max_input_len, max(SHORTEST_CHUNK, SCORES // row))
 
 
 def _read_new_rope(config: Any, folder: Path) -> None:

@@ -25,14 +25,19 @@ class Witness:
         self._told: deque[TokenLogprob] = deque()
         self._count = count
         self._vocabulary = vocabulary
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._receive = job.receive_logits
         job.receive_logits = self
 
     def __call__(self, logits: torch.Tensor) -> Any:
-        """`logits` has the shape (1, 1, padded vocabulary), on the CPU."""
-        told = torch.log_softmax(logits[0, 0, : self._vocabulary.size].float(), dim=-1)
+        """`logits` has the shape (1, 1, padded vocabulary), on the CPU; the sampler changes them
+        in place, so the model's own distribution is taken before.
+        """
+        # Over 128k tokens this takes milliseconds on a CPU and microseconds on a card.
+        row = logits[0, 0, : self._vocabulary.size].to(self._device, copy=True)
+        logprobs = torch.log_softmax(row.float(), dim=-1)
         drawn = self._receive(logits)
-        self._told.append(self._tell(told, int(drawn[0].item())))
+        self._told.append(self._tell(logprobs, int(drawn[0].item())))
         return drawn
 
     def take(self, count: int, in_vain: int) -> list[TokenLogprob]:
@@ -41,11 +46,11 @@ class Witness:
             self._told.pop()
         return [self._told.popleft() for _ in range(count)]
 
-    def _tell(self, told: torch.Tensor, token: int) -> TokenLogprob:
-        values, tokens = told.topk(min(self._count, len(told)))
+    def _tell(self, logprobs: torch.Tensor, token: int) -> TokenLogprob:
+        values, tokens = logprobs.topk(min(self._count, len(logprobs)))
         pairs = zip(tokens.tolist(), values.tolist(), strict=True)
         top = tuple(self._candidate(id_, value) for id_, value in pairs)
-        return TokenLogprob(self._candidate(token, float(told[token])), top)
+        return TokenLogprob(self._candidate(token, float(logprobs[token])), top)
 
     def _candidate(self, token: int, logprob: float) -> Candidate:
         return Candidate(token, self._vocabulary.piece(token), logprob)

@@ -183,18 +183,25 @@ def _model(loaded: Loaded, config: Any, component: str) -> Any:
 def _fill_cards(loaded: Loaded, model: Any, stage: str, tell: Tell) -> None:
     library, options, main = loaded.library, loaded.options, stage == "model"
     gigabytes = [free / 1024 for free in per_card(options.autosplit_reserve, library.devices)]
-    split = list(options.gpu_split)
+    split, progress = list(options.gpu_split), telling(stage, tell)
+
+    def callback(done: int, total: int) -> None:
+        # On every new card it caps what the whole process may allocate there (util/memory.py), so
+        # models that run meanwhile would be out of memory. Its own count of what was allocated
+        # keeps the budget just as well, so the cap goes at the next module.
+        library.unset_memory_fraction(list(range(library.devices)))
+        progress(done, total)
+
     try:
         model.load(
             use_per_device=split or None,
             reserve_per_device=None if split else gigabytes,
             tensor_p=main and options.tensor_parallel,
             max_chunk_size=loaded.chunk,
-            callback=telling(stage, tell),
+            callback=callback,
             draft_model=loaded.draft.model if main and loaded.draft else None,
         )
-    except BaseException:
-        # While it loads it limits the whole process, and forgets that when it fails.
+    except BaseException:  # it leaves its cap behind when it fails
         library.unset_memory_fraction(list(range(library.devices)))
         raise
 

@@ -189,7 +189,7 @@ class ExLlamaV2DynamicGenerator(PagedGenerator):
         if draft_model:
             assert draft_cache.max_seq_len == cache.max_seq_len
             assert draft_model.config.max_seq_len >= config.max_seq_len
-        self.cache = cache
+        self.cache, self.draft_model = cache, draft_model
         together = max_batch_size if paged else 1
         self.begin(model, tokenizer, cache.max_seq_len, together, self.num_draft_tokens)
         if not paged:

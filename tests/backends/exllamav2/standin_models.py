@@ -32,9 +32,14 @@ class ExLlamaV2Config:
         self.max_seq_len, self.max_input_len, self.max_attention_size = 2048, 2048, 2048**2
         self.max_batch_size = 1
         self.scale_pos_emb = self.scale_alpha_value = 1.0
-        self.no_flash_attn = False
+        self.num_attention_heads = read.get("num_attention_heads", 4)
+        self.no_flash_attn = self.no_sdpa = self.no_graphs = False
 
-    def arch_compat_overrides(self, quiet: bool = False, warn_only=False) -> None: ...
+        self.attn_logit_softcapping = read.get("attn_logit_softcapping")
+
+    def arch_compat_overrides(self, quiet: bool = False, warn_only=False) -> None:
+        """As where the installed flash-attn can't cap logits."""
+        self.no_flash_attn = bool(self.attn_logit_softcapping)
 
 
 class ExLlamaV2(Loadable):

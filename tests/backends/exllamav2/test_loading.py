@@ -95,3 +95,32 @@ async def test_scaling_written_the_new_way_alone_is_refused(world: World, tmp_pa
     scaled = folder(tmp_path, rope_parameters={"rope_theta": 5e5, "rope_type": "llama3"})
     with pytest.raises(UnsupportedModel, match="rope_scaling"):
         await load(world, model=files(scaled))
+
+
+async def test_without_flash_attention_scores_are_masked_and_bounded(world: World) -> None:
+    """Two bytes for each of product, mask and softmax, per head, query and key: 512 MiB at most."""
+    world.paged = False
+    made = await generator_of(world, options(context_length=65_536, cache_tokens=65_536))
+    config = made.model.config
+    assert config.no_sdpa
+    assert config.max_input_len * config.max_seq_len * config.num_attention_heads * 6 <= 512 << 20
+    assert config.max_input_len >= 16
+
+
+async def test_a_draft_without_flash_attention_keeps_both_from_pages(
+    world: World, tmp_path: Path
+) -> None:
+    """Both models go by one page table."""
+    capped = folder(tmp_path, attn_logit_softcapping=50.0)
+    guessing = options(draft_model=str(capped), draft_tokens=3)
+    container = await load(world, guessing)
+    assert container.info.max_concurrent == 1
+    await container.aclose()
+
+
+async def test_models_of_one_process_capture_no_graphs(world: World) -> None:
+    """They share one stream per card, so one would capture the other's kernels."""
+    guessing = options(draft_model=str(bundled.SAFETENSORS))
+    made = await generator_of(world, guessing)
+    assert made.model.config.no_graphs
+    assert made.draft_model.config.no_graphs

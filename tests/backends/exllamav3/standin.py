@@ -29,6 +29,7 @@ class World(world.World):
     def __init__(self, answers: Mapping[str, str]) -> None:
         super().__init__(answers)
         self.limited = False  # the process may not use all memory of its cards
+        self.limits: list[bool] = []  # the same, while each module was loaded
         self.unknown = False  # the architecture
         self.adapters_fit = True
         self.fail_job: Exception | None = None  # one, in a step that goes well for others

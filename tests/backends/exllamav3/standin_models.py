@@ -80,11 +80,17 @@ class Model(Loadable):
             "max_chunk_size": max_chunk_size,
             "draft_model": draft_model,
         }
-        self.world.limited = True
         if tensor_p:
             self.mp_children = ["one", "two"]
             self.world.loaded.append("processes")
-        self.begin_load(callback)
+
+        def next_module(done: int, total: int) -> None:
+            """As model_ls.py: after the callback, the first module of a card sets its limit."""
+            callback(done, total)
+            self.world.limited = self.world.limited or done == 0
+            self.world.limits.append(self.world.limited)
+
+        self.begin_load(next_module)
         self.loaded_tp = tensor_p
         self.world.limited = False
         if self.cache is not None:

@@ -176,3 +176,9 @@ async def test_where_nobody_knows_it_the_model_is_refused(
     model = files(seeing(tmp_path, architecture))
     with pytest.raises(UnsupportedModel, match="stands for a picture"):
         await load(world, model=model)
+
+
+async def test_a_load_limits_the_process_for_one_module_of_a_card_at_most(world: World) -> None:
+    """exllamav3 caps what all models of the process may allocate while it loads one."""
+    await generator_of(world, OPTIONS)
+    assert world.limits == [True, False, False, False, False]

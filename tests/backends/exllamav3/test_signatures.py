@@ -81,6 +81,7 @@ def test_what_we_say_sees_has_a_vision_tower_there(architecture: str, package: P
         ("model/model_ls.py", "if callback_sync: callback_sync(idx, len(modules))"),
         ("model/model_ls.py", "Insufficient VRAM in split for model and cache"),
         ("model/model_ls.py", "unset_memory_fraction(touched_devices)"),
+        ("model/model_ls.py", "+ max_transient[i] > device_budget[i]:"),
         ("model/model_tp.py", "if not self.loaded_tp:\n            return"),
         ("model/model_tp.py", "self.mp_children = []"),
         ("model/config.py", 'f"Unknown architecture {arch} in {config_filename}"'),
