@@ -41,6 +41,7 @@ class ServerConfig(Section, frozen=True):
     port: Port = 8000
     allow_open: bool = False  # listen beyond loopback without keys
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
+    hosts: tuple[Name, ...] = ()  # further names of this server, for when there are no keys
     max_body: AtLeastOne = 64 * 1024 * 1024
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
 
 from config.errors import ConfigError
 from config.settings import Config
@@ -18,6 +18,7 @@ from gateway.http import hub_routes, management_routes, openai_routes, tabby_rou
 from gateway.http.doorman import Doorman
 from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
+from gateway.http.origins import OriginGuard, guarded, is_loopback
 from gateway.http.problems import handlers
 from gateway.http.services import Services
 from gateway.hub import Hub
@@ -52,6 +53,7 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(),
         lifespan=[_running(services)],
+        middleware=_middleware(config),
         cors_config=_cors(config),
         request_max_body_size=config.server.max_body,
         openapi_config=None,
@@ -100,14 +102,6 @@ def refuse_open_door(config: Config) -> None:
         raise ConfigError("the configuration", "$.server.host", f"{server.host}: {OPEN_TO_ALL}")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _giver(services: Services) -> Callable[[], Services]:
     def give() -> Services:
         return services
@@ -123,6 +117,19 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             yield
 
     return lifespan
+
+
+def _middleware(config: Config) -> list[Callable[[ASGIApp], ASGIApp]]:
+    """What stands before every route, whoever adds one."""
+    if config.keys:
+        return []
+    cors = _cors(config)
+    allowed = cors.is_origin_allowed if cors is not None else _nobody
+    return [guarded(OriginGuard(config.server, allowed))]
+
+
+def _nobody(_origin: str) -> bool:
+    return False
 
 
 def _cors(config: Config) -> CORSConfig | None:

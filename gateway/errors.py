@@ -9,6 +9,7 @@
     │   └── ModelNotFound         404 … code model_not_found
     ├── MethodNotAllowed          405
     ├── TooLarge                  413
+    ├── UnsupportedMediaType      415
     ├── QueueFull                 429 rate_limit_error
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
     │   └── InvalidTemplate       503 … because its chat template is broken
@@ -96,6 +97,14 @@ class TooLarge(GatewayError):
     status_hint = 413
     type = "invalid_request_error"
     code = "request_too_large"
+
+
+class UnsupportedMediaType(GatewayError):
+    """The body has a content type that isn't taken."""
+
+    status_hint = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
 
 
 class QueueFull(GatewayError):

@@ -109,6 +109,9 @@ def events(text: str) -> list[dict[str, Any]]:
 async def send_chat(running: Running, body: bytes) -> SocketStream:
     """A request on a bare socket, to be abandoned at will."""
     stream = await anyio.connect_tcp("127.0.0.1", running.port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     await stream.send(head.encode() + body)
     return stream

@@ -10,6 +10,7 @@ from gateway.app import refuse_open_door
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio
+JSON = {"content-type": "application/json"}
 HELLO = {"messages": [{"role": "user", "content": "Hello!"}], "model": "scripted"}
 
 
@@ -78,14 +79,16 @@ async def test_unknown_paths_and_methods_get_the_envelope(
 async def test_a_body_that_is_too_large_is_refused(tmp_path: Path) -> None:
     settings = config(tmp_path, server=ServerConfig(max_body=1000))
     async with serving(settings, tmp_path) as running:
-        answer = await running.client.post("/v1/chat/completions", content=b"x" * 2000)
+        answer = await running.client.post(
+            "/v1/chat/completions", content=b"x" * 2000, headers=JSON
+        )
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff"])
 async def test_what_is_not_json_is_a_400(body: bytes, running: Running) -> None:
-    answer = await running.client.post("/v1/chat/completions", content=body)
+    answer = await running.client.post("/v1/chat/completions", content=body, headers=JSON)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
