@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from backends.errors import LoadFailed
 from backends.hf_folder import read_json_if_there, text_config
 from backends.protocol import SpecialTokens
+from backends.tokenizer_json import BYTES, Description, longest_token_bytes
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Ends of a turn or a text that a model may say though its files don't name them all.
@@ -44,7 +45,9 @@ class Vocabulary:
         self._plain.encode_special_tokens = True
         added = self._marked.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
-        self._spell = _speller(json.loads(self._marked.to_str()))
+        description = json.loads(self._marked.to_str())
+        self._spell = _speller(description)
+        self.longest_token_bytes = longest_token_bytes(description)
         self._pieces: dict[int, bytes] = {}
         self._containing: dict[tuple[str, ...], frozenset[int]] = {}
         self.size = size
@@ -144,14 +147,10 @@ def _named_ends(folder: Path) -> Iterator[int]:
 
 
 class _ByteLevel:
-    """GPT-2's spelling: printable bytes are themselves, the others are moved to U+0100 and up."""
+    """GPT-2's spelling, see `tokenizer_json.BYTES`."""
 
     def __init__(self) -> None:
-        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-        others = [byte for byte in range(256) if byte not in printable]
-        self._bytes: Mapping[str, int] = {chr(byte): byte for byte in printable} | {
-            chr(0x100 + place): byte for place, byte in enumerate(others)
-        }
+        self._bytes: Mapping[str, int] = {spelled: byte for byte, spelled in enumerate(BYTES)}
 
     def __call__(self, spelled: str) -> bytes:
         known = self._bytes
@@ -166,7 +165,7 @@ def _sentence_piece(spelled: str) -> bytes:
     return spelled.replace("▁", " ").encode()
 
 
-def _speller(description: Mapping[str, Any]) -> Callable[[str], bytes]:
+def _speller(description: Description) -> Callable[[str], bytes]:
     """By the decoder the tokenizer's file names, alone or in a sequence."""
     decoder = description.get("decoder") or {}
     kinds = {decoder.get("type")} | {part.get("type") for part in decoder.get("decoders", ())}

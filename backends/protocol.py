@@ -186,6 +186,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent: int  # jobs computed together; more wait in line
     vocab_size: int
     size_bytes: int
+    # The most bytes of a text that one token may stand for, whatever normalizes it before: a text
+    # of n bytes has at least n / longest_token_bytes tokens. 0: unknown, or without limit.
+    longest_token_bytes: int = 0
     chat_template: str | None = None
     response_template: str | None = None  # Hugging Face's declarative output format, JSON text
     special: SpecialTokens = SpecialTokens()

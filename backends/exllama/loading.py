@@ -111,6 +111,7 @@ class Loaded(ABC):
             context_length=self.plan.length,
             max_concurrent=together,
             vocab_size=self.vocabulary.size,
+            longest_token_bytes=self.vocabulary.longest_token_bytes,
             size_bytes=files.size_bytes,
             chat_template=files.chat_template,
             special=self.vocabulary.special,

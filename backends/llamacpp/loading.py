@@ -216,6 +216,7 @@ def _info(
         context_length=context_length(files, options),
         max_concurrent=options.max_concurrent,
         vocab_size=vocabulary.size,
+        longest_token_bytes=vocabulary.longest_token_bytes,
         size_bytes=files.size_bytes,
         chat_template=template.decode() if template else None,
         special=vocabulary.special,

@@ -7,6 +7,8 @@ from llama_cpp import llama_cpp as api
 
 from backends.protocol import SpecialTokens
 
+_STRIPS = api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP
+_IN_TEXTS = (*range(0x80), *range(0x80, 0xC0), *range(0xC2, 0xF5))  # what UTF-8 is made of
 _MARKED = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED
 
 
@@ -22,6 +24,7 @@ class Vocabulary:
         self.ends = frozenset(t for t in range(self.size) if api.llama_vocab_is_eog(vocab, t))
         self._pieces: dict[int, bytes] = {}
         self.special = self._special()
+        self.longest_token_bytes = self._longest_token_bytes()
 
     def piece(self, token: int) -> bytes:
         """The token's bytes, control tokens included."""
@@ -38,6 +41,23 @@ class Vocabulary:
             buffer = ctypes.create_string_buffer(-length)
             length = api.llama_token_to_piece(self.pointer, token, buffer, -length, 0, True)
         return buffer.raw[:length]
+
+    def _longest_token_bytes(self) -> int:
+        """See `ModelInfo`. SentencePiece has tokens for all bytes and takes every space as it is;
+        byte-level BPE drops the bytes that it has no token for. The other kinds normalize, and a
+        token that takes the spaces around it (Phi-3) stands for any number of them.
+        """
+        attributes = [api.llama_vocab_get_attr(self.pointer, token) for token in range(self.size)]
+        if any(attribute & _STRIPS for attribute in attributes):
+            return 0
+        kind = api.llama_vocab_type(self.pointer)
+        if kind == api.LLAMA_VOCAB_TYPE_SPM:  # spelled with "▁", which a text may have literally
+            return max(len(api.llama_vocab_get_text(self.pointer, t)) for t in range(self.size))
+        if kind != api.LLAMA_VOCAB_TYPE_BPE:
+            return 0
+        pieces = set(map(self._read_piece, range(self.size)))
+        complete = all(bytes((byte,)) in pieces for byte in _IN_TEXTS)
+        return max(map(len, pieces)) if complete else 0
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: the texts of control tokens become those tokens. Adds no bos."""

@@ -60,6 +60,7 @@ class ScriptedEngine:
             context_length=options.context_length or files.context_length,
             max_concurrent=options.max_concurrent,
             vocab_size=VOCABULARY,
+            longest_token_bytes=1,
             size_bytes=files.size_bytes,
             chat_template=files.chat_template,
             modalities=files.modalities,

@@ -265,6 +265,7 @@ def _info(files: ModelFiles, vocabulary: Vocabulary, length: int, together: int)
         context_length=length,
         max_concurrent=together,
         vocab_size=vocabulary.size,
+        longest_token_bytes=vocabulary.longest_token_bytes,
         size_bytes=files.size_bytes,
         chat_template=files.chat_template,
         response_template=msgspec.json.encode(response).decode() if response else None,

@@ -188,6 +188,14 @@ async def logprobs_are_told(subject: Subject) -> None:
                 assert logprob.top[0].token == token
 
 
+async def texts_have_a_least_count(subject: Subject) -> None:
+    """Where the longest token is known, a text has at least so many tokens."""
+    longest = subject.container.info.longest_token_bytes
+    for text in (subject.long, "a" * 500, " " * 500, "蒸気機関車🚂" * 50, "\n\t\x00" * 50):
+        tokens = subject.container.tokenize(text, special=True)
+        assert longest * len(tokens) >= len(text.encode()) or not longest
+
+
 async def closes_while_idle(subject: Subject) -> None:
     """Closing is prompt and harmless twice."""
     await subject.container.aclose()
@@ -206,5 +214,6 @@ PROMISES = (
     cancelled_anywhere,
     budget_is_kept,
     logprobs_are_told,
+    texts_have_a_least_count,
     closes_while_idle,
 )
