@@ -6,7 +6,7 @@ disk and estimates its memory. `container` is imported only when a model is load
 imports the engine.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -23,6 +23,8 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
+
+CPU = "cpu"  # the device that main memory is
 
 
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,14 @@ class FilesModule(Protocol):
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed: ...
 
+    def placement(self, options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+        """Which part of a model with these options each device will hold; they add up to 1.
+
+        `cards`: this machine's, by name ("cuda:0"), with their bytes, in CUDA's order. What isn't
+        on a card is on `CPU`.
+        """
+        ...
+
 
 class ContainerModule(Protocol):
     """What `backends/<name>/container.py` offers."""
@@ -96,6 +106,13 @@ class Backend(msgspec.Struct, frozen=True):
     @property
     def container(self) -> ContainerModule:
         return cast(ContainerModule, import_module(f"backends.{self.name}.container"))
+
+
+def divided(parts: Sequence[float], cards: Iterable[str]) -> Mapping[str, float]:
+    """Numbers for the first cards, as parts of the whole; one of them at least isn't 0."""
+    numbers = dict(zip(cards, parts, strict=False))
+    whole = sum(numbers.values())
+    return {card: number / whole for card, number in numbers.items()}
 
 
 # The order is the order of recognition: the first that reads a model gets it, unless another one

@@ -30,7 +30,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
 
     cache_tokens: AtLeastOne | None = None  # KV cells for all requests; None: see backends/llamacpp
     gpu_layers: int = -1  # layers on the GPU; -1: all
-    main_gpu: int = 0
+    # None: over all cards, by their sizes. At most 2**7: as many as a machine may have.
+    main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
     tensor_split: tuple[float, ...] = ()
     threads: AtLeastOne | None = None  # for single tokens; None: all processors
     threads_batch: AtLeastOne | None = None  # for more at once; None: as threads

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 import bundled
+from backends.gpus import number_by_bus
 from backends.protocol import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
@@ -68,6 +69,7 @@ def serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
     config = with_models(config, arguments.models)
     configure(config.log)
+    number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
         try:
             config = anyio.run(provided, config)

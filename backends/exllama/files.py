@@ -3,12 +3,12 @@
 Imports no engine.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import CPU, MemoryNeed, ModelFiles, divided
 from backends.errors import LoadFailed, UnsupportedModel
 from config.engines import ExLlamaOptions
 
@@ -69,6 +69,15 @@ def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
     if options.draft_model or options.ngram_speculation:
         return msgspec.structs.replace(files, modalities=("text",))
     return files
+
+
+def placement(options: ExLlamaOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """As `gpu_split` says; else the first card, which both libraries fill before the next."""
+    if not cards:  # a load will say that it needs one
+        return {CPU: 1.0}
+    if any(options.gpu_split):
+        return divided(options.gpu_split, cards)
+    return {next(iter(cards)): 1.0}
 
 
 def need(models: Iterable[ModelFiles], cells: int, share: float) -> MemoryNeed:

@@ -4,6 +4,7 @@ It reads EXL2, GPTQ and unquantized safetensors. The last two are transformers' 
 before it in `backends.catalog`: a user who wants them here names the backend.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from backends import hf_folder
@@ -52,6 +53,12 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """See `exllama.files.fitted`."""
     assert isinstance(options, ExLlamaV2Options)
     return exllama.fitted(files, options)
+
+
+def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """See `exllama.files.placement`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return exllama.placement(options, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

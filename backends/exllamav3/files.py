@@ -4,6 +4,7 @@ It reads EXL3 and unquantized safetensors. The latter are transformers' too, whi
 in `backends.catalog`: a user who wants them here names the backend.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from backends import hf_folder
@@ -72,6 +73,14 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """See `exllama.files.fitted`."""
     assert isinstance(options, ExLlamaV3Options)
     return exllama.fitted(files, options)
+
+
+def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """All cards alike where a tensor is spread over them, else see `exllama.files.placement`."""
+    assert isinstance(options, ExLlamaV3Options)
+    if options.tensor_parallel and cards and not any(options.gpu_split):
+        return dict.fromkeys(cards, 1 / len(cards))
+    return exllama.placement(options, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

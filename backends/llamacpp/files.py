@@ -1,11 +1,14 @@
 """GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
 
 import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import CPU, MemoryNeed, ModelFiles, divided
 from backends.errors import LoadFailed
 from backends.llamacpp import defaults, projectors
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
@@ -17,6 +20,7 @@ LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 COMPUTE = 96 << 20  # bytes llama.cpp takes for graphs and buffers of a small model (measured)
+CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
     "f32": 32,
     "f16": 16,
@@ -143,6 +147,38 @@ def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
     if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
         return Layout(length * count, count, split=count > 1)
     return Layout(max(options.cache_tokens or length, length), count * SPARE_SLOTS, split=False)
+
+
+def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """In main memory where this build of llama.cpp knows no cards; else see `spread`."""
+    assert isinstance(options, LlamaCppOptions)
+    return spread(options, cards) if offloads() else {CPU: 1.0}
+
+
+def spread(options: LlamaCppOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """As `tensor_split` or `main_gpu` says, else over all cards by their sizes."""
+    if not cards or options.gpu_layers == 0:
+        return {CPU: 1.0}
+    if any(options.tensor_split):
+        return divided(options.tensor_split, cards)
+    if options.main_gpu is None:
+        return divided(list(cards.values()), cards)
+    chosen = f"cuda:{options.main_gpu}"
+    return {chosen if chosen in cards else next(iter(cards)): 1.0}
+
+
+@cache
+def offloads() -> bool:
+    """Whether the installed llama-cpp-python was built for cards; found without importing it."""
+    package = find_spec("llama_cpp")
+    folders = package.submodule_search_locations if package else None
+    return any(built_for_cards(Path(folder, "lib")) for folder in folders or ())
+
+
+def built_for_cards(libraries: Path) -> bool:
+    """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`."""
+    names = [file.name for file in libraries.glob("*ggml-*")]
+    return any(kind in name for name in names for kind in CARD_LIBRARIES)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

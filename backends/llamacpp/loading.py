@@ -6,15 +6,15 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from llama_cpp import llama_cpp as api
 
-from backends import processors
+from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp import defaults
@@ -120,19 +120,32 @@ def _load_model(
 ) -> api.llama_model_p:
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
-    params.main_gpu = options.main_gpu
     params.load_mode = (
         options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
     )
-    if options.tensor_split:
-        split = (ctypes.c_float * api.llama_max_devices())(*options.tensor_split)
-        params.tensor_split = split
+    _spread(params, options)
     callback = api.llama_progress_callback(lambda done, _data: progress(done))
     params.progress_callback = callback
     model = api.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
         raise LoadFailed(f"llama.cpp can't load {files.path.name}: {_last_words()}")
     return model  # type: ignore[no-any-return]
+
+
+def _spread(params: Any, options: LlamaCppOptions) -> None:
+    """Which cards take how much of it, as `files.placement` counts on. llama.cpp heeds `main_gpu`
+    only where nothing is split, and splits by what is free at the moment unless it gets numbers.
+    """
+    numbers: Sequence[float] = options.tensor_split
+    if not any(numbers) and options.main_gpu is not None:
+        params.split_mode = api.LLAMA_SPLIT_MODE_NONE
+        params.main_gpu = options.main_gpu
+        return
+    if not any(numbers) and b"CUDA" in api.llama_print_system_info():
+        numbers = [card.total for card in gpus.memory().values()]
+    if len(numbers) > 1:
+        most = api.llama_max_devices()
+        params.tensor_split = (ctypes.c_float * most)(*numbers[:most])
 
 
 def _make_context(

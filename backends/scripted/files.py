@@ -1,10 +1,11 @@
 """Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import CPU, MemoryNeed, ModelFiles
 from backends.protocol import Modality
 from config.engines import EngineOptions
 
@@ -60,6 +61,11 @@ def read(path: Path) -> Script:
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
     """No option changes what the model can do."""
     return files
+
+
+def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG001 - the contract's shape
+    """See `FilesModule.placement`."""
+    return {CPU: 1.0}
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:  # noqa: ARG001 - the contract's shape

@@ -5,12 +5,13 @@ Imports no engine, reads no weights: `config.json`, the templates' files and the
 files.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from backends import hf_folder
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import CPU, MemoryNeed, ModelFiles
 from config.engines import EngineOptions, TransformersOptions
 
 LONGEST_BY_DEFAULT = (
@@ -58,6 +59,14 @@ def shape(files: ModelFiles, options: TransformersOptions) -> Shape:
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
     """No option changes what the model can do."""
     return files
+
+
+def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+    """All on one device: the one that is named, or the first card, or main memory."""
+    assert isinstance(options, TransformersOptions)
+    if options.device not in ("auto", "cuda"):
+        return {options.device: 1.0}
+    return {next(iter(cards), CPU): 1.0}
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

@@ -9,6 +9,7 @@ import msgspec
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
+from backends.catalog import CPU
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.llamaserver import loading, wire
@@ -24,7 +25,7 @@ from gateway.http.stream import EventStream
 from gateway.http.tabby_routes import unload_models
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
-from gateway.registry.memory import CPU, gibibytes
+from gateway.registry.memory import gibibytes
 from gateway.tasks import companions
 from gateway.wording import foremost
 

@@ -3,6 +3,7 @@
 It chooses no model and no moment.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Protocol
 
@@ -21,6 +22,12 @@ class Loader(Protocol):
         """What the model will take, by its headers. Raises BackendError."""
         ...
 
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        """See `backends.catalog.FilesModule.placement`."""
+        ...
+
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> ModelContainer:
@@ -33,6 +40,11 @@ class CatalogLoader:
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         return BACKENDS[files.backend].files.estimate(files, options)
+
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        return BACKENDS[files.backend].files.placement(options, cards)
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report

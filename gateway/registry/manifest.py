@@ -1,11 +1,11 @@
 """What each model is to be loaded with, and what it will take. Moves nothing."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from backends.catalog import MemoryNeed
+from backends.catalog import MemoryNeed, ModelFiles
 from backends.errors import BackendError
 from config.check import convert
 from config.engines import EngineOptions
@@ -14,7 +14,7 @@ from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.history import History
 from gateway.registry.library import ModelEntry
 from gateway.registry.loader import Loader
-from gateway.registry.memory import corrected, placement, shares
+from gateway.registry.memory import corrected, shares
 from gateway.registry.orders import Bytes, Model
 
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
@@ -34,12 +34,12 @@ class Cargo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest:
-    """`devices` are those this machine has."""
+    """`cards`: this machine's, with their bytes, in CUDA's order."""
 
-    def __init__(self, loader: Loader, history: History, devices: Collection[str]) -> None:
+    def __init__(self, loader: Loader, history: History, cards: Bytes) -> None:
         self._loader = loader
         self._history = history
-        self._devices = devices
+        self._cards = cards
         self._options: dict[str, EngineOptions] = {}
         self._cargo: dict[str, Cargo] = {}
 
@@ -105,7 +105,7 @@ class Manifest:
     def arrived(self, cargo: Cargo, seconds: float, measured: int | None) -> Bytes:
         """What a model just loaded holds. Its next load is planned with what this one taught."""
         need = cargo.need if measured is None else corrected(cargo.estimate, measured)
-        devices = self._spread(cargo.options, need)
+        devices = self._spread(cargo.entry.files, cargo.options, need)
         self._cargo[cargo.entry.name] = msgspec.structs.replace(
             cargo,
             need=need,
@@ -129,9 +129,9 @@ class Manifest:
             estimate=estimate,
             need=need,
             measured=size is not None,
-            devices=self._spread(options, need),
+            devices=self._spread(entry.files, options, need),
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
         )
 
-    def _spread(self, options: EngineOptions, need: MemoryNeed) -> Bytes:
-        return shares(need, placement(options, self._devices))
+    def _spread(self, files: ModelFiles, options: EngineOptions, need: MemoryNeed) -> Bytes:
+        return shares(need, self._loader.placement(files, options, self._cards))

@@ -3,22 +3,13 @@
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from backends.catalog import MemoryNeed
-from config.engines import (
-    EngineOptions,
-    ExLlamaOptions,
-    ExLlamaV3Options,
-    LlamaCppOptions,
-    ScriptedOptions,
-    TransformersOptions,
-)
 from gateway.registry.orders import Bytes, Evicted
 
 GIB = 2**30
 MIB = 2**20
-CPU = "cpu"
 TRUSTED = 0.75  # less than this part of the estimate was measured wrong: the process reused memory
 
 
@@ -53,26 +44,3 @@ def arithmetic(
 def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
     """`need` over the devices it is spread on, by their parts of the whole (which add up to 1)."""
     return {device: round(need.total * part) for device, part in parts.items()}
-
-
-def placement(options: EngineOptions, devices: Collection[str]) -> Mapping[str, float]:
-    """Where a model with these options will lie: the part of it on each device.
-
-    Cards that this machine doesn't have don't count: then everything is in main memory.
-    """
-    cards = sorted(device for device in devices if device != CPU)
-    match options:
-        case TransformersOptions(device=device) if device not in ("auto", "cuda"):
-            return {device: 1.0}
-        case LlamaCppOptions(gpu_layers=0) | ScriptedOptions():
-            return {CPU: 1.0}
-        case _ if not cards:
-            return {CPU: 1.0}
-        case LlamaCppOptions(tensor_split=split) | ExLlamaOptions(gpu_split=split) if split:
-            return {card: part / sum(split) for card, part in zip(cards, split, strict=False)}
-        case ExLlamaV3Options(tensor_parallel=True):
-            return dict.fromkeys(cards, 1 / len(cards))
-        case LlamaCppOptions(main_gpu=card) if f"cuda:{card}" in devices:
-            return {f"cuda:{card}": 1.0}
-        case _:
-            return {cards[0]: 1.0}

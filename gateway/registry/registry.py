@@ -18,6 +18,7 @@ import anyio
 import structlog
 from anyio import to_thread
 
+from backends.catalog import CPU
 from config.settings import Config
 from gateway.errors import (
     Forbidden,
@@ -88,7 +89,9 @@ class Registry:
         free = await to_thread.run_sync(self._gauge.free)
         self._budgets = {**free, **self._config.swap.memory}
         self._scheduler = Scheduler(self._budgets, self._config.swap)
-        self._manifest = Manifest(self._loader, self._history, self._budgets)
+        sizes = await to_thread.run_sync(self._gauge.total)
+        cards = {name: size for name, size in sizes.items() if name != CPU}
+        self._manifest = Manifest(self._loader, self._history, cards)
         self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,

@@ -1,19 +1,10 @@
 """The arithmetic of memory, as it is told and as it is corrected."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.catalog import MemoryNeed
-from config.engines import (
-    EngineOptions,
-    ExLlamaV2Options,
-    ExLlamaV3Options,
-    LlamaCppOptions,
-    ScriptedOptions,
-    TransformersOptions,
-)
-from gateway.registry.memory import GIB, arithmetic, corrected, placement, shares
+from gateway.registry.memory import GIB, arithmetic, corrected, shares
 from gateway.registry.orders import Evicted
 
 needs = st.builds(
@@ -64,41 +55,6 @@ def test_no_part_of_a_corrected_need_is_negative(estimate: MemoryNeed, measured:
 
 def test_without_a_measurement_the_estimate_stands() -> None:
     assert corrected(need(4, 1, 1), None) == need(4, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "devices", "expected"),
-    [
-        (ScriptedOptions(), ["cpu", "cuda:0"], {"cpu": 1.0}),
-        (LlamaCppOptions(), ["cpu"], {"cpu": 1.0}),
-        (LlamaCppOptions(gpu_layers=0), ["cpu", "cuda:0"], {"cpu": 1.0}),
-        (LlamaCppOptions(), ["cpu", "cuda:0", "cuda:1"], {"cuda:0": 1.0}),
-        (LlamaCppOptions(main_gpu=1), ["cpu", "cuda:0", "cuda:1"], {"cuda:1": 1.0}),
-        (
-            LlamaCppOptions(tensor_split=(3, 1)),
-            ["cpu", "cuda:0", "cuda:1"],
-            {"cuda:0": 0.75, "cuda:1": 0.25},
-        ),
-        (TransformersOptions(device="cpu"), ["cpu", "cuda:0"], {"cpu": 1.0}),
-        (TransformersOptions(device="cuda:1"), ["cpu", "cuda:0", "cuda:1"], {"cuda:1": 1.0}),
-        (TransformersOptions(), ["cpu", "cuda:0"], {"cuda:0": 1.0}),
-        (TransformersOptions(), ["cpu"], {"cpu": 1.0}),
-        (
-            ExLlamaV2Options(gpu_split=(20, 20)),
-            ["cpu", "cuda:0", "cuda:1"],
-            {"cuda:0": 0.5, "cuda:1": 0.5},
-        ),
-        (
-            ExLlamaV3Options(tensor_parallel=True),
-            ["cpu", "cuda:0", "cuda:1"],
-            {"cuda:0": 0.5, "cuda:1": 0.5},
-        ),
-    ],
-)
-def test_options_tell_where_a_model_lies(
-    options: EngineOptions, devices: list[str], expected: dict[str, float]
-) -> None:
-    assert placement(options, devices) == expected
 
 
 def test_shares_are_bytes_per_device() -> None:

@@ -155,6 +155,11 @@ class FakeEngine:
         """As large as its name says, and a byte for each token of a context that is asked for."""
         return MemoryNeed(weights=files.size_bytes, cache=options.context_length or 0, engine=0)
 
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        return {"cpu": 1.0}
+
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> FakeContainer:
@@ -220,6 +225,9 @@ class FakeGauge:
 
     def free(self) -> Bytes:
         return {"cpu": self._engine.budget}
+
+    def total(self) -> Bytes:
+        return self.free()
 
     def used(self) -> Bytes:
         return {"cpu": sum(self._engine.present.values())}
