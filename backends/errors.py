@@ -46,7 +46,7 @@ class PromptTooLong(InvalidJob):
         super().__init__(
             f"This model's maximum context length is {context_length} tokens, "
             f"but the prompt has {prompt_tokens}; at least one token must be left for the answer.",
-            "messages",
+            "prompt",
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length

@@ -21,7 +21,7 @@ class Delta(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer cost, all choices together.
 
-    A prompt shared by several choices counts once. `reasoning_tokens` are part of
+    Each prompt of the request counts once, not once for each choice. `reasoning_tokens` are part of
     `completion_tokens`, `cached_tokens` of `prompt_tokens`.
     """
 

@@ -51,9 +51,16 @@ class Choice:
     """One job's answer."""
 
     def __init__(
-        self, index: int, job: Generation, splitting: Splitting, *, one_call: bool = False
+        self,
+        index: int,
+        job: Generation,
+        splitting: Splitting,
+        *,
+        prompt: int = 0,
+        one_call: bool = False,
     ) -> None:
         self.index = index
+        self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
         self.ended: Ended | None = None
         self.generated = 0
@@ -195,8 +202,8 @@ class Answer:
                 yield delta
 
     def usage(self) -> Usage:
-        """What it cost so far; complete once `deltas` is exhausted. A prompt shared by choices
-        counts once.
+        """What it cost so far; complete once `deltas` is exhausted. Each of the request's prompts
+        counts once, however many choices answer it and however many prompts are equal.
         """
         ended = [choice.ended for choice in self._choices if choice.ended]
         return Usage(
@@ -211,20 +218,18 @@ class Answer:
 
     def _prompt_tokens(self) -> int:
         counts = {
-            choice.job.prompt: choice.ended.prompt_tokens
-            if choice.ended
-            else len(choice.job.prompt)
+            choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
             for choice in self._choices
         }
         return sum(counts.values())
 
     def _cached_tokens(self) -> int:
         """By prompt, of the choice that found least: the others found what it computed."""
-        counts: dict[tuple[int, ...], int] = {}
+        counts: dict[int, int] = {}
         for choice in self._choices:
             if choice.ended:
                 found = choice.ended.cached_tokens
-                counts[choice.job.prompt] = min(found, counts.get(choice.job.prompt, found))
+                counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
         return sum(counts.values())
 
 

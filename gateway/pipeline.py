@@ -27,7 +27,7 @@ from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.tasks import companions
-from gateway.trouble import translated
+from gateway.trouble import as_written, translated
 
 LONG_TEXT = 8_192  # characters; tokenizing more is done beside the event loop
 
@@ -60,6 +60,7 @@ class Pipeline:
         _refuse_what_is_missing(request)
         images = await self._images(request, access)  # before the lease: nobody waits for a fetch
         async with AsyncExitStack() as held:
+            held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
             rendered = interpreter.render(request, lease.container)
@@ -84,13 +85,17 @@ class Pipeline:
     ) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
         async with AsyncExitStack() as held:
+            held.enter_context(as_written(request.answering.spelled))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             with translated():
                 prompts = [
                     await _prompt(request, lease.container, prompt) for prompt in request.prompts
                 ]
             jobs = self._jobs(prompts, request.answering, lease)
-            choices = [Choice(index, job, Unsplit()) for index, job in enumerate(jobs)]
+            n = request.answering.n
+            choices = [
+                Choice(index, job, Unsplit(), prompt=index // n) for index, job in enumerate(jobs)
+            ]
             answer = await self._answer(held, lease, choices, request.answering)
             if request.echo:
                 answer.echoes = _echoes(request, lease.container)
@@ -146,16 +151,17 @@ class Pipeline:
         return Answer(lease, ignored, choices, source)
 
     def _ignored(self, answering: Answering, lease: Lease) -> tuple[str, ...]:
-        """The sampling parameters this engine lacks; in strict mode those the client named are
-        refused.
+        """The sampling parameters this engine lacks, as the client wrote them; in strict mode those
+        it named are refused.
         """
         able = lease.container.info.samplers
         if self._strict and (refused := sorted(answering.sampling.values.wished() - able)):
-            raise InvalidRequest(
-                f"{lease.container.info.backend} can't apply {', '.join(refused)}", param=refused[0]
-            )
+            names = ", ".join(answering.spelled.get(name, name) for name in refused)
+            backend = lease.container.info.backend
+            raise InvalidRequest(f"{backend} can't apply {names}", param=refused[0])
         asked = self._presets.current.over(answering)
-        return tuple(sorted(asked.sampling.values.wished() - able))
+        lacking = asked.sampling.values.wished() - able
+        return tuple(sorted(answering.spelled.get(name, name) for name in lacking))
 
     def _jobs(
         self, prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease

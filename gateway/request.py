@@ -109,6 +109,7 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None  # alternatives per token; None: no logprobs
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
+    spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Backend errors become gateway errors: the border between the engines and the clients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from backends.errors import BackendError, InvalidJob, LoadFailed, OutOfMemory, PromptTooLong
@@ -20,6 +20,19 @@ def translated() -> Iterator[None]:
         yield
     except BackendError as error:
         raise translate(error) from error
+
+
+@contextmanager
+def as_written(spelled: Mapping[str, str]) -> Iterator[None]:
+    """Errors name a field as the client wrote it. `spelled`: our names, and the client's."""
+    try:
+        yield
+    except InvalidRequest as error:
+        written = spelled.get(error.param or "")
+        if written is None:
+            raise
+        message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
+        raise type(error)(message, param=written) from error
 
 
 def translate(error: BackendError) -> GatewayError:

@@ -5,7 +5,8 @@ cancelled, the jobs leave the device and the lease is given back, in that order,
 returns.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -28,6 +29,8 @@ HEADERS = (
     "x-roundhouse-load-time",
     "x-roundhouse-ignored",
 )
+MOST_NAMES, MOST_LETTERS = 32, 64  # of ignored fields; together about 2 kB of headers
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]", re.ASCII)
 
 
 class Reply(Protocol):
@@ -46,6 +49,16 @@ class Reply(Protocol):
     def whole(self, usage: Usage) -> bytes: ...
 
 
+class Asked(Protocol):
+    """What a dialect read: how the answer is wanted, and which fields it found no meaning in."""
+
+    @property
+    def stream(self) -> bool: ...
+
+    @property
+    def ignored(self) -> tuple[str, ...]: ...
+
+
 class Exchange:
     """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
     answers.
@@ -57,8 +70,8 @@ class Exchange:
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
         account: Account,
+        asked: Asked,
         *,
-        stream: bool,
         headers: Mapping[str, str],
         quiet: float,
     ) -> None:
@@ -66,7 +79,7 @@ class Exchange:
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
-        self._stream = stream
+        self._asked = asked
         self._headers = headers
         self._quiet = quiet
 
@@ -74,7 +87,7 @@ class Exchange:
         """Raises GatewayError as long as nothing has been sent."""
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            if self._stream:
+            if self._asked.stream:
                 events = EventStream(send, self._headers, self._quiet)
                 tasks.start_soon(events.keep_alive)
                 await self._tell(events)
@@ -97,7 +110,7 @@ class Exchange:
         async with self._open_answer(events.wait) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
-            await _introduce(events, answer)
+            await _introduce(events, self._about(answer))
             await events.write(reply.opening())
             async for delta in answer.deltas():
                 self._account.delta()
@@ -117,29 +130,40 @@ class Exchange:
                 self._account.delta()
                 reply.add(delta)
             body = reply.whole(answer.usage())
-            return Plain(body, headers={**self._headers, **_about(answer)})
+            return Plain(body, headers={**self._headers, **self._about(answer)})
+
+    def _about(self, answer: Answer) -> Mapping[str, str]:
+        """Who answers and what it took: `HEADERS`, without those that say nothing. Times in
+        seconds.
+        """
+        values = (
+            answer.model,
+            answer.backend,
+            f"{answer.queued_seconds:.3f}",
+            f"{answer.load_seconds:.3f}",
+            names_line((*answer.ignored, *self._asked.ignored)),
+        )
+        return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 
 
 def _say_nothing(_news: object) -> None:
     """A client that gets one whole body hears nothing while it waits."""
 
 
-async def _introduce(events: EventStream, answer: Answer) -> None:
+async def _introduce(events: EventStream, about: Mapping[str, str]) -> None:
     """Who answers: in headers, or in a comment where the wait was so long that they are gone."""
-    about = _about(answer)
     if events.began:
         lines = ", ".join(f"{name}={value}" for name, value in about.items())
         await events.write(f": {lines}\n\n".encode())
     await events.begin(about)
 
 
-def _about(answer: Answer) -> Mapping[str, str]:
-    """Who answers and what it took: `HEADERS`, without those that say nothing. Times in seconds."""
-    values = (
-        answer.model,
-        answer.backend,
-        f"{answer.queued_seconds:.3f}",
-        f"{answer.load_seconds:.3f}",
-        ", ".join(answer.ignored),
-    )
-    return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
+def names_line(names: Sequence[str]) -> str:
+    """`names` for a header or a comment: `a, b`, or `a, b and more`.
+
+    They are a client's own words, so what could end a line or a name is replaced, and neither one
+    name nor all of them are longer than headers may be.
+    """
+    distinct = tuple(dict.fromkeys(names))
+    line = ", ".join(_UNSAFE.sub("?", name[:MOST_LETTERS]) for name in distinct[:MOST_NAMES])
+    return f"{line} and more" if len(distinct) > MOST_NAMES else line

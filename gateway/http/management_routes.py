@@ -268,7 +268,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         services.account("completion", asked.model, request_id),
-        stream=exchange.stream,
+        exchange,
         headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )

@@ -33,7 +33,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         services.account("chat", exchange.request.model, request_id),
-        stream=exchange.stream,
+        exchange,
         headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )
@@ -56,7 +56,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         openai.error_event,
         services.account("text", exchange.request.model, request_id),
-        stream=exchange.stream,
+        exchange,
         headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )

@@ -4,15 +4,19 @@ Clients spell one wish in many ways, and SillyTavern sends several spellings of 
 `SPELLINGS` is the whole list. A null means "not given", for every field of the body.
 """
 
+import heapq
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from gateway.errors import InvalidRequest
 
 T = TypeVar("T")
+
+MOST_NAMED = 64  # names of unread fields that are kept
 
 # Field: what clients call it. The first one given wins, so OpenAI's own name comes first.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -69,25 +73,27 @@ GENERATION_CONFIG: Mapping[str, str] = {
     "typical_p": "typical_p",
     "repetition_penalty": "repetition_penalty",
 }
-
-# Fields that change nothing about an answer here, so that leaving them out is no news to anyone.
-INDIFFERENT = frozenset(
-    {
-        "api_server",
-        "api_type",
-        "cache_prompt",
-        "generation_config",
-        "metadata",
-        "num_ctx",
-        "prompt_cache_key",
-        "safety_identifier",
-        "service_tier",
-        "skip_special_tokens",
-        "store",
-        "truncation_length",
-        "user",
-    }
+# What else it holds and asks for nothing: read another way, or what the tokenizer says too.
+CONFIG_HARMLESS = frozenset(
+    {"do_sample", "bos_token_id", "eos_token_id", "pad_token_id", "transformers_version"}
 )
+
+# Fields that change nothing about an answer here, and why: leaving them out is no news to anyone.
+HARMLESS: Mapping[str, str] = {
+    "api_server": "where SillyTavern sends the request",
+    "api_type": "which server SillyTavern takes this one for",
+    "cache_prompt": "prompts are always cached",
+    "generation_config": "its fields are named one by one",
+    "metadata": "the client's own notes",
+    "num_ctx": "the context has the size the model was loaded with; a longer prompt is refused",
+    "prompt_cache_key": "the cache finds prompts by their tokens",
+    "safety_identifier": "who the user is; nobody is watched here",
+    "service_tier": "there is one",
+    "skip_special_tokens": "what of them is text and what is markup the model's format says",
+    "store": "nothing is kept anyway",
+    "truncation_length": "as num_ctx",
+    "user": "who the user is; nobody is watched here",
+}
 
 _SITE = re.compile(r"^(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
@@ -100,9 +106,16 @@ class Fields(msgspec.Struct, frozen=True):
     spelled: Mapping[str, str]
 
     def read(self, shape: type[T]) -> T:
-        """The fields that `shape` has; others are left alone. Raises InvalidRequest."""
+        """The fields that `shape` has; others are left alone. Raises InvalidRequest.
+
+        Integral floats are taken for integers, as JSON itself has it and as other servers do.
+        """
         try:
             return msgspec.convert(self.values, shape)
+        except msgspec.ValidationError:
+            pass  # nearly no body gets here: only then it is worth walking through all of it
+        try:
+            return msgspec.convert(_with_integers(self.values, inspect.type_info(shape)), shape)
         except msgspec.ValidationError as error:
             raise self._translated(str(error)) from None
 
@@ -112,9 +125,21 @@ class Fields(msgspec.Struct, frozen=True):
         return InvalidRequest(f"{param}: {message}", param=param)
 
     def beyond(self, known: frozenset[str]) -> tuple[str, ...]:
-        """The names, as written, of what nobody here reads. Empty values wish for nothing."""
-        strange = self.values.keys() - known - INDIFFERENT
-        return tuple(sorted(self._as_written(name) for name in strange if self.values[name]))
+        """The names, as written, of what nobody here reads: the first `MOST_NAMED` of them.
+
+        Empty values ask for nothing.
+        """
+        config = self.values.get("generation_config") or {}
+        read, config_read = known | HARMLESS.keys(), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
+        strange = (
+            *(self.spelled.get(name, name) for name in _asking(self.values, read)),
+            *(f"generation_config.{name}" for name in _asking(config, config_read)),
+        )
+        return tuple(heapq.nsmallest(MOST_NAMED, strange))  # not sorted: there may be a million
+
+    def otherwise(self) -> Mapping[str, str]:
+        """Our names of fields that the client called otherwise, and its names."""
+        return {field: name for field, name in self.spelled.items() if field != name}
 
     def _translated(self, said: str) -> InvalidRequest:
         site = _SITE.match(said)
@@ -168,6 +193,7 @@ def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> N
             raise _bad_config(f"Not valid JSON: {error}.") from None
     if not isinstance(config, dict):
         raise _bad_config("Expected a JSON object, or the text of one.")
+    values["generation_config"] = config
     if config.get("do_sample") is False:
         config = {**config, "temperature": 0}
     for name, field in GENERATION_CONFIG.items():
@@ -176,5 +202,41 @@ def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> N
             spelled[field] = f"generation_config.{name}"
 
 
+def _asking(values: Mapping[str, Any], read: Collection[str]) -> Iterator[str]:
+    return (name for name, value in values.items() if value and name not in read)
+
+
 def _bad_config(message: str) -> InvalidRequest:
     return InvalidRequest(f"generation_config: {message}", param="generation_config")
+
+
+def _with_integers(value: Any, kind: inspect.Type) -> Any:
+    """`value` with integral floats as ints wherever `kind` takes an int and no float.
+
+    As deep as `kind` is, however deep the value.
+    """
+    match kind, value:
+        case inspect.IntType(), float() if value.is_integer():
+            return int(value)
+        case inspect.UnionType(types), float() if any(
+            isinstance(t, inspect.FloatType) for t in types
+        ):
+            return value
+        case inspect.UnionType(types), _:
+            for one in types:
+                value = _with_integers(value, one)
+            return value
+        case inspect.StructType(fields=fields), dict():
+            kinds = {field.encode_name: field.type for field in fields}
+            return {
+                name: _with_integers(item, kinds[name]) if name in kinds else item
+                for name, item in value.items()
+            }
+        case inspect.ListType(item_type=item_kind), list():
+            return [_with_integers(item, item_kind) for item in value]
+        case inspect.TupleType(item_types=kinds), list() if len(kinds) == len(value):
+            return [_with_integers(*pair) for pair in zip(value, kinds, strict=True)]
+        case inspect.VarTupleType(item_type=item_kind), list():
+            return [_with_integers(item, item_kind) for item in value]
+        case _:
+            return value

@@ -1,6 +1,6 @@
 """The conversation and its tools on the wire, and what they mean. Knows no template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,9 +38,10 @@ UNREADABLE = {
 
 
 class ImageUrlWire(msgspec.Struct, frozen=True):
-    """`detail` and whatever else clients send is left aside."""
+    """A picture. It is always seen in full: of the details only "low" asks for something else."""
 
     url: str
+    detail: str | None = None
 
 
 class PartWire(msgspec.Struct, frozen=True):
@@ -133,11 +134,12 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """Messages and tools, as they were meant."""
+    """Messages and tools, as they were meant. `ignored` names what was read and has no meaning."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     tool_choice: ToolChoice
+    ignored: tuple[str, ...] = ()
 
 
 def read_conversation(fields: Fields) -> Conversation:
@@ -150,7 +152,24 @@ def read_conversation(fields: Fields) -> Conversation:
     )
     tools = tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
     choice, allowed = _choice(fields, wire.tool_choice, tools)
-    return Conversation(messages, allowed, choice)
+    return Conversation(messages, allowed, choice, tuple(_ignored(wire)))
+
+
+def _ignored(wire: ConversationWire) -> Iterator[str]:
+    """What no engine here can do, named once however often it stands in the body."""
+    if any(tool.function is not None and tool.function.strict for tool in wire.tools):
+        yield "tools[].function.strict"
+    parts = (
+        part
+        for message in wire.messages
+        if isinstance(message.content, list)
+        for part in message.content
+    )
+    if any(
+        isinstance(part.image_url, ImageUrlWire) and part.image_url.detail == "low"
+        for part in parts
+    ):
+        yield "messages[].content[].image_url.detail"
 
 
 def _message(fields: Fields, path: str, wire: MessageWire) -> Message:

@@ -148,7 +148,10 @@ def read_chat(body: bytes) -> ChatExchange:
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
-        ignored=_chat_ignored(fields, wire, continue_final=continue_final),
+        ignored=(
+            *_chat_ignored(fields, wire, continue_final=continue_final),
+            *conversation.ignored,
+        ),
     )
 
 
@@ -201,6 +204,7 @@ def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Ans
         n=wire.n,
         logprobs=logprobs,
         keep_alive=_keep_alive(fields, wire.keep_alive),
+        spelled=fields.otherwise(),
     )
 
 

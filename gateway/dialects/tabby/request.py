@@ -144,7 +144,12 @@ def read_load(body: bytes) -> Load:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
     fields = _fields(body)
     wire = fields.read(LoadWire)
-    asked = {name: value for name, value in fields.values.items() if name not in _APART}
+    typed = frozenset(LoadWire.__struct_fields__)
+    asked = {
+        name: getattr(wire, name) if name in typed else value
+        for name, value in fields.values.items()
+        if name not in _APART
+    }
     return Load(
         model=wire.model_name,
         backend=wire.backend,

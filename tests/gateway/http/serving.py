@@ -26,6 +26,8 @@ SCRIPT = """{"context_length": 4096, "lines": [
   {"when": "", "say": "Hello from the script."}
 ]}""" % ("The engine turns. " * 100)
 
+HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+
 
 class Running(msgspec.Struct, frozen=True):
     """A server that listens."""

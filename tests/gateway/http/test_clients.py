@@ -7,11 +7,10 @@ import openai
 import pytest
 from huggingface_hub import AsyncInferenceClient
 
-from tests.gateway.http.serving import Running
+from tests.gateway.http.serving import HELLO, Running
 
 pytestmark = pytest.mark.anyio
 
-HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Lisbon?"}]
 TOOL: Any = {
     "type": "function",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects.openai import read_chat, read_text
-from gateway.dialects.openai.fields import SPELLINGS
+from gateway.dialects.openai.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.errors import InvalidRequest
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault, text, text_fault
 
@@ -153,6 +153,71 @@ def test_unknown_fields_are_accepted_and_named() -> None:
     assert chat(foo=1, bar={"x": 2}, nothing="", user="me").ignored == ("bar", "foo")
     assert text(foo=1, temperature=0.5).ignored == ("foo",)
     assert chat(messages=[{**USER, "foo": 1}], stream_options={"foo": 1}) == chat()
+
+
+def test_the_harmless_fields_have_a_reason_and_are_not_named() -> None:
+    assert all(HARMLESS.values())
+    harmless = {name: "x" for name in HARMLESS if name != "generation_config"}
+    assert chat(**harmless).ignored == text(**harmless).ignored == ()
+
+
+def test_of_a_generation_config_what_is_not_used_is_named() -> None:
+    config = {"num_beams": 4, "do_sample": True, "top_k": 3, "eos_token_id": 2, "early_stopping": 0}
+    assert chat(generation_config=config).ignored == ("generation_config.num_beams",)
+
+
+def test_a_million_unknown_fields_are_not_all_kept() -> None:
+    assert len(chat(**{f"f{number}": 1 for number in range(1000)}).ignored) == MOST_NAMED
+
+
+def test_a_small_picture_is_named_because_pictures_are_seen_whole() -> None:
+    def seen(detail: str) -> tuple[str, ...]:
+        url = {"url": "data:,", "detail": detail}
+        parts = [{"type": "image_url", "image_url": url}]
+        return chat(messages=[{"role": "user", "content": parts}]).ignored
+
+    assert seen("low") == ("messages[].content[].image_url.detail",)
+    assert seen("auto") == seen("high") == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 5.0),
+        ("min_tokens", 5.0),
+        ("n", 2.0),
+        ("seed", 7.0),
+        ("top_k", 40.0),
+        ("penalty_range", 64.0),
+        ("mirostat", 2.0),
+        ("keep_alive", 5.0),
+        ("allowed_token_ids", [5.0, 6]),
+        ("logit_bias", [[5.0, 1.5]]),
+    ],
+)
+def test_an_integral_float_is_an_integer(field: str, value: Any) -> None:
+    plain = msgspec.json.decode(msgspec.json.encode(value).replace(b".0", b""))
+    assert chat(**{field: value}) == chat(**{field: plain})
+    assert text(**{field: value}) == text(**{field: plain})
+
+
+def test_integral_floats_are_taken_at_any_depth() -> None:
+    assert text(prompt=[[1.0, 2], [3.0]]) == text(prompt=[[1, 2], [3]])
+    assert chat(reasoning={"max_tokens": 9.0}) == chat(reasoning={"max_tokens": 9})
+    assert chat(logprobs=True, top_logprobs=2.0) == chat(logprobs=True, top_logprobs=2)
+
+
+def test_what_is_no_integer_of_ours_keeps_its_floats() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": 1.0}}}
+    (read,) = chat(tools=[tool], max_tokens=5.0).request.tools
+    assert read.parameters is not None
+    assert isinstance(read.parameters["default"], float)
+
+
+@pytest.mark.parametrize("value", [5.5, "5"])
+def test_what_is_not_integral_is_refused_by_the_clients_name(value: Any) -> None:
+    assert chat_fault(max_new_tokens=value).param == "max_new_tokens"
+    assert text_fault(prompt=[1, 2.5]).param == "prompt[1]"
 
 
 @pytest.mark.parametrize("field", sorted(SPELLINGS))

@@ -53,3 +53,9 @@ def test_what_is_wrong_is_named_as_the_client_wrote_it(body: dict[str, Any], par
 def test_no_body_at_all_is_an_empty_one() -> None:
     assert read(b"", Unload) == Unload()
     assert read(b'{"force": true}', Unload) == Unload(force=True)
+
+
+def test_integral_floats_are_integers_in_load_bodies_too() -> None:
+    load = read_load(b'{"model_name": "m", "max_seq_len": 4096.0, "rope_scale": 2.0}')
+    assert load.asked == {"max_seq_len": 4096, "rope_scale": 2.0}
+    assert isinstance(load.asked["max_seq_len"], int)
