@@ -4,6 +4,7 @@ continuous batching.
     files.py      is this a GGUF file, and what does its header say? (no engine needed)
     projectors.py which projector belongs to it, so that it sees (no engine needed)
     defaults.py   the sampling its model's makers suggest (no engine needed)
+    kv_cache.py   the cells of sequences: what is left of one that was cut
     library.py    the C functions the loop calls, with and without releasing the GIL
     loading.py    options -> model and context; progress, cancellation, errors in words
     vocabulary.py tokens and texts

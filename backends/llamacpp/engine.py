@@ -21,6 +21,7 @@ from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import Failed, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
+from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import Loaded
 from backends.llamacpp.running import Running
@@ -47,7 +48,7 @@ class LlamaCppEngine:
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._sight = _sight(loaded)
-        self._memory = api.llama_get_memory(loaded.context)
+        self._cache = KvCache(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, Running] = {}
         self._forced: list[Token] = []
@@ -111,7 +112,7 @@ class LlamaCppEngine:
             running.free()
         self._running.clear()
         self._forced.clear()
-        api.llama_memory_clear(self._memory, True)
+        self._cache.clear()
         self._slots = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
@@ -136,14 +137,16 @@ class LlamaCppEngine:
         if look is not None:
             try:
                 look.check()
+                self._place(sight.pictures, look)
             except GenerationFailed as error:
                 return [Failed(look.running.key, error)]
-            self._place(sight.pictures, look)
         sight.begin(self._running.values())
         return ()
 
     def _place(self, pictures: "Pictures", look: Look) -> None:
-        """Put the picture into the KV cache, unless its own job has to make room."""
+        """Put the picture into the KV cache, unless its own job has to make room. Raises
+        GenerationFailed, which is its own job's alone.
+        """
         running, picture = look.running, look.picture
         while look.is_wanted:
             assert running.slot is not None
@@ -153,10 +156,11 @@ class LlamaCppEngine:
                 running.feed(picture.end - picture.start)
                 running.lag += picture.saved
                 return
-            api.llama_memory_seq_rm(self._memory, running.slot.index, running.position, -1)
+            if code == NO_ROOM:
+                self._make_room()
+            self._cut_back(running)
             if code != NO_ROOM:
                 raise GenerationFailed(f"an image could not be decoded (code {code})")
-            self._make_room()
 
     def _decode(self) -> list[tuple[Running, int]]:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
@@ -284,15 +288,10 @@ class LlamaCppEngine:
         """Leave exactly the first `keep` cells of `running` in `slot`; returns what could really be
         kept.
         """
-        memory, keep = self._memory, running.whole(keep)
-        position = keep - running.lag_at(keep)
-        if slot is not source:
-            api.llama_memory_seq_rm(memory, slot.index, -1, -1)
-            if keep:
-                api.llama_memory_seq_cp(memory, source.index, slot.index, -1, -1)
-        # A recurrent model can't forget only its newest tokens: then all is computed again.
-        if not keep or not api.llama_memory_seq_rm(memory, slot.index, position, -1):
-            api.llama_memory_seq_rm(memory, slot.index, -1, -1)
+        keep = running.whole(keep)
+        if slot is not source and keep:
+            self._cache.copy(source.index, slot.index)
+        if not self._cache.cut(slot.index, keep - running.lag_at(keep)):
             keep = 0
         slot.tokens = source.tokens[:keep]
         return keep
@@ -308,15 +307,24 @@ class LlamaCppEngine:
         started = [running for running in self._running.values() if running.slot is not None]
         if len(started) < 2:
             raise OutOfMemory("the KV cache is too small for this request")
-        youngest = started[-1]
-        assert youngest.slot is not None
-        slot = youngest.slot
-        self._leave(youngest)
+        self._start_over(started[-1])
+
+    def _start_over(self, running: Running) -> None:
+        """Take its cells away: the sequence is computed again from its beginning."""
+        assert running.slot is not None
+        slot = running.slot
+        self._leave(running)
         self._empty(slot)
-        youngest.fed = 0
+        running.fed = 0
+
+    def _cut_back(self, running: Running) -> None:
+        """Forget what was decoded of a picture that can't be decoded whole."""
+        slot = running.slot
+        if slot is not None and not self._cache.cut(slot.index, running.position):
+            self._start_over(running)
 
     def _empty(self, slot: Slot) -> None:
-        api.llama_memory_seq_rm(self._memory, slot.index, -1, -1)
+        self._cache.forget(slot.index)
         slot.tokens = []
 
 

@@ -1,0 +1,187 @@
+"""What is found in the KV cache is what would be computed: random prompts that begin alike, answers
+cut short and too little room, for every kind of memory llama.cpp has, against a cold cache.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy
+import pytest
+from numpy.typing import NDArray
+
+from backends import catalog
+from backends.driver import Token
+from backends.llamacpp import loading
+from backends.llamacpp.engine import LlamaCppEngine
+from backends.protocol import Generation
+from config.engines import LlamaCppOptions
+from tests.backends.contract import GREEDY
+from tests.backends.llamacpp import random_gguf, random_projector
+
+LENGTH = 160  # of the context
+COLD = LlamaCppOptions(
+    max_concurrent=1,
+    context_length=LENGTH,
+    threads=1,
+    cache_type_k="f32",
+    cache_type_v="f32",
+    flash_attention="off",
+)
+LAYOUTS = {
+    "small pool": msgspec.structs.replace(COLD, max_concurrent=4, cache_tokens=256),
+    "split": msgspec.structs.replace(COLD, max_concurrent=4),
+}
+CLOSE = 0.1  # of log probabilities: rows of other batches are summed in another order
+
+
+class Asked(msgspec.Struct):
+    """A job, and what has been drawn for it."""
+
+    job: Generation
+    text: list[int]  # its prompt, without pictures
+    wanted: int  # tokens
+    drawn: list[Token] = []
+
+
+@contextmanager
+def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
+    files = catalog.recognise(path)
+    assert files is not None
+    made = LlamaCppEngine(loading.load(files, options, lambda _: True))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module", params=[*random_gguf.KINDS, *random_gguf.SEEING])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param in random_gguf.SEEING:
+        return random_projector.write(request.param, folder)
+    return random_gguf.write(request.param, folder / "model.gguf")
+
+
+@pytest.fixture(params=LAYOUTS)
+def options(request: pytest.FixtureRequest) -> LlamaCppOptions:
+    return LAYOUTS[request.param]
+
+
+def test_what_is_found_in_the_cache_is_what_would_be_computed(
+    model: Path, options: LlamaCppOptions
+) -> None:
+    assert tried(model, options, jobs=40) > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_however_long_it_goes_on(model: Path, options: LlamaCppOptions, seed: int) -> None:
+    assert tried(model, options, jobs=300, seed=seed) > 500
+
+
+def tried(model: Path, options: LlamaCppOptions, *, jobs: int, seed: int = 0) -> int:
+    """Runs so many jobs in random company; returns how many of their tokens came from the cache."""
+    with engine(model, options) as tested, engine(model, COLD) as cold:
+        fuzz = Fuzz(tested, random.Random(seed))
+        fuzz.run(jobs)
+        for asked in fuzz.answered:
+            check(asked, cold)
+    return fuzz.found
+
+
+class Fuzz:
+    """Keeps the engine busy with jobs that share beginnings, and lets go of some early."""
+
+    def __init__(self, tested: LlamaCppEngine, dice: random.Random) -> None:
+        self.engine = tested
+        self.dice = dice
+        self.running: dict[int, Asked] = {}
+        self.answered: list[Asked] = []
+        self.found = 0
+        self._known = [dice.choices(range(97, 123), k=100) for _ in range(3)]
+
+    def run(self, jobs: int) -> None:
+        for key in range(jobs):
+            while len(self.running) == self.engine.info.max_concurrent:
+                self._step()
+            self._admit(key)
+            for _ in range(self.dice.choice((0, 0, 1, 3, 9))):
+                self._step()
+        while self.running:
+            self._step()
+
+    def _admit(self, key: int) -> None:
+        text = self._prompt()
+        job = Generation(prompt=tuple(text), sampling=GREEDY, logprobs=random_gguf.WORDS)
+        if "image" in self.engine.info.modalities:
+            job = self._with_pictures(job)
+        if self.engine.admit(key, job) + 30 >= LENGTH:
+            self.engine.release(key)
+        else:
+            self.running[key] = Asked(job, text, self.dice.randrange(1, 30))
+
+    def _prompt(self) -> list[int]:
+        """The beginning of something known, mostly, and something new; it is known from then on."""
+        known = self.dice.choice(self._known)
+        kept = known[: self.dice.choice((len(known), self.dice.randrange(len(known))))]
+        prompt = [*kept, *self.dice.choices(range(97, 123), k=self.dice.randrange(1, 20))][:110]
+        self._remember(prompt)
+        return prompt
+
+    def _remember(self, text: list[int]) -> None:
+        self._known[self.dice.randrange(len(self._known))] = text
+
+    def _with_pictures(self, job: Generation) -> Generation:
+        """The same place in the same text has the same picture, mostly."""
+        marker = self.engine.tokenize(self.engine.info.image_marker or "", special=False)
+        at = min(len(job.prompt) - 1, self.dice.choice((5, 5, 25)))
+        colour = self.dice.choice((1, 1, 1, 200))
+        return msgspec.structs.replace(
+            job,
+            prompt=(*job.prompt[:at], *marker, *job.prompt[at:]),
+            images=(random_projector.noise(colour),),
+        )
+
+    def _step(self) -> None:
+        for token in self.engine.step():
+            assert isinstance(token, Token)
+            if token.key not in self.running:
+                continue
+            asked = self.running[token.key]
+            asked.drawn.append(token)
+            if len(asked.drawn) == asked.wanted:
+                del self.running[token.key]
+                self.answered.append(asked)
+                self._remember([*asked.text, *(token.id for token in asked.drawn)])
+                self.found += self.engine.release(token.key)
+        if self.running and not self.dice.randrange(12):  # a client has left
+            left = self.dice.choice(list(self.running))
+            del self.running[left]
+            self.engine.release(left)
+
+
+def check(asked: Asked, cold: LlamaCppEngine) -> None:
+    """The first and the last of the tokens came from the distribution a cold cache gives."""
+    for drawn in {0, len(asked.drawn) - 1}:
+        before = tuple(token.id for token in asked.drawn[:drawn])
+        cold.recover()
+        cold.admit(0, msgspec.structs.replace(asked.job, prompt=asked.job.prompt + before))
+        tokens: Sequence[object] = ()
+        while not tokens:
+            tokens = cold.step()
+        (token,) = tokens
+        assert isinstance(token, Token)
+        difference = abs(distribution(asked.drawn[drawn]) - distribution(token)).max()
+        assert difference < CLOSE
+
+
+def distribution(token: Token) -> NDArray[numpy.float64]:
+    """The log probabilities of all tokens, by their ids."""
+    assert token.logprob is not None
+    found = numpy.zeros(random_gguf.WORDS)
+    for candidate in token.logprob.top:
+        found[candidate.token] = candidate.logprob
+    return found
