@@ -9,6 +9,7 @@ library, which every such engine brings along. Reads only, so any thread may cal
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from backends.hf_folder import read_json_if_there, text_config
 from backends.protocol import SpecialTokens
 from backends.tokenizer_json import BYTES, Description, longest_token_bytes
 
+_LISTS_KEPT = 8  # of sequence breakers; one may hold as many numbers as the vocabulary has tokens
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # Ends of a turn or a text that a model may say though its files don't name them all.
 _ENDS = (
@@ -49,6 +51,7 @@ class Vocabulary:
         self._spell = _speller(description)
         self.longest_token_bytes = longest_token_bytes(description)
         self._pieces: dict[int, bytes] = {}
+        self._lock = threading.Lock()  # of the lists below
         self._containing: dict[tuple[str, ...], frozenset[int]] = {}
         self.size = size
         self.special = self._special(folder)
@@ -72,14 +75,25 @@ class Vocabulary:
         return text
 
     def containing(self, texts: tuple[str, ...]) -> frozenset[int]:
-        """The tokens in which one of `texts` occurs, and all control tokens."""
-        found = self._containing.get(texts)
+        """The tokens in which one of `texts` occurs, and all control tokens. The last few lists
+        that were asked for are kept.
+        """
+        with self._lock:
+            found = self._containing.pop(texts, None)
         if found is None:
-            wanted = [text.encode() for text in texts]
-            pieces = ((id_, self.piece(id_)) for id_ in range(self.size))
-            hits = (id_ for id_, piece in pieces if any(text in piece for text in wanted))
-            found = self._containing[texts] = frozenset(hits) | self._added.keys()
+            found = self._search(texts)
+        with self._lock:
+            self._containing[texts] = found
+            if len(self._containing) > _LISTS_KEPT:
+                del self._containing[next(iter(self._containing))]
         return found
+
+    def _search(self, texts: Sequence[str]) -> frozenset[int]:
+        if not texts:
+            return frozenset(self._added)
+        occurs = re.compile(b"|".join(re.escape(text.encode()) for text in texts)).search
+        hits = (id_ for id_ in range(self.size) if occurs(self.piece(id_)))
+        return frozenset(hits) | self._added.keys()
 
     def id_of(self, text: str) -> int | None:
         """The token spelled exactly so, control tokens included."""

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Token
+from backends.driver import Failed, Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
+from backends.transformers.memory import while_generating
 from backends.transformers.room import Limit, Size, fit
 from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.logprobs import logprobs
-from backends.transformers.sampling.table import Table
+from backends.transformers.sampling.sampler import Sampled, Sampler
 
 STEP_SECONDS = (
     0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
@@ -60,13 +60,12 @@ class Batching:
         self._forward = forward
         self._grid = grid
         self._limit = limit
-        self._vocabulary = vocabulary
         self._desk = desk
         self._slots: list[Slot] = []  # one per row
         self._busy: list[Running] = []  # the first rows, in order
         self._jobs: dict[int, Running] = {}
         self._forced: list[Token] = []
-        self._table: Table | None = None
+        self._sampler = Sampler(desk, vocabulary.piece)
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
 
@@ -96,18 +95,18 @@ class Batching:
         self._busy.clear()
         self._slots.clear()
         self._forced.clear()
-        self._table = None
+        self._sampler.clear()
         self._grid.clear()
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> list[Token]:
+    def step(self) -> list[Token | Failed]:
         forced, self._forced = self._forced, []
         self._start_waiting()
         self._grow()
         return [*forced, *self._continue_answers(), *self._read_prompts()]
 
-    def _continue_answers(self) -> list[Token]:
+    def _continue_answers(self) -> list[Token | Failed]:
         """One token for every job that has all but its newest token in the grid."""
         rows = [row for row, running in enumerate(self._busy) if running.left == 1]
         if not rows:
@@ -124,7 +123,7 @@ class Batching:
             self._fed(running, 1)
         return self._draw(ready, logits)
 
-    def _read_prompts(self) -> list[Token]:
+    def _read_prompts(self) -> list[Token | Failed]:
         """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
         reading = [row for row, running in enumerate(self._busy) if running.left > 1]
         if not reading:
@@ -179,19 +178,18 @@ class Batching:
         self._slots[running.row].tokens += running.tokens[running.fed : running.fed + count]
         running.fed += count
 
-    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Token]:
-        choosers = tuple(running.chooser for running in ready)
-        if self._table is None or self._table.choosers != choosers:
-            self._table = Table(choosers, self._desk)
-        drawn = self._table.draw(logits)
-        for running, token in zip(ready, drawn, strict=True):
-            running.tokens.append(token)
-            running.chooser.drawn()
-        told = logprobs(logits, drawn, [r.job.logprobs for r in ready], self._vocabulary.piece)
+    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Token | Failed]:
+        drawn = self._sampler.sample([running.chooser for running in ready], logits)
         return [
-            Token(running.key, token, logprob)
-            for running, token, logprob in zip(ready, drawn, told, strict=True)
+            self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)
         ]
+
+    def _accept(self, running: Running, sampled: Sampled | Exception) -> Token | Failed:
+        if isinstance(sampled, Exception):
+            return Failed(running.key, while_generating(sampled))
+        running.tokens.append(sampled.token)
+        running.chooser.drawn()
+        return Token(running.key, sampled.token, sampled.logprob)
 
     # -- rows ------------------------------------------------------------------------------------
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from backends.driver import Token
+from backends.driver import Failed, Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
+from backends.transformers.memory import while_generating
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
-from backends.transformers.sampling.table import Table
+from backends.transformers.sampling.sampler import Sampler
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
@@ -102,7 +103,7 @@ class Running:
         self.job = job
         self.inputs = inputs
         self.tokens: list[int] = inputs["input_ids"][0].tolist()
-        self.table = Table([Chooser(job, self.tokens, desk)], desk)
+        self.chooser = Chooser(job, self.tokens, desk)
         self.forced: list[int] = []
         self.generating: Generating | None = None
 
@@ -114,6 +115,7 @@ class Solo:
         self._model = model
         self._vocabulary = vocabulary
         self._desk = desk
+        self._sampler = Sampler(desk, vocabulary.piece)
         self._length = length
         self._jobs: dict[int, Running] = {}
 
@@ -129,26 +131,31 @@ class Solo:
         """The key of the job that runs, or runs next."""
         return next(iter(self._jobs))
 
-    def step(self) -> list[Token]:
+    def step(self) -> list[Token | Failed]:
         for running in self._jobs.values():
             if running.generating is None:
                 running.generating = Generating(self._model, running.inputs, self._length)
             return [self._next(running, running.generating)]
         return []
 
-    def _next(self, running: Running, generating: Generating) -> Token:
+    def _next(self, running: Running, generating: Generating) -> Token | Failed:
         scores = generating.scores()
         if scores is None:
             return Token(running.key, self._desk.ends[0])
-        chooser = running.table.choosers[0]
         if running.forced:
-            token = running.forced.pop(0)
-            running.tokens.append(token)
-            chooser.accepted()
-        else:
-            [token] = running.table.draw(scores)
-            running.tokens.append(token)
-            chooser.drawn()
+            return self._force(running, generating, scores)
+        [sampled] = self._sampler.sample([running.chooser], scores)
+        if isinstance(sampled, Exception):
+            return Failed(running.key, while_generating(sampled))
+        running.tokens.append(sampled.token)
+        running.chooser.drawn()
+        generating.choose(sampled.token)
+        return Token(running.key, sampled.token, sampled.logprob)
+
+    def _force(self, running: Running, generating: Generating, scores: torch.Tensor) -> Token:
+        token = running.forced.pop(0)
+        running.tokens.append(token)
+        running.chooser.accepted()
         generating.choose(token)
         [told] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
         return Token(running.key, token, told)
@@ -158,6 +165,7 @@ class Solo:
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)
+        self._sampler.clear()
         if running.generating is not None:
             running.generating.stop()
         return 0

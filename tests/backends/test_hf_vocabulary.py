@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_tokens_that_hold_a_text_are_found() -> None:
     found = TINY.containing(("\n",))
     assert newline in found
     assert letter not in found
+
+
+def test_lists_of_texts_are_forgotten_again() -> None:
+    """Every request may bring its own: what is kept of them does not grow."""
+    made = Vocabulary(bundled.SAFETENSORS, 768)
+    kept = [weakref.ref(made.containing((f"{number}",))) for number in range(200)]
+    assert sum(found() is not None for found in kept) <= 8
+    assert made.containing(()) == made.containing(("<|im_end|>",))
+    assert made.containing(("a.c", "\n")) == made.containing(("\n",))
 
 
 def test_sentence_piece_spells_spaces_and_bytes_its_own_way(tmp_path: Path) -> None:

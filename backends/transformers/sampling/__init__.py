@@ -2,6 +2,7 @@
 operations.
 
     chooser.py     one job's wishes and what they remember: tokens said, its own random numbers
+    sampler.py     tokens for whoever is ready: together, or each alone where one job's wishes fail
     table.py       the batch: what comes before the draw, and who is drawn together
     draw.py        the draw itself, for jobs that are drawn the same way
     truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once

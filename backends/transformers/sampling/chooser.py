@@ -11,7 +11,7 @@ from backends.protocol import Generation, Sampling
 from backends.transformers.sampling.dry import Dry
 
 _NEVER = float("-inf")
-_SEEDS = 1 << 63  # what a torch generator takes
+_WORD = (1 << 64) - 1
 
 SUPPORTED = frozenset(Sampling.__struct_fields__) - {
     "skew",
@@ -38,13 +38,19 @@ class Counts(msgspec.Struct):
 
 
 class Desk:
-    """What all choosers of a model share: the vocabulary's size and ends, the tensors' device."""
+    """What all choosers of a model share: the vocabulary's size and ends, the tensors' device, the
+    random numbers of jobs without a seed.
+    """
 
     def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
         self.size = vocabulary.size
         self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
         self.device = device
         self.breakers = vocabulary.containing
+        # For all jobs without a seed. Those with one have their own.
+        self.dice = torch.Generator(device)
+        self.dice.seed()
+        self.numbers = random.Random()  # noqa: S311 - text, not secrets
 
 
 class Chooser:
@@ -54,6 +60,7 @@ class Chooser:
         sampling = job.sampling
         self.sampling = sampling
         self.tokens = tokens
+        self.logprobs = job.logprobs
         self.greedy = sampling.temperature <= 0
         self.must_go_on = job.min_tokens
         self.bias = _bias(sampling, desk)
@@ -65,16 +72,30 @@ class Chooser:
         self._prompt = len(tokens)
         self._range = sampling.penalty_range
         self.counts = self._count(desk) if _penalizes(sampling) else None
-        self.dice = torch.Generator(desk.device)
-        if sampling.seed is None:
-            self.dice.seed()
-        else:
-            self.dice.manual_seed(sampling.seed % _SEEDS)
-        self._numbers = random.Random(sampling.seed)  # noqa: S311 - text, not secrets
+        self.seeded = sampling.seed is not None
+        self._desk = desk
+        self._dice = torch.Generator(desk.device) if self.seeded else desk.dice
+
+    def dice(self) -> torch.Generator:
+        """For the noise of the job's next token. With a seed, seed and place decide alone: whoever
+        is in the batch, and however often the token is drawn anew.
+        """
+        return self._dice.manual_seed(self._mixed()) if self.seeded else self._dice
 
     def number(self) -> float:
-        """The job's next random number in [0, 1)."""
-        return self._numbers.random()
+        """A random number in [0, 1) for the job's next token."""
+        numbers = random.Random(self._mixed()) if self.seeded else self._desk.numbers  # noqa: S311 - text, not secrets
+        return numbers.random()
+
+    def _mixed(self) -> int:
+        """Of seed and place, 63 bits (SplitMix64): a generator on the CPU takes the lower 32 only,
+        and neighbouring seeds shall have nothing in common.
+        """
+        seed, place = self.sampling.seed or 0, len(self.tokens) - self._prompt
+        bits = (seed + 0x9E3779B97F4A7C15 * (place + 1)) & _WORD
+        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _WORD
+        return (bits ^ (bits >> 31)) >> 1
 
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""

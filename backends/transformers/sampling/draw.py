@@ -29,34 +29,40 @@ class Draw:
         self._before = Temperature(choosers, [not late for late in last], desk.device)
         self._after = Temperature(choosers, last, desk.device)
         self._truncation = None if window is None else Truncation(choosers, desk.device)
+        self._seeded = [(row, c) for row, c in enumerate(self._choosers) if c.seeded]
         self._xtc = [chooser.sampling.xtc_probability for chooser in choosers]
 
     def pick(self, scores: torch.Tensor) -> torch.Tensor:
-        """A token for each of `scores` (rows, vocabulary)."""
+        """A token for each of `scores` (rows, vocabulary), int64; its complement (~token, below 0)
+        where more must stay than the window holds: such a row wants `wider`.
+
+        Nothing here waits for the device.
+        """
         logits = self._before.apply(scores)
         if self._truncation is None:
-            return _spin(self._after.apply(logits).softmax(-1), self._choosers)
+            return self._spin(self._after.apply(logits).softmax(-1))
         candidates = Candidates(logits, self._window)
         self._truncation.cut(candidates, self._strikes())
         if self._after.changes:
             candidates.reweigh(self._after.apply(candidates.probabilities.log()).softmax(-1))
-        open_rows = candidates.open_rows()
-        if open_rows:
-            return self._with_more(scores, candidates, open_rows)
-        return _chosen(candidates.ids, candidates.probabilities, self._choosers)
+        place = self._spin(candidates.probabilities)[:, None]
+        tokens = candidates.ids.gather(-1, place).squeeze(-1)
+        return torch.where(candidates.open, ~tokens, tokens)
 
-    def _with_more(
-        self, scores: torch.Tensor, candidates: Candidates, open_rows: Sequence[int]
-    ) -> torch.Tensor:
-        """Rows that may keep more than was looked at are drawn again from the next window."""
-        choosers, window = self._choosers, wider(self._window, self._desk.size)
-        again = Draw([choosers[row] for row in open_rows], open_rows, self._desk, window)
-        tokens = candidates.ids[:, 0].clone()
-        tokens[again.rows] = again.pick(scores[again.rows])
-        if done := [row for row in range(len(choosers)) if row not in again.rows]:
-            ids, probabilities = candidates.ids[done], candidates.probabilities[done]
-            tokens[done] = _chosen(ids, probabilities, [choosers[row] for row in done])
-        return tokens
+    def wider(self, rows: Sequence[int]) -> "Draw":
+        """For those of the batch's `rows` that it picked nothing for: the next window."""
+        choosers = [self._choosers[self.rows.index(row)] for row in rows]
+        return Draw(choosers, rows, self._desk, wider(self._window, self._desk.size))
+
+    def _spin(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """A place in each row of `probabilities` (rows, tokens), whose sums needn't be 1."""
+        noise = torch.empty_like(probabilities)
+        if len(self._seeded) < len(self.rows):  # one call for all who don't mind
+            noise.uniform_(generator=self._desk.dice)
+        for row, chooser in self._seeded:
+            noise[row].uniform_(generator=chooser.dice())
+        # Minus a logarithm makes them exponential, in a third of the time of `exponential_`.
+        return (probabilities / noise.log_().neg_()).argmax(-1)
 
     def _strikes(self) -> torch.Tensor | None:
         """Where XTC happens this time; only jobs that want it spend a random number."""
@@ -67,18 +73,3 @@ class Draw:
             for chooser, chance in zip(self._choosers, self._xtc, strict=True)
         ]
         return torch.tensor(strikes, device=self._desk.device)[:, None]
-
-
-def _chosen(
-    ids: torch.Tensor, probabilities: torch.Tensor, choosers: Sequence[Chooser]
-) -> torch.Tensor:
-    return ids.gather(-1, _spin(probabilities, choosers)[:, None]).squeeze(-1)
-
-
-def _spin(probabilities: torch.Tensor, choosers: Sequence[Chooser]) -> torch.Tensor:
-    """A place in each row of `probabilities` (rows, tokens), whose sums needn't be 1."""
-    noise = torch.empty_like(probabilities)
-    for row, chooser in zip(noise.unbind(0), choosers, strict=True):
-        row.uniform_(generator=chooser.dice)
-    # Minus a logarithm makes them exponential, in a third of the time of torch's `exponential_`.
-    return (probabilities / noise.log_().neg_()).argmax(-1)

@@ -6,6 +6,7 @@ an earlier place costs that place's next token multiplier * base ** (n - allowed
 doesn't reach over a sequence breaker. Pure Python on one job's tokens; knows no tensors.
 """
 
+import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -26,11 +27,17 @@ class Dry:
         sampling = self._sampling
         window = tokens[-sampling.dry_range :] if sampling.dry_range > 0 else tokens
         return {
-            token: sampling.dry_multiplier
-            * sampling.dry_base ** (length - sampling.dry_allowed_length)
+            token: self._cost(length - sampling.dry_allowed_length)
             for token, length in self._matches(window).items()
             if length >= sampling.dry_allowed_length
         }
+
+    def _cost(self, excess: int) -> float:
+        """Without limit where it is more than a float holds."""
+        try:
+            return float(self._sampling.dry_multiplier * self._sampling.dry_base**excess)
+        except OverflowError:
+            return math.copysign(math.inf, self._sampling.dry_multiplier)
 
     def _matches(self, window: Sequence[int]) -> dict[int, int]:
         """Each token that continues an earlier copy of the window's end, with the longest copy's

@@ -21,17 +21,19 @@ def logprobs(
         return told
     distribution = logits[rows].log_softmax(-1)
     picked = torch.tensor([[tokens[row]] for row in rows], device=logits.device)
-    chosen = distribution.gather(-1, picked).squeeze(-1).tolist()
     most = min(max(wanted[row] or 0 for row in rows), logits.shape[-1])
     best = distribution.topk(most, sorted=True)
-    values, ids = best.values.tolist(), best.indices.tolist()
-    for place, row in enumerate(rows):
-        count = wanted[row] or 0
+    found = (distribution.gather(-1, picked), best.values, best.indices)
+    # One copy from the device; a float64 holds every id exactly.
+    copied = torch.cat([part.double() for part in found], -1).tolist()
+    for row, (chosen, *others) in zip(rows, copied, strict=True):
+        count = min(wanted[row] or 0, most)
+        values, ids = others[:count], others[most : most + count]
         told[row] = TokenLogprob(
-            Candidate(tokens[row], piece(tokens[row]), chosen[place]),
+            Candidate(tokens[row], piece(tokens[row]), chosen),
             tuple(
-                Candidate(token, piece(token), value)
-                for token, value in zip(ids[place][:count], values[place][:count], strict=True)
+                Candidate(int(token), piece(int(token)), value)
+                for token, value in zip(ids, values, strict=True)
             ),
         )
     return told

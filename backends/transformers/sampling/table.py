@@ -20,6 +20,7 @@ class Table:
 
     def __init__(self, choosers: Sequence[Chooser], desk: Desk) -> None:
         self.choosers = tuple(choosers)
+        self._desk = desk
         self._ends = desk.ends
         self._bias = _stacked_biases(choosers, desk)
         self._penalties = Penalties(choosers, desk) if any(c.counts for c in choosers) else None
@@ -30,19 +31,26 @@ class Table:
         """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
         are.
 
-        The owners of the jobs append the tokens and then call their choosers' `drawn`.
+        One copy from the device in all, but where a row needs a wider window. It changes nothing:
+        `count` does, once the tokens are taken.
         """
         scores = self._scores(logits)
-        tokens = scores.argmax(-1)
+        picked = scores.argmax(-1)
         for draw in self._draws:
             if len(draw.rows) == len(self.choosers):
-                tokens = draw.pick(scores)
+                picked = draw.pick(scores)
             else:
-                tokens[draw.rows] = draw.pick(scores[draw.rows])
+                picked[draw.rows] = draw.pick(scores[draw.rows])
+        tokens: list[int] = picked.tolist()
+        if min(tokens) < 0:
+            for draw in self._draws:
+                _redraw(draw, scores, tokens)
+        return tokens
+
+    def count(self, tokens: Sequence[int]) -> None:
+        """What was drawn counts for the penalties of the tokens to come."""
         if self._penalties is not None:
-            self._penalties.count(tokens)
-        drawn: list[int] = tokens.tolist()
-        return drawn
+            self._penalties.count(torch.tensor(tokens, device=self._desk.device))
 
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits with everything that comes before the temperature."""
@@ -69,6 +77,14 @@ def _draws(choosers: Sequence[Chooser], desk: Desk) -> list[Draw]:
     return [
         Draw([choosers[row] for row in group], group, desk, first) for first, group in rows.items()
     ]
+
+
+def _redraw(draw: Draw, scores: torch.Tensor, tokens: list[int]) -> None:
+    """Put tokens where `draw` had to leave complements, from windows as wide as it takes."""
+    while rows := [row for row in draw.rows if tokens[row] < 0]:
+        draw = draw.wider(rows)
+        for row, token in zip(rows, draw.pick(scores[rows]).tolist(), strict=True):
+            tokens[row] = token
 
 
 def _stacked_biases(choosers: Sequence[Chooser], desk: Desk) -> torch.Tensor | None:

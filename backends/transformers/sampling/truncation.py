@@ -33,11 +33,10 @@ class Candidates:
         partial = self.probabilities.shape[-1] < logits.shape[-1]
         self._open = torch.full_like(self.probabilities[:, :1], partial, dtype=torch.bool)
 
-    def open_rows(self) -> list[int]:
-        """The rows of which something may stay that was not looked at."""
-        if not bool(self._open.any()):
-            return []
-        return [row for row, is_open in enumerate(self._open.flatten().tolist()) if is_open]
+    @property
+    def open(self) -> torch.Tensor:
+        """(rows,) booleans: where something may stay that was not looked at."""
+        return self._open.squeeze(-1)
 
     @property
     def spread(self) -> torch.Tensor:

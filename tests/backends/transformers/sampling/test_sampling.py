@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 import bundled
 from backends.hf_vocabulary import Vocabulary
@@ -22,6 +23,7 @@ from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.dry import Dry
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.reshaping import Temperature
+from backends.transformers.sampling.sampler import Sampler
 from backends.transformers.sampling.table import Table
 from backends.transformers.sampling.truncation import Candidates, Truncation, wider, window
 
@@ -55,7 +57,7 @@ def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     count = window(sampling, 768) or 768
     candidates = Candidates(before, count)
     Truncation(choosers, CPU).cut(candidates, strikes)
-    while candidates.open_rows():
+    while candidates.open.any():
         count = wider(count, 768)
         candidates = Candidates(before, count)
         Truncation(choosers, CPU).cut(candidates, strikes)
@@ -181,6 +183,7 @@ def test_a_penalty_range_forgets_what_is_further_back() -> None:
     drawn = []
     for _ in range(3):
         [token] = table.draw(logits)
+        table.count([token])
         drawn.append(token)
         told.tokens.append(token)  # type: ignore[attr-defined]
         told.drawn()
@@ -208,12 +211,16 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) ->
     assert together == [alone[row] for row in order]
 
 
-def test_draws_follow_the_probabilities() -> None:
+@pytest.mark.parametrize("seed", [7, None])
+def test_draws_follow_the_probabilities(seed: int | None) -> None:
     logits = torch.full((1, 768), -40.0)
     logits[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    table = Table([chooser(Sampling(seed=7))], desk())
+    told = chooser(Sampling(seed=seed))
+    table = Table([told], desk())
     count = 4000
-    drawn = Counter(table.draw(logits)[0] for _ in range(count))
+    for _ in range(count):
+        told.tokens += table.draw(logits)  # type: ignore[operator]
+    drawn = Counter(told.tokens[len(PROMPT) :])
     for token, share in enumerate((0.5, 0.3, 0.15, 0.05)):
         assert drawn[token] / count == pytest.approx(share, abs=0.03)
 
@@ -254,6 +261,43 @@ def test_dry_punishes_what_would_repeat() -> None:
     assert dry.penalties([1, 2, 99, 4, 1, 2, 99]) == {}  # nothing matches over a breaker
     ranged = msgspec.structs.replace(wishes, dry_range=4)
     assert Dry(ranged, frozenset()).penalties([1, 2, 3, 4, 1, 2, 3]) == {}
+
+
+def test_dry_without_limit_forbids() -> None:
+    """A penalty that no float holds doesn't raise: it is infinite."""
+    wishes = Sampling(dry_multiplier=1.0, dry_base=1e300, dry_allowed_length=0)
+    assert Dry(wishes, frozenset()).penalties([5, 6, 7, 5, 6]) == {7: math.inf}
+
+
+class Copies(TorchFunctionMode):  # type: ignore[misc]
+    """Counts what waits for the device: every reading of a tensor's numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
+        waiting = ("tolist", "item", "__bool__", "__int__", "__float__", "cpu", "numpy", "nonzero")
+        self.count += getattr(function, "__name__", "") in waiting
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("alternatives", [None, 3])
+def test_a_step_waits_for_the_device_once_and_once_for_logprobs(alternatives: int | None) -> None:
+    wishes = [
+        Sampling(temperature=0),
+        Sampling(top_p=0.9),
+        Sampling(seed=1, top_k=40, min_p=0.05),
+        Sampling(temperature_last=True, typical_p=0.9, xtc_probability=0.5),
+        Sampling(repetition_penalty=1.1, presence_penalty=0.5),
+    ]
+    choosers = [chooser(wish, logprobs=alternatives) for wish in wishes]
+    sampler = Sampler(desk(), lambda _: b"")
+    with Copies() as copies:
+        sampler.sample(choosers, some_logits(1, rows=5))
+    assert copies.count == (1 if alternatives is None else 2)
 
 
 def test_dry_breakers_are_tokens_that_contain_them() -> None:
