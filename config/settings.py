@@ -14,7 +14,16 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
-from config.values import AtLeastOne, IdleSeconds, Name, NotNegative, PathText, Port, Seconds
+from config.values import (
+    AtLeastOne,
+    IdleSeconds,
+    Name,
+    NotNegative,
+    PathText,
+    Port,
+    PositiveSeconds,
+    Seconds,
+)
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +55,7 @@ class ServerConfig(Section, frozen=True):
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
+    send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
 
 
 class ModelConfig(Section, frozen=True):

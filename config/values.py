@@ -6,6 +6,7 @@ from msgspec import Meta
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
 Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0)]
 IdleSeconds: TypeAlias = Annotated[float, Meta(ge=-1)]  # -1: never
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]

@@ -78,7 +78,8 @@ def serve(arguments: argparse.Namespace) -> int:
     metrics = Metrics()
     registry = Registry(Library(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)
-    return run(Server(app, config.server, registry, greeting(first_model(config, registry))))
+    greet = greeting(first_model(config, registry))
+    return run(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))
 
 
 def with_models(config: Config, models: Sequence[str]) -> Config:

@@ -1,21 +1,114 @@
-"""uvicorn around the application: signals, the grace for running answers, and the lines that greet
-the user.
+"""uvicorn around the application: signals, the grace for running answers, clients that don't read,
+and the lines that greet the user.
 """
 
+import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 
 import anyio
+import structlog
 import uvicorn
 from litestar import Litestar
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
+from gateway.http.errand import SEND_TIMED_OUT
 from gateway.registry import Registry
 from gateway.tasks import companions
 
+log = structlog.get_logger()
+
 LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's, but a client that takes nothing of what waits for it is cut off.
+
+    Looks only while the write buffer is so full that senders wait, and at what is left of an answer
+    when it is complete: a frame that is sent costs nothing.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        send_timeout: float,
+        timed_out: Callable[[], None],
+    ) -> None:
+        """`send_timeout`: seconds without progress; `timed_out` is called for each client."""
+        super().__init__(config, server_state, app_state, _loop)
+        self._send_timeout = send_timeout
+        self._timed_out = timed_out
+        self._answering: RequestResponseCycle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """The buffer is full."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        self._unwatch()
+
+    def on_response_complete(self) -> None:
+        """What the buffer still holds must be read, too; uvicorn would keep it for ever."""
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Both requests hear of it where a second was pipelined: uvicorn tells the newest alone."""
+        self._unwatch()
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        if not self.flow.write_paused:  # the next answer will make the buffer grow
+            self._unwatch()
+        super()._start_asgi_task(cycle, app)
+
+    def _watch(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if self._timer is None and unsent:
+            self._timer = self.loop.call_later(self._send_timeout, self._look, unsent)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, before: int) -> None:
+        """While it is watched the buffer only shrinks: as large as before is no progress."""
+        self._timer = None
+        unsent = self.transport.get_write_buffer_size()
+        if unsent < before:
+            self._watch()
+            return
+        log.warning(
+            "client cut off: it reads nothing",
+            client=self.client[0] if self.client else "",
+            seconds=self._send_timeout,
+            unsent_bytes=unsent,
+        )
+        if self._answering is not None:
+            self._answering.scope["state"][SEND_TIMED_OUT] = True
+        self._timed_out()
+        self.transport.abort()
 
 
 class Server(uvicorn.Server):
@@ -24,15 +117,23 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Litestar, config: ServerConfig, registry: Registry, greet: Callable[[str], None]
+        self,
+        app: Litestar,
+        config: ServerConfig,
+        registry: Registry,
+        greet: Callable[[str], None],
+        *,
+        timed_out: Callable[[], None] = lambda: None,
     ) -> None:
+        """`timed_out` is called for each client that is cut off after `send_timeout`."""
+        connection = partial(Connection, send_timeout=config.send_timeout, timed_out=timed_out)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=config.host,
                 port=config.port,
                 loop="uvloop",
-                http="httptools",
+                http=connection,  # type: ignore[arg-type]  # whatever makes a protocol will do
                 ws="none",
                 log_config=None,
                 access_log=False,

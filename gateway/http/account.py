@@ -29,7 +29,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     api: Api
     model: str  # "" where the request named none that exists
-    outcome: str  # "ok", "left", or the code of an error
+    outcome: str  # "ok", "left", "send_timeout", or the code of an error
     seconds: float
     queued: float = 0.0
     loading: float = 0.0
@@ -56,9 +56,12 @@ class Account:
         self._gaps_seconds = 0.0
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Around all of the answer; the report is made when it ends, by whatever way."""
-        outcome = "left"  # cancelled: nobody listens any more
+    def kept(self, was_cut_off: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Around all of the answer; the report is made when it ends, by whatever way.
+
+        `was_cut_off`: whether it was cancelled because the client didn't read.
+        """
+        outcome = None  # cancelled: nobody listens any more
         try:
             yield
             outcome = "ok"
@@ -69,7 +72,7 @@ class Account:
             outcome = "internal_error"
             raise
         finally:
-            self._close(outcome)
+            self._close(outcome or ("send_timeout" if was_cut_off() else "left"))
 
     def answered_by(self, answer: Answer) -> None:
         """Now it is known who answers."""

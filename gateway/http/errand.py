@@ -16,6 +16,8 @@ from gateway.http.plain import Plain
 from gateway.http.stream import EventStream
 from gateway.tasks import companions
 
+SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: who left was cut off
+
 log = structlog.get_logger()
 
 

@@ -16,7 +16,7 @@ from gateway.answer import Delta, Usage
 from gateway.answering import Answer
 from gateway.errors import GatewayError
 from gateway.http.account import Account
-from gateway.http.errand import cancel_when_left, told
+from gateway.http.errand import SEND_TIMED_OUT, cancel_when_left, told
 from gateway.http.plain import Plain
 from gateway.http.stream import EventStream
 from gateway.pipeline import OnWait
@@ -90,14 +90,14 @@ class Exchange:
             if self._asked.stream:
                 events = EventStream(send, self._headers, self._quiet)
                 tasks.start_soon(events.keep_alive)
-                await self._tell(events)
+                await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()
                 await body(scope, receive, send)
 
-    async def _tell(self, events: EventStream) -> None:
+    async def _tell(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
-            with self._account.kept():
+            with self._account.kept(was_cut_off):
                 closing = await self._stream_answer(events)
             await events.end(closing)
         except Exception as error:

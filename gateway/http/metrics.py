@@ -35,7 +35,8 @@ class Metrics:
         self._metrics = CollectorRegistry()
         self._requests = Counter(
             "roundhouse_requests",
-            "Requests by outcome: ok, left (the client went away), or an error's code.",
+            "Requests by outcome: ok, left (the client went away), send_timeout (it didn't read), "
+            "or an error's code.",
             ("model", "api", "outcome"),
             registry=self._metrics,
         )
@@ -61,6 +62,11 @@ class Metrics:
             "roundhouse_evictions",
             "Unloads by reason: room (for another model), idle, asked (by an administrator).",
             ("model", "reason"),
+            registry=self._metrics,
+        )
+        self._send_timeouts = Counter(
+            "roundhouse_send_timeouts",
+            "Clients cut off because they read nothing for server.send_timeout.",
             registry=self._metrics,
         )
         self._gaps = _Gaps()
@@ -97,6 +103,10 @@ class Metrics:
             case ModelUnloaded(model, seconds, why):
                 self._unloads.labels(model).observe(seconds)
                 self._evictions.labels(model, why).inc()
+
+    def send_timed_out(self) -> None:
+        """A client that doesn't read was cut off."""
+        self._send_timeouts.inc()
 
     def text(self) -> bytes:
         """Prometheus' text format."""

@@ -20,31 +20,52 @@ HEADERS = {
 
 
 class EventStream:
-    """One stream. `began`: the status is on the wire, errors can only be events from here on."""
+    """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
-    def __init__(self, send: Send, headers: Mapping[str, str], quiet: float) -> None:
+    One task writes it, another runs `keep_alive`. They never send at the same time: a comment is
+    begun only while the writer sends nothing, and the writer waits until it is out.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        headers: Mapping[str, str],
+        quiet: float,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        """`quiet`: seconds of silence before a comment; `patience`: between looks for one."""
         self.began = False
         self._send = send
         self._headers = headers
         self._quiet = quiet
+        self._patience = patience
         self._ended = False
+        self._writing = False
         self._last = time.monotonic()
         self._news: Waiting | None = None
+        self._comment: anyio.Event | None = None  # while one is sent
 
     async def begin(self, headers: Mapping[str, str] = {}) -> None:
-        """Send status 200, unless that has happened."""
-        if self.began:
-            return
-        self.began = True
-        lines = encoded({**HEADERS, **self._headers, **headers})
-        await self._send({"type": "http.response.start", "status": 200, "headers": lines})
+        """Send status 200, unless that has happened. Nobody waits any more: no more news."""
+        await self._commented()
+        self._news = None
+        if not self.began:
+            self._writing = True
+            await self._start(headers)
+            self._writing = False
 
     async def write(self, frames: bytes) -> None:
+        if self._comment is not None:
+            await self._commented()
         self._last = time.monotonic()
+        self._writing = True
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+        self._writing = False
 
     async def end(self, frames: bytes) -> None:
         self._ended = True
+        await self._commented()
         await self._send({"type": "http.response.body", "body": frames, "more_body": False})
 
     def wait(self, news: Waiting) -> None:
@@ -53,14 +74,35 @@ class EventStream:
 
     async def keep_alive(self) -> None:
         """For ever: a comment when there is news to wait with, or after a silence."""
-        while not self._ended:
-            await anyio.sleep(PATIENCE)
-            news, self._news = self._news, None
-            if news is not None:
-                await self.begin()
-                await self.write(f": {sentence(news)}\n\n".encode())
-            elif self.began and time.monotonic() - self._last >= self._quiet:
-                await self.write(b": still here\n\n")
+        while True:
+            await anyio.sleep(self._patience)
+            if not (self._ended or self._writing):
+                await self._fill_silence()
+
+    async def _fill_silence(self) -> None:
+        news, self._news = self._news, None
+        if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
+            return
+        frames = b": still here\n\n" if news is None else f": {sentence(news)}\n\n".encode()
+        sent = self._comment = anyio.Event()
+        try:
+            if not self.began:
+                await self._start({})
+            self._last = time.monotonic()
+            await self._send({"type": "http.response.body", "body": frames, "more_body": True})
+        finally:
+            self._comment = None
+            sent.set()
+
+    async def _commented(self) -> None:
+        """A comment that is on its way goes first."""
+        while self._comment is not None:
+            await self._comment.wait()
+
+    async def _start(self, headers: Mapping[str, str]) -> None:
+        self.began = True
+        lines = encoded({**HEADERS, **self._headers, **headers})
+        await self._send({"type": "http.response.start", "status": 200, "headers": lines})
 
 
 def sentence(news: Waiting) -> str:

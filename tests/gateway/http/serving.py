@@ -83,7 +83,13 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
         addresses.append(address)
         listening.set()
 
-    server = Server(build(settings, registry, metrics), settings.server, registry, greet)
+    server = Server(
+        build(settings, registry, metrics),
+        settings.server,
+        registry,
+        greet,
+        timed_out=metrics.send_timed_out,
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
         with anyio.fail_after(30):

@@ -1,0 +1,97 @@
+"""A stream's writer and its comments share one connection: never at once, never after the end."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from gateway.http.stream import EventStream
+from gateway.registry import Waiting
+
+pytestmark = pytest.mark.anyio
+NEWS = Waiting(model="a", position=1, stage="queued")
+NEVER = 1e9
+
+
+class Client:
+    """Takes messages as uvicorn does: in order, one at a time where `gate` is shut, none after the
+    end.
+    """
+
+    def __init__(self) -> None:
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.taken: list[Any] = []
+        self.sending = 0
+
+    async def send(self, message: Any) -> None:
+        assert not self.sending, "two messages at once"
+        self.sending += 1
+        await self.gate.wait()
+        self.sending -= 1
+        assert self.taken[-1:] != ["end"], "a message after the end"
+        if message["type"] == "http.response.start":
+            self.taken.append("start")
+        elif message["body"]:
+            self.taken.append(message["body"].decode().strip())
+        if not message.get("more_body", True):
+            self.taken.append("end")
+
+
+async def turns() -> None:
+    """Let everybody else run for a while."""
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_comment_never_comes_after_the_end() -> None:
+    client = Client()
+    events = EventStream(client.send, {}, 0.0, patience=0.0)
+    async with anyio.create_task_group() as tasks:
+        await events.begin()
+        client.gate = anyio.Event()  # the client reads nothing for a while
+        tasks.start_soon(events.end, b"data: [DONE]\n\n")
+        events.wait(NEWS)
+        tasks.start_soon(events.keep_alive)
+        await turns()
+        client.gate.set()
+        await turns()
+        tasks.cancel_scope.cancel()
+    assert client.taken == ["start", "data: [DONE]", "end"]
+
+
+@pytest.mark.parametrize("began", [True, False])
+async def test_what_comes_while_a_comment_is_sent_waits_for_it(began: bool) -> None:
+    client = Client()
+    events = EventStream(client.send, {}, NEVER, patience=0.0)
+    async with anyio.create_task_group() as tasks:
+        if began:
+            await events.begin()
+        client.gate = anyio.Event()
+        events.wait(NEWS)
+        tasks.start_soon(events.keep_alive)
+        await turns()
+
+        async def answer() -> None:
+            await events.begin()
+            await events.write(b"one")
+            await events.end(b"two")
+
+        tasks.start_soon(answer)
+        await turns()
+        client.gate.set()
+        await turns()
+        tasks.cancel_scope.cancel()
+    assert client.taken == ["start", ": queued for a, position 1", "one", "two", "end"]
+
+
+async def test_news_of_the_wait_end_where_the_answer_begins() -> None:
+    client = Client()
+    events = EventStream(client.send, {}, NEVER, patience=0.0)
+    events.wait(NEWS)
+    await events.begin()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(events.keep_alive)
+        await turns()
+        tasks.cancel_scope.cancel()
+    assert client.taken == ["start"]
