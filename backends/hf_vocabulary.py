@@ -11,6 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 
 from backends.errors import LoadFailed
 from backends.hf_folder import read_json_if_there, text_config
+from backends.hf_long_text import LongText
 from backends.protocol import SpecialTokens
 from backends.tokenizer_json import BYTES, Description, longest_token_bytes
 
@@ -45,6 +47,9 @@ class Vocabulary:
         self._marked = _tokenizer(folder / "tokenizer.json")
         self._plain = _tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
+        self._long_marked = LongText(self._marked, self._neighbours)
+        self._long_plain = LongText(self._plain, self._neighbours)
+        self._pairs: frozenset[tuple[int, int]] | None = None
         added = self._marked.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
         description = json.loads(self._marked.to_str())
@@ -61,8 +66,7 @@ class Vocabulary:
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         """`special`: the texts of control tokens become those tokens. Adds no bos."""
-        tokenizer = self._marked if special else self._plain
-        return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+        return (self._long_marked if special else self._long_plain).tokenize(text)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode(errors="replace")
@@ -99,6 +103,16 @@ class Vocabulary:
         """The token spelled exactly so, control tokens included."""
         id_: int | None = self._marked.token_to_id(text)
         return id_
+
+    def _neighbours(self) -> frozenset[tuple[int, int]]:
+        """Every two bytes that stand side by side in a token."""
+        if self._pairs is None:
+            pairs: set[tuple[int, int]] = set()
+            for id_ in range(self._marked.get_vocab_size()):
+                piece = self._read_piece(id_)
+                pairs.update(pairwise(piece))
+            self._pairs = frozenset(pairs)
+        return self._pairs
 
     def _read_piece(self, token: int) -> bytes:
         if (added := self._added.get(token)) is not None:
