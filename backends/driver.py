@@ -16,21 +16,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import anyio
 import msgspec
 
+from backends.bounds import bounded, check_tokens
 from backends.errors import (
     BackendError,
     GenerationFailed,
-    InvalidJob,
     OutOfMemory,
     PromptTooLong,
     while_generating,
 )
-from backends.protocol import Ended, Generation, ModelInfo, Output, Piece, TokenLogprob
+from backends.mailbox import Mailbox
+from backends.protocol import Ended, Generation, ModelInfo, Output, TokenLogprob
 from backends.transcript import Transcript, Written
 
 
@@ -104,59 +105,6 @@ class Engine(Protocol):
         ...
 
 
-class Mailbox:
-    """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into
-    one.
-
-    The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
-    waits on a bare future: an anyio.Event costs several times as much.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._pieces: list[Piece] = []
-        self._last: Ended | BackendError | None = None
-        self._closed = False
-        self._reader: asyncio.Future[None] | None = None
-
-    def put(self, output: Output | BackendError) -> None:
-        """Called on the event loop's thread, by the driver's one call per step."""
-        if isinstance(output, Piece):
-            self._pieces.append(output)
-        else:
-            self._last = output
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    def __aiter__(self) -> AsyncIterator[Output]:
-        return self
-
-    async def __anext__(self) -> Output:
-        if self._closed:
-            raise StopAsyncIteration
-        while not self._pieces and self._last is None:
-            self._reader = self._loop.create_future()
-            await self._reader
-        if self._pieces:
-            return self._take_pieces()
-        self._closed = True
-        if isinstance(self._last, BackendError):
-            raise self._last
-        assert self._last is not None
-        return self._last
-
-    def _take_pieces(self) -> Piece:
-        pieces, self._pieces = self._pieces, []
-        if len(pieces) == 1:
-            return pieces[0]
-        return Piece(
-            "".join(piece.text for piece in pieces),
-            tuple(token for piece in pieces for token in piece.tokens),
-            tuple(logprob for piece in pieces for logprob in piece.logprobs),
-            tuple(pieces),
-        )
-
-
 class Running:
     """One job on its way through the driver. Only the engine thread changes it."""
 
@@ -215,21 +163,27 @@ class Driver:
         self._failures = 0  # failed steps since the last job that ended well
         self.failure: str | None = None  # why the engine is of no use any more
         self._open = True
+        self._ended = False  # the thread takes no more commands
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, running: Running) -> None:
-        self._commands.put(Submit(running))
+        self._put(Submit(running))
 
     async def stop(self, running: Running) -> None:
         """When this returns, the device no longer works for the job."""
         stopped = anyio.Event()
-        self._commands.put(Stop(running, lambda: self._call(stopped.set)))
+        self._put(Stop(running, lambda: self._call(stopped.set)))
         await stopped.wait()
 
     async def close(self) -> None:
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
+
+    def _put(self, command: Submit | Stop) -> None:
+        self._commands.put(command)
+        if self._ended:  # looked at second: whichever side comes last finds the command
+            self._answer_the_rest()
 
     def _call(self, function: Callable[[], None]) -> None:
         try:
@@ -238,12 +192,31 @@ class Driver:
             self._open = False
 
     def _run(self) -> None:
+        """Whatever an engine throws, every job is told of its end and the thread goes on."""
         while self._open:
-            self._take_commands()
-            self._admit_waiting()
-            if self._active:
-                self._step()
-        self._engine.close()
+            try:
+                self._take_commands()
+                self._admit_waiting()
+                if self._active:
+                    self._step()
+            except Exception as error:  # noqa: BLE001 - see above
+                self._give_up(error)
+        with suppress(Exception):  # the model is gone, one way or the other
+            self._engine.close()
+        self._ended = True
+        self._answer_the_rest()
+
+    def _answer_the_rest(self) -> None:
+        """Nobody takes commands any more: answer those that are left."""
+        with suppress(queue.Empty):
+            while True:
+                match self._commands.get_nowait():
+                    case Submit(running):
+                        self._fail([running], GenerationFailed("the model has been closed"))
+                    case Stop(_, stopped):
+                        stopped()
+                    case Close():
+                        pass
 
     def _take_commands(self) -> None:
         idle = not self._active and not self._waiting
@@ -252,8 +225,10 @@ class Driver:
                 case Submit(running):
                     self._waiting.append(running)
                 case Stop(running, stopped):
-                    self._drop(running)
-                    stopped()
+                    try:
+                        self._drop(running)
+                    finally:
+                        stopped()
                 case Close():
                     self._open = False
             idle = False
@@ -263,9 +238,19 @@ class Driver:
             return
         running.over = True
         if self._active.pop(running.key, None):
-            self._engine.release(running.key)
+            self._release(running)
         else:
             self._waiting.remove(running)
+
+    def _release(self, running: Running) -> int | None:
+        """See `Engine.release`. None where that fails: nobody knows what the device still does for
+        the job, so that the engine is rebuilt, as after a failed step.
+        """
+        try:
+            return self._engine.release(running.key)
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._step_failed(error)
+            return None
 
     def _admit_waiting(self) -> None:
         while self._waiting and len(self._active) < self._engine.info.max_concurrent:
@@ -282,7 +267,7 @@ class Driver:
         length = self._engine.info.context_length
         count = self._engine.admit(running.key, running.job)
         if count >= length:
-            self._engine.release(running.key)
+            self._release(running)
             raise PromptTooLong(count, length)
         running.prompt_tokens = count
         running.transcript = Transcript(running.job, length - count)
@@ -305,35 +290,47 @@ class Driver:
                 self._drop(running)
                 outputs.append((running.mailbox, result.error))
             else:
-                self._write(running, result, now, outputs)
+                self._tell(running, result, now, outputs)
         if outputs:
             self._call(lambda: _deliver(outputs))
 
-    def _write(
+    def _tell(
         self,
         running: Running,
         token: Token,
         now: float,
         outputs: list[tuple[Mailbox, Output | BackendError]],
     ) -> None:
+        """What goes wrong with one job's token is that job's alone."""
+        try:
+            written = self._write(running, token, now)
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._drop(running)
+            outputs.append((running.mailbox, _translated(error)))
+            return
+        if written.piece is not None:
+            outputs.append((running.mailbox, written.piece))
+        if written.cause is not None:
+            outputs.append((running.mailbox, self._end(running, written)))
+
+    def _write(self, running: Running, token: Token, now: float) -> Written:
         engine, transcript = self._engine, running.transcript
         if not transcript.completion_tokens:
             running.first_token = now
         running.last_token = now
         ends = engine.ends(token.id)
         written = transcript.add(token.id, engine.piece(token.id), token.logprob, ends=ends)
-        if written.piece is not None:
-            outputs.append((running.mailbox, written.piece))
-        if written.cause is not None:
-            outputs.append((running.mailbox, self._end(running, written)))
-        elif written.force:
+        if written.force and written.cause is None:
             engine.force(running.key, written.force)
+        return written
 
     def _end(self, running: Running, written: Written) -> Ended:
         running.over = True
         del self._active[running.key]
-        self._failures = 0
-        return running.ended(written, self._engine.release(running.key))
+        cached = self._release(running)
+        if cached is not None:
+            self._failures = 0
+        return running.ended(written, cached or 0)
 
     def _step_failed(self, error: Exception) -> None:
         """Only the requests of this step fail, and the engine is rebuilt once; a second failure is
@@ -349,6 +346,15 @@ class Driver:
             self.failure = str(_translated(hopeless))
         failed, self._active = list(self._active.values()), {}
         self._fail(failed, reason)  # last: whoever hears of it looks at `failure`
+
+    def _give_up(self, error: Exception) -> None:
+        """The driver itself has failed, so nobody knows what is true of the engine."""
+        reason = _translated(error)
+        self.failure = str(reason)
+        jobs = [*self._active.values(), *self._waiting]
+        self._active.clear()
+        self._waiting.clear()
+        self._fail(jobs, reason)
 
     def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
         for running in jobs:
@@ -387,12 +393,13 @@ class DrivenContainer:
         return self._engine.tokenize(text, special=special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
+        check_tokens(tokens, self.info, "prompt")
         return self._engine.detokenize(tokens)
 
     @asynccontextmanager
     async def generate(self, job: Generation) -> AsyncIterator[AsyncIterator[Output]]:
         """See `ModelContainer.generate`."""
-        check(job, self.info)
+        job = bounded(job, self.info)
         self._keys += 1
         mailbox = Mailbox(asyncio.get_running_loop())
         running = Running(self._keys, job, mailbox, self.info)
@@ -408,18 +415,3 @@ class DrivenContainer:
         if not self._closed:
             self._closed = True
             await self._driver.close()
-
-
-def check(job: Generation, info: ModelInfo) -> None:
-    """Refuse what can be seen to be wrong beforehand. Raises InvalidJob, PromptTooLong.
-
-    How long a prompt with pictures is the engine alone knows.
-    """
-    if not job.prompt:
-        raise InvalidJob("the prompt is empty", "prompt")
-    if not job.images and len(job.prompt) >= info.context_length:
-        raise PromptTooLong(len(job.prompt), info.context_length)
-    if job.images and "image" not in info.modalities:
-        raise InvalidJob("this model can't see images", "messages")
-    if wrong := [token for token in job.prompt if not 0 <= token < info.vocab_size]:
-        raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", "prompt")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from backends import bounds
 from backends.protocol import Sampling
 
 FILE = "generation_config.json"
@@ -58,7 +59,7 @@ def read(folder: Path) -> Sampling | None:
     """The defaults of the model in `folder`; None where it has none, or nothing legible."""
     try:
         config = json.loads((folder / FILE).read_bytes())
-        found = sampling(config)
-    except (OSError, ValueError, TypeError, AttributeError):
+        found = bounds.sound(sampling(config))
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return found if found.wished() else None

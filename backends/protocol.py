@@ -26,11 +26,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen. Every default is neutral: it changes nothing.
 
     An engine applies what it can and names those fields in `ModelInfo.samplers`; `unsupported`
-    tells which of a request's wishes it can't meet, so that nothing is ignored in silence.
+    tells which of a request's wishes it can't meet, so that nothing is ignored in silence. What a
+    field may hold stands in `backends.bounds`.
     """
 
     seed: int | None = None
-    temperature: float = 1.0  # 0 is greedy
+    temperature: float = 1.0  # below `bounds.GREEDY_BELOW` it is greedy
     temperature_last: bool = False
     min_temp: float = 1.0  # dynamic temperature runs from min_temp to max_temp when they differ
     max_temp: float = 1.0
@@ -217,7 +218,10 @@ class ModelContainer(Protocol):
         ...
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`, control tokens included; broken UTF-8 becomes U+FFFD."""
+        """The text of `tokens`, control tokens included; broken UTF-8 becomes U+FFFD.
+
+        Raises InvalidJob for a token that is not in the vocabulary.
+        """
         ...
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:

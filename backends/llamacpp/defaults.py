@@ -4,10 +4,11 @@ was converted (llama.cpp's `gguf-py/gguf/constants.py`, `general.sampling.*`).
 The order of samplers that a file may name is not looked at: it is the same on every engine here.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backends import generation_config
+from backends import bounds, generation_config
 from backends.catalog import ModelFiles
 from backends.llamacpp.gguf import Header
 from backends.protocol import Sampling
@@ -34,13 +35,18 @@ def of(files: ModelFiles) -> Sampling | None:
 
 
 def carried(header: Header) -> Sampling | None:
-    """What the header says; what it doesn't name, or names in an odd way, stays neutral."""
+    """What the header says; what it doesn't name, or names in an odd way, stays neutral, and so
+    does what no request could ask for (`backends.bounds`).
+    """
     said = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
     found = Sampling(
         **{
             NAMES[name][0]: NAMES[name][1](value)
             for name, value in said.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            if isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
         }
     )
+    found = bounds.sound(found)
     return found if found.wished() else None

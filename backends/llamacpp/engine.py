@@ -78,7 +78,11 @@ class LlamaCppEngine:
         assert self._sight is not None  # else the driver refuses pictures
         seen = self._sight.pictures.see(job)
         text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
-        chain = Chain(text, self._vocabulary, self.info.context_length)
+        try:
+            chain = Chain(text, self._vocabulary, self.info.context_length)
+        except BaseException:
+            seen.free()
+            raise
         return Running(key, job, chain, seen.cells, seen.pictures)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:

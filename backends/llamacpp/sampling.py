@@ -42,12 +42,12 @@ class Chain:
     def __init__(self, job: Generation, vocabulary: Vocabulary, context_length: int) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         self._min_tokens = job.min_tokens
-        if job.min_tokens:
-            api.llama_sampler_chain_add(
-                self.pointer, _bias(dict.fromkeys(vocabulary.ends, _NEVER), vocabulary)
-            )
-        for link in _links(job, vocabulary, context_length):
-            api.llama_sampler_chain_add(self.pointer, link)
+        try:
+            for link in _links(job, vocabulary, context_length):
+                api.llama_sampler_chain_add(self.pointer, link)
+        except BaseException:
+            self.free()
+            raise
 
     def drawn(self) -> None:
         """One more token has been drawn: once there are enough the answer may end."""
@@ -75,6 +75,8 @@ def drawing(vocabulary: Vocabulary) -> Callable[[Link, api.llama_context_p, int]
 
 def _links(job: Generation, vocabulary: Vocabulary, context_length: int) -> Iterator[Link]:
     sampling = job.sampling
+    if job.min_tokens:  # the first one, which `Chain.drawn` takes away
+        yield _bias(dict.fromkeys(vocabulary.ends, _NEVER), vocabulary)
     if bias := _biases(sampling, vocabulary):
         yield _bias(bias, vocabulary)
     yield from _penalties(job, vocabulary, context_length)
@@ -98,8 +100,8 @@ def _biases(sampling: Sampling, vocabulary: Vocabulary) -> dict[int, float]:
     bias: dict[int, float] = {}
     if sampling.allowed_tokens:
         bias = dict.fromkeys(set(range(vocabulary.size)) - set(sampling.allowed_tokens), _NEVER)
-    bias |= {token: value for token, value in sampling.logit_bias if 0 <= token < vocabulary.size}
-    bias |= dict.fromkeys((t for t in sampling.banned_tokens if 0 <= t < vocabulary.size), _NEVER)
+    bias |= dict(sampling.logit_bias)
+    bias |= dict.fromkeys(sampling.banned_tokens, _NEVER)
     if sampling.ban_eos:
         bias |= dict.fromkeys(vocabulary.ends, _NEVER)
     return bias

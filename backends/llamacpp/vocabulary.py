@@ -27,13 +27,17 @@ class Vocabulary:
         self.longest_token_bytes = self._longest_token_bytes()
 
     def piece(self, token: int) -> bytes:
-        """The token's bytes, control tokens included."""
+        """The token's bytes, control tokens included; nothing for an id that isn't known."""
         text = self._pieces.get(token)
         if text is None:
-            text = self._pieces[token] = self._read_piece(token)
+            text = self._read_piece(token)
+            if 0 <= token < self.size:
+                self._pieces[token] = text
         return text
 
     def _read_piece(self, token: int) -> bytes:
+        if not 0 <= token < self.size:  # llama.cpp would end the process
+            return b""
         size = 64
         buffer = ctypes.create_string_buffer(size)
         length = api.llama_token_to_piece(self.pointer, token, buffer, size, 0, True)

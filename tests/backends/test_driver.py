@@ -7,7 +7,7 @@ import pytest
 
 from backends.driver import DrivenContainer, Failed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
-from backends.protocol import Ended, Generation, ModelInfo
+from backends.protocol import Ended, Generation, ModelInfo, Piece, ThinkingBudget
 
 pytestmark = pytest.mark.anyio
 
@@ -18,12 +18,12 @@ SHORT, LONG = (1,), (2,)  # prompts: a job of one token, and one that goes on
 class Engine:
     """Answers every job with `a`s; a SHORT one ends after the first. Its errors are laid out."""
 
-    def __init__(self, slots: int = 4) -> None:
+    def __init__(self, slots: int = 4, length: int = 10) -> None:
         self.info = ModelInfo(
             backend="scripted",
             format="script",
             architecture="fragile",
-            context_length=10,
+            context_length=length,
             max_concurrent=slots,
             vocab_size=256,
             size_bytes=0,
@@ -32,6 +32,10 @@ class Engine:
         self.stepping: list[Exception] = []
         self.recovering: list[Exception] = []
         self.failing: list[BackendError] = []  # of the first job alone
+        self.releasing: list[Exception] = []
+        self.reading: list[Exception] = []  # the text of a token
+        self.forcing: list[Exception] = []
+        self.closing: list[Exception] = []
         self.pictured = 0  # tokens that the pictures of a prompt take
         self.steps = 0
         self._jobs: dict[int, int] = {}
@@ -43,6 +47,8 @@ class Engine:
         raise NotImplementedError
 
     def piece(self, token: int) -> bytes:
+        if self.reading:
+            raise self.reading.pop()
         return bytes((token,))
 
     def ends(self, token: int) -> bool:
@@ -51,7 +57,7 @@ class Engine:
     def admit(self, key: int, job: Generation) -> int:
         if self.admitting:
             raise self.admitting.pop()
-        self._jobs[key] = 1 if job.prompt == SHORT else 1000
+        self._jobs[key] = 1 if job.prompt == SHORT else self.info.context_length
         return len(job.prompt) + self.pictured
 
     def step(self) -> Sequence[Token | Failed]:
@@ -67,9 +73,12 @@ class Engine:
         return Token(key, ord("a") if self._jobs[key] >= 0 else END)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
-        raise NotImplementedError
+        if self.forcing:
+            raise self.forcing.pop()
 
     def release(self, key: int) -> int:
+        if self.releasing:
+            raise self.releasing.pop()
         del self._jobs[key]
         return 0
 
@@ -80,6 +89,8 @@ class Engine:
 
     def close(self) -> None:
         self._jobs.clear()
+        if self.closing:
+            raise self.closing.pop()
 
 
 @pytest.fixture
@@ -217,3 +228,137 @@ async def test_the_room_for_an_answer_is_what_the_engine_s_prompt_leaves(
     assert isinstance(ended, Ended)
     assert ended.cause == "context_full"
     assert (ended.prompt_tokens, ended.completion_tokens) == (6, 4)
+
+
+async def test_a_job_whose_release_fails_has_ended_and_the_next_one_runs(
+    engine: Engine, container: DrivenContainer
+) -> None:
+    engine.releasing = [RuntimeError("stuck")]
+    assert isinstance(await outcome(container), Ended)
+    assert isinstance(await outcome(container), Ended)
+    assert container.failure is None
+
+
+async def test_who_leaves_is_let_go_although_the_release_fails(
+    engine: Engine, container: DrivenContainer
+) -> None:
+    engine.releasing = [RuntimeError("stuck")]
+    with anyio.fail_after(5):
+        async with container.generate(Generation(prompt=LONG)) as outputs:
+            await anext(outputs)
+    assert isinstance(await outcome(container), Ended)
+
+
+async def test_a_release_that_fails_twice_ends_the_engine_with_the_reason(
+    engine: Engine, container: DrivenContainer
+) -> None:
+    for _ in range(2):
+        engine.releasing = [RuntimeError("stuck")]
+        with anyio.fail_after(5):
+            async with container.generate(Generation(prompt=LONG)) as outputs:
+                await anext(outputs)
+    failed = await outcome(container)
+    assert isinstance(failed, GenerationFailed)
+    assert "stuck" in str(failed)
+
+
+async def test_a_failed_release_rebuilds_the_engine_and_the_others_are_told() -> None:
+    engine = Engine(length=1 << 40)
+    container = DrivenContainer(engine)
+    async with container.generate(Generation(prompt=LONG)) as outputs:
+        await anext(outputs)
+        engine.releasing = [RuntimeError("stuck")]
+        async with container.generate(Generation(prompt=LONG)) as others:
+            await anext(others)
+        with anyio.fail_after(5), pytest.raises(GenerationFailed, match="stuck"):
+            [output async for output in outputs]
+    await container.aclose()
+
+
+@pytest.mark.parametrize("where", ["reading", "forcing"])
+async def test_a_token_that_cannot_be_handed_on_fails_its_own_job_alone(where: str) -> None:
+    engine = Engine(length=1 << 40)
+    container = DrivenContainer(engine)
+    budget = ThinkingBudget(tokens=1, closing=(1,), open="<", close=">", is_open=True)
+    failed: list[str] = []
+
+    async def ask(job: Generation) -> None:
+        try:
+            async with container.generate(job) as outputs:
+                seen = 0
+                async for output in outputs:
+                    seen += isinstance(output, Piece)
+                    if seen == 3:
+                        return
+        except GenerationFailed as error:
+            failed.append(str(error))
+
+    setattr(engine, where, [ValueError("odd")])
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(ask, Generation(prompt=LONG, thinking=budget))
+    assert ["odd" in reason for reason in failed] == [True]
+    assert container.failure is None
+    assert isinstance(await outcome(container), Ended)
+    await container.aclose()
+
+
+async def test_a_prompt_too_long_whose_release_fails_is_still_too_long(
+    engine: Engine, container: DrivenContainer
+) -> None:
+    engine.pictured, engine.releasing = 50, [RuntimeError("stuck")]
+    assert isinstance(await outcome(container), InvalidJob)
+    engine.pictured = 0
+    assert isinstance(await outcome(container), Ended)
+
+
+async def test_closing_is_over_although_the_engine_fails_to(engine: Engine) -> None:
+    engine.closing = [RuntimeError("stuck")]
+    container = DrivenContainer(engine)
+    with anyio.fail_after(5):
+        await container.aclose()
+
+
+async def test_whoever_comes_after_the_end_is_told(engine: Engine) -> None:
+    container = DrivenContainer(engine)
+    await container.aclose()
+    failed = await outcome(container)
+    assert isinstance(failed, GenerationFailed)
+    assert "closed" in str(failed)
+
+
+async def test_whoever_is_left_when_it_closes_is_let_go(engine: Engine) -> None:
+    container = DrivenContainer(engine)
+    with anyio.fail_after(5):
+        async with container.generate(Generation(prompt=LONG)) as outputs:
+            await anext(outputs)
+            await container.aclose()
+
+
+async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: Engine) -> None:
+    """What no engine should do, and the driver does not guard call by call."""
+    container = DrivenContainer(engine)
+    told = engine.info
+
+    class Unsaid:
+        context_length, vocab_size, modalities = 10, 256, told.modalities
+
+        @property
+        def max_concurrent(self) -> int:
+            raise ValueError("no idea")
+
+    engine.info = Unsaid()  # type: ignore[assignment]
+    failed = await outcome(container)
+    assert isinstance(failed, GenerationFailed)
+    assert "no idea" in str(container.failure)
+    engine.info = told
+    with anyio.fail_after(5):
+        await container.aclose()
+
+
+async def test_tokens_of_no_vocabulary_have_no_text(container: DrivenContainer) -> None:
+    for token in (-1, 256, 99_999_999, 2**40):
+        with pytest.raises(InvalidJob, match="not in the vocabulary") as caught:
+            container.detokenize((1, token))
+        assert caught.value.param == "prompt"

@@ -1,7 +1,7 @@
 """The sampling parameters on the wire: OpenAI's, llama.cpp's, TabbyAPI's. Knows no engine.
 
-Bounds are OpenAI's where it has them, TabbyAPI's otherwise. What can't be applied is the engine's
-to say.
+Bounds are OpenAI's where it has them, TabbyAPI's otherwise, and inside those of `backends.bounds`.
+What can't be applied is the engine's to say.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from backends import bounds
 from backends.protocol import Sampling
 from gateway.dialects.openai.fields import Fields
 from gateway.request import SamplingWishes
@@ -37,7 +38,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     min_temp: Temperature | UnsetType = UNSET
     max_temp: Temperature | UnsetType = UNSET
     temp_exponent: NotNegative | UnsetType = UNSET
-    dynatemp_range: NotNegative | UnsetType = UNSET
+    dynatemp_range: Temperature | UnsetType = UNSET
     smoothing_factor: NotNegative | UnsetType = UNSET
     smoothing_curve: NotNegative | UnsetType = UNSET
     top_k: CountOrAll | UnsetType = UNSET
@@ -84,7 +85,10 @@ def read_sampling(fields: Fields) -> SamplingWishes:
     _spread_temperature(given)
     if given.get("min_temp", 0.0) > given.get("max_temp", math.inf):
         raise fields.wrong("min_temp", "Must not be above the maximum temperature.")
-    return SamplingWishes(msgspec.structs.replace(Sampling(), **given), frozenset(given))
+    values = msgspec.structs.replace(Sampling(), **given)
+    for name, fault in bounds.faults(values):
+        raise fields.wrong(name, fault)
+    return SamplingWishes(values, frozenset(given))
 
 
 def _spread_temperature(given: dict[str, Any]) -> None:

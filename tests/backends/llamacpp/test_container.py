@@ -12,6 +12,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.errors import LoadFailed, OutOfMemory
+from backends.llamacpp import loading
 from backends.protocol import ModelContainer, Progress
 from config.engines import LlamaCppOptions
 from tests.backends.batching import BATCHING, GREETING, STORY
@@ -90,3 +91,13 @@ async def test_a_file_that_changed_for_the_worse_is_an_error_in_words(tmp_path: 
 async def test_a_cache_that_does_not_fit_is_out_of_memory() -> None:
     with pytest.raises(OutOfMemory, match="no room"):
         await load(LlamaCppOptions(context_length=2_000_000_000, max_concurrent=1))
+
+
+async def test_a_token_of_no_vocabulary_has_no_text_and_ends_no_process() -> None:
+    """Below the driver's check, too: llama.cpp itself would abort."""
+    loaded = loading.load(catalog.recognise(bundled.GGUF), SPLIT, lambda _: True)
+    try:
+        for token in (-1, -(2**40), loaded.vocabulary.size, 99_999_999, 2**31, 2**64):
+            assert loaded.vocabulary.detokenize((token,)) == ""
+    finally:
+        loaded.free()
