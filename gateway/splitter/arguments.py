@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gateway.splitter.reading import Malformed
 
-DEEPEST = 100  # nesting levels; arguments are data for a function, and parsing is recursive
+DEEPEST = 100  # nesting levels: whoever reads the arguments may do so by recursion
 
 
 class ArgumentsWriter:

@@ -1,15 +1,22 @@
-"""Where parsers deliver tool calls: numbers, ids, events. Knows no syntax."""
+"""Where parsers deliver tool calls: numbers, ids, events. Knows no syntax.
+
+What a model wrote is never lost: it goes into a call's name and arguments or it is text. So the
+reader keeps what was read until it is delivered: before a call is open all of it, once one is open
+what was read since something of its arguments was written. When the call comes to nothing or breaks
+off, that is given back as text.
+"""
 
 import re
 import secrets
 import string
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from gateway.events import ArgumentsGrown, Event, ToolClosed, ToolOpened
 from gateway.request import Tool
 from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.reading import Malformed, Reader
+from gateway.splitter.coercion import NOTHING, Declared
+from gateway.splitter.reading import LONGEST, Malformed, Reader
 
 IdStyle: TypeAlias = Literal["openai", "mistral", "kimi"]
 
@@ -18,11 +25,7 @@ _MISTRAL_ALPHABET = string.ascii_letters + string.digits
 
 
 class Calls:
-    """The calls of one answer.
-
-    While no call is open the reader keeps what is read, so that a call that comes to nothing can be
-    given back as text; once a call is open its text is spent.
-    """
+    """The calls of one answer. `remark`: what of a delivered call was left out, for the log."""
 
     def __init__(
         self,
@@ -34,13 +37,15 @@ class Calls:
     ) -> None:
         self._reader = reader
         self._events = events
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: Declared(tool.parameters or {}) for tool in tools}
         self._ids = ids
         self._first_number = first_number
-        self._used_ids: set[str] = set()
+        self._used_ids: set[str] = set()  # those that a model may write, too
+        self._next_numbers: dict[str, int] = {}
         self._fragments: list[str] = []
         self._writer: ArgumentsWriter | None = None
         self.count = 0
+        self.remark: str | None = None
 
     @property
     def is_open(self) -> bool:
@@ -51,23 +56,28 @@ class Calls:
         """The request has a tool of this name."""
         return name in self._tools
 
-    def schema(self, name: str) -> Mapping[str, Any]:
-        """The JSON schema of a tool's arguments; empty where nothing is known of it."""
-        tool = self._tools.get(name)
-        return (tool.parameters if tool is not None else None) or {}
+    def declared(self, name: str) -> Declared:
+        """What the schema of a tool's arguments declares: nothing where the tool is unknown."""
+        return self._tools.get(name, NOTHING)
 
     def open(self, name: str, given_id: str = "") -> ArgumentsWriter:
         """Begins a call, whose arguments go to the writer. Raises Malformed for no proper name."""
         assert self._writer is None
-        if not (self.knows(name) or NAME.fullmatch(name)):
+        if not (self.knows(name) or (NAME.fullmatch(name) and len(name) <= LONGEST)):
             raise Malformed(f"{name[:60]!r} is no function name")
-        self._reader.forget()
-        usable = given_id and given_id not in self._used_ids
+        usable = 0 < len(given_id) <= LONGEST and given_id not in self._used_ids
         call_id = given_id if usable else self._new_id(name)
-        self._used_ids.add(call_id)
+        if usable:
+            self._used_ids.add(call_id)
         self._events.append(ToolOpened(self.count, call_id, name))
-        self._writer = ArgumentsWriter(self._fragments.append)
+        self._reader.keep()
+        self._writer = ArgumentsWriter(self._write)
         return self._writer
+
+    def _write(self, fragment: str) -> None:
+        """Takes a fragment of the arguments: what was read up to here is delivered."""
+        self._fragments.append(fragment)
+        self._reader.keep()
 
     def close(self) -> None:
         """Ends the open call; arguments that never came are an empty object."""
@@ -98,7 +108,9 @@ class Calls:
             case "mistral":
                 return "".join(secrets.choice(_MISTRAL_ALPHABET) for _ in range(9))
             case _:  # Kimi's
-                number = self._first_number + self.count
-                while f"functions.{name}:{number}" in self._used_ids:
+                number = max(self._first_number + self.count, self._next_numbers.get(name, 0))
+                while (new := f"functions.{name}:{number}") in self._used_ids:
                     number += 1
-                return f"functions.{name}:{number}"
+                self._next_numbers[name] = number + 1  # so that no number is tried twice
+                self._used_ids.add(new)
+                return new

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.phases import Phase
-from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.reading import LONGEST, Parsing, Reader
 from gateway.splitter.syntax import Headers
 
 _WORDS = re.compile(r"[^<\n]*")
@@ -32,16 +32,19 @@ Destination: TypeAlias = Phase | Called | Dropped
 
 
 def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
-    """The whole header; "" if the output ended in it. Raises Malformed if it is none."""
-    head = opener
-    while True:
-        head += yield from reader.run(_WORDS)
+    """The whole header; "" if the output ended in it. Raises Malformed if it is none.
+
+    A header of more than `LONGEST` parts is none.
+    """
+    parts = [opener]
+    for _ in range(LONGEST):
+        parts.append((yield from reader.run(_WORDS)))
         if not (yield from reader.peek()):
             return ""
-        part = yield from reader.expect(headers.end, *headers.inner)
-        head += part
-        if part == headers.end:
-            return head
+        parts.append((yield from reader.expect(headers.end, *headers.inner)))
+        if parts[-1] == headers.end:
+            return "".join(parts)
+    raise reader.fault(f"a header of more than {LONGEST} parts")
 
 
 def destination(headers: Headers, head: str, calls: Calls) -> Destination:

@@ -3,10 +3,18 @@
 A parser is a generator: ordinary top-down code that is suspended (`yield`) where the text ends and
 goes on when more has come. So no parser has to know where its input was cut. This module knows no
 format.
+
+What a model writes is hostile input. Every method here reads each character once: what it leaves
+unread is at most one marker long, what it gathers is at most `LONGEST` characters (white space and
+what goes to a sink excepted), and no pattern but one repeated character class is ever applied to
+unread text. A parser that reads by these methods alone, in loops and never by calling itself for
+what is nested, takes time in proportion to the text.
 """
 
 import re
+import sys
 from collections.abc import Callable, Generator
+from io import StringIO
 from typing import TypeAlias, TypeVar
 
 from gateway.splitter.markers import Markers
@@ -14,7 +22,10 @@ from gateway.splitter.markers import Markers
 Result = TypeVar("Result")
 Parsing: TypeAlias = Generator[None, None, Result]
 
-SPACE = re.compile(r"\s*")
+SPACE = re.compile(r"\s*+")
+LONGEST = (
+    4096  # characters of a name, a tag, a bare word, a number: what has to be whole to be used
+)
 
 
 class Malformed(Exception):
@@ -35,13 +46,13 @@ class Reader:
         self.text = ""
         self.at = 0
         self.ended = False
-        self._kept: list[str] | None = None
+        self._kept: StringIO | None = None
         self._mark = 0
 
     def append(self, text: str) -> None:
         """Adds text that has arrived. What was read is forgotten, so the cost is the text's own."""
         if self._kept is not None:
-            self._kept.append(self.text[self._mark : self.at])
+            self._kept.write(self.text[self._mark : self.at])
         self.text = self.text[self.at :] + text
         self.at = self._mark = 0
 
@@ -61,7 +72,8 @@ class Reader:
 
     def keep(self, already_read: str = "") -> None:
         """Starts the record anew, with `already_read` in front."""
-        self._kept = [already_read]
+        self._kept = StringIO()
+        self._kept.write(already_read)
         self._mark = self.at
 
     def forget(self) -> None:
@@ -71,7 +83,7 @@ class Reader:
     def kept(self) -> str:
         """What was read since `keep`."""
         assert self._kept is not None
-        return "".join(self._kept) + self.text[self._mark : self.at]
+        return self._kept.getvalue() + self.text[self._mark : self.at]
 
     def peek(self) -> Parsing[str]:
         """The next character, not consumed; "" at the end."""
@@ -82,20 +94,31 @@ class Reader:
         return self.text[self.at]
 
     def run(self, pattern: re.Pattern[str]) -> Parsing[str]:
-        """The longest stretch of `pattern`, which must be one repeated character class."""
-        taken: list[str] = []
-        while True:
-            found = pattern.match(self.text, self.at)
-            if found is not None and found.end() > self.at:
-                taken.append(found.group())
-                self.at = found.end()
-            if self.at < len(self.text) or self.ended:
-                return "".join(taken)
-            yield
+        """The longest stretch of `pattern`, which must be one repeated character class.
+
+        Raises Malformed beyond `LONGEST` characters.
+        """
+        taken = yield from self._gathered(pattern, LONGEST + 1)
+        if len(taken) > LONGEST:
+            raise self.fault(f"more than {LONGEST} characters in one word")
+        return taken
 
     def space(self) -> Parsing[str]:
         """White space, possibly none."""
-        return (yield from self.run(SPACE))
+        return (yield from self._gathered(SPACE, sys.maxsize))
+
+    def _gathered(self, pattern: re.Pattern[str], most: int) -> Parsing[str]:
+        """The longest stretch of `pattern`, though not more than `most` characters."""
+        taken = StringIO()
+        while True:
+            end = min(len(self.text), self.at + most - taken.tell())
+            found = pattern.match(self.text, self.at, end)
+            if found is not None and found.end() > self.at:
+                taken.write(found.group())
+                self.at = found.end()
+            if self.at < len(self.text) or self.ended or taken.tell() == most:
+                return taken.getvalue()
+            yield
 
     def looking_at(self, texts: tuple[str, ...]) -> Parsing[str]:
         """The longest of `texts` that comes next, not consumed; "" if none does."""
@@ -113,7 +136,10 @@ class Reader:
 
     def ends_inside(self, texts: tuple[str, ...]) -> bool:
         """The output ended before or within one of `texts`. To be asked after `looking_at`."""
-        return self.ended and any(text.startswith(self.text[self.at :]) for text in texts)
+        rest = len(self.text) - self.at
+        return self.ended and any(
+            len(text) >= rest and self.text.startswith(text[:rest], self.at) for text in texts
+        )
 
     def accept(self, texts: tuple[str, ...]) -> Parsing[str]:
         """Consumes the longest of `texts` that comes next; "" if none does."""
@@ -140,7 +166,7 @@ class Reader:
         """The exception for text that does not fit, or that never came."""
         return Malformed(f"{what}, but the output ended" if self.over else what)
 
-    def until(self, markers: Markers, sink: Callable[[str], None]) -> Parsing[str]:
+    def until(self, markers: Markers, sink: Callable[[str], object]) -> Parsing[str]:
         """Hands text to `sink` up to the first marker, which is returned; "" at the end.
 
         Only the longest tail that may still become a marker waits for more.
@@ -160,7 +186,8 @@ class Reader:
                 return ""
             yield
 
-    def _pass(self, end: int, sink: Callable[[str], None]) -> None:
+    def _pass(self, end: int, sink: Callable[[str], object]) -> None:
         if end > self.at:
-            sink(self.text[self.at : end])
-            self.at = end
+            text = self.text[self.at : end]
+            self.at = end  # before the sink, which may say that all that was read is delivered
+            sink(text)

@@ -84,7 +84,8 @@ class Splitter:
         self._reader.end()
         next(self._parsing, None)
         self._stretch.end()
-        self._events.append(Finished(self._reason(reason), self._warning))
+        warnings = [text for text in (self._warning, self._calls.remark) if text]
+        self._events.append(Finished(self._reason(reason), "; ".join(warnings) or None))
         return self._take()
 
     def _take(self) -> list[Event]:
@@ -194,12 +195,14 @@ class Splitter:
         self._reader.keep(opener)
         try:
             head = yield from messages.read(self._reader, headers, opener)
+            cut = "" if head else self._reader.kept()
         except Malformed as fault:
-            self._give_up(fault, opener)
+            self._give_up(fault, opener, self._reader.kept())
             return
         finally:
             self._reader.forget()
         if not head:
+            self._warning = f"the output ended in a header: {cut[:200]!r}"
             return
         match messages.destination(headers, head, self._calls):
             case Phase() as phase:
@@ -231,13 +234,14 @@ class Splitter:
             yield from parsing
         except Malformed as fault:
             refused = fault
+        left = self._reader.kept()
         if self._calls.is_open and refused is not None:
             self._break_off(refused)
-            refused = None
+            opener = ""
         if self._calls.count > before:
             self._turn(Phase.CONTENT)
         if refused is not None:
-            self._give_up(refused, opener)
+            self._give_up(refused, opener, left)
         self._reader.forget()
 
     def _break_off(self, fault: Malformed) -> None:
@@ -246,8 +250,8 @@ class Splitter:
         self._damaged = True
         self._calls.close()
 
-    def _give_up(self, fault: Malformed, opener: str) -> None:
-        """What was read is no call: it is text."""
+    def _give_up(self, fault: Malformed, opener: str, left: str) -> None:
+        """What was read is no call, or `left` of one that broke off: it is text."""
         if opener:
             self._warning = f"no tool call after {opener!r}: {fault}"
-        self._stretch.write(self._reader.kept())
+        self._stretch.write(left)

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Callable
+from io import StringIO
+
+import msgspec
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
-from gateway.splitter.markers import Markers, markers_of
-from gateway.splitter.payloads import json_text
+from gateway.splitter.markers import markers_of
+from gateway.splitter.payloads import json_text, values
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import BareDictCalls
@@ -24,88 +27,50 @@ def parse(reader: Reader, calls: Calls, syntax: BareDictCalls) -> Parsing[None]:
     yield from reader.expect("{")
     writer = calls.open(name)
     writer.open("{")
-    yield from _Dict(reader, writer, syntax.quote).members()
+    yield from values.copy_members(reader, writer, _BareDict(syntax.quote))
     calls.close()
     yield from reader.space()
     yield from reader.accept_close(syntax.closers)
 
 
-class _Dict:
-    """Copies values to a writer."""
+class _BareDict(msgspec.Struct, frozen=True):
+    """Bare keys, strings between quote marks, bare text as a notation of values."""
 
-    def __init__(self, reader: Reader, writer: ArgumentsWriter, quote: str) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._quote = quote
-        self._quotes: Markers = markers_of(quote)
+    quote: str
+    brackets: tuple[str, ...] = ("{", "[")
 
-    def members(self) -> Parsing[None]:
-        """Copies the rest of an object after its "{"."""
-        reader = self._reader
-        while True:
-            yield from reader.space()
-            if (yield from reader.accept(("}",))):
-                break
-            self._writer.key((yield from self._key()))
-            yield from reader.space()
-            yield from reader.expect(":")
-            yield from reader.space()
-            yield from self._value()
-            yield from reader.space()
-            if (yield from reader.expect(",", "}")) == "}":
-                break
-        self._writer.close()
-
-    def _items(self) -> Parsing[None]:
-        while True:
-            yield from self._reader.space()
-            if (yield from self._reader.accept(("]",))):
-                break
-            yield from self._value()
-            yield from self._reader.space()
-            if (yield from self._reader.expect(",", "]")) == "]":
-                break
-        self._writer.close()
-
-    def _key(self) -> Parsing[str]:
+    def key(self, reader: Reader) -> Parsing[str]:
         """A key, bare or in quote marks, as the inside of a JSON string."""
-        if not (yield from self._reader.accept((self._quote,))):
-            return json_text.escaped((yield from self._reader.run(_KEY)).strip().strip("\"'"))
-        parts: list[str] = []
-        yield from self._quoted(parts.append)
-        return "".join(parts)
+        if not (yield from reader.accept((self.quote,))):
+            return json_text.escaped((yield from reader.run(_KEY)).strip().strip("\"'"))
+        text = StringIO()
+        yield from self._quoted(reader, text.write)
+        return text.getvalue()
 
-    def _quoted(self, sink: Callable[[str], None]) -> Parsing[None]:
-        """Hands over text up to the quote mark, as the inside of a JSON string."""
-        closed = yield from self._reader.until(
-            self._quotes, lambda text: sink(json_text.escaped(text))
-        )
-        if not closed:
-            raise self._reader.fault("a string is not closed")
-
-    def _value(self) -> Parsing[None]:
-        reader, writer = self._reader, self._writer
-        match (yield from reader.accept((self._quote, "{", "[", '"'))):
-            case "{":
-                writer.open("{")
-                yield from self.members()
-            case "[":
-                writer.open("[")
-                yield from self._items()
+    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
+        match (yield from reader.accept((self.quote, '"'))):
             case '"':
                 writer.begin_string()
                 yield from json_text.copy_string(reader, writer.string)
                 writer.end_string()
             case "":
-                yield from self._bare()
+                yield from self._bare(reader, writer)
             case _:
                 writer.begin_string()
-                yield from self._quoted(writer.string)
+                yield from self._quoted(reader, writer.string)
                 writer.end_string()
 
-    def _bare(self) -> Parsing[None]:
+    def _quoted(self, reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
+        """Hands over text up to the quote mark, as the inside of a JSON string."""
+        closed = yield from reader.until(
+            markers_of(self.quote), lambda text: sink(json_text.escaped(text))
+        )
+        if not closed:
+            raise reader.fault("a string is not closed")
+
+    def _bare(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
         """A number or word; any other bare text is a string."""
-        text = (yield from self._reader.run(_BARE)).strip()
-        if not text or self._reader.over:
-            raise self._reader.fault("no value")
-        self._writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
+        text = (yield from reader.run(_BARE)).strip()
+        if not text or reader.over:
+            raise reader.fault("no value")
+        writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')

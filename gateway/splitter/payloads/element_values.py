@@ -6,6 +6,7 @@ can be JSON.
 """
 
 from collections.abc import Callable
+from io import StringIO
 
 import msgspec
 
@@ -43,9 +44,9 @@ def copy_value(
         writer.end_string()
     else:
         markers = yield from _markers(reader, border)
-        parts: list[str] = []
-        yield from _text(reader, markers, border, parts.append)
-        writer.scalar(convert("".join(parts)))
+        text = StringIO()
+        yield from _text(reader, markers, border, text.write)
+        writer.scalar(convert(text.getvalue()))
 
 
 def converter(types: frozenset[str]) -> Callable[[str], str] | None:
@@ -65,7 +66,7 @@ def _markers(reader: Reader, border: Border) -> Parsing[Markers]:
 
 
 def _text(
-    reader: Reader, markers: Markers, border: Border, sink: Callable[[str], None]
+    reader: Reader, markers: Markers, border: Border, sink: Callable[[str], object]
 ) -> Parsing[None]:
     """Hands the value's text to `sink`."""
     while close := (yield from reader.until(markers, sink)):

@@ -13,7 +13,9 @@ from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import ElementCalls
 
 _HEAD = re.compile(r"[^<>\n]*")
-_ATTRIBUTE = re.compile(r"""([\w-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']+))""")
+_KNOWN = ("type", "string", "index", "id")  # attributes that say nothing of a call's content
+# Only where a word begins, and nothing is given back: each character is looked at once or twice.
+_ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))""")
 
 
 def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
@@ -22,6 +24,21 @@ def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Pa
     yield from sections.parse(
         reader, calls, opener, section, lambda: _Call(reader, calls, syntax).parse()
     )
+
+
+def attributes(calls: Calls, head: str, names: tuple[str, ...]) -> dict[str, str]:
+    """What an opening tag says: `name="N"`, quoted in either way or not at all.
+
+    What is none of these `names`, nor otherwise known, is left out of the call.
+    """
+    found = {
+        match[1]: match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(head)
+    }
+    left_out = [name for name in found if name not in names and name not in _KNOWN]
+    left_out.append(_ATTRIBUTE.sub("", head).strip(" \t\n/"))
+    if found and any(left_out):
+        calls.remark = f"a tag of a tool call had {' '.join(left_out)[:60]!r}, which is left out"
+    return found
 
 
 def border_of(syntax: ElementCalls) -> Border:
@@ -42,12 +59,11 @@ class _Call:
 
     def parse(self) -> Parsing[None]:
         reader, syntax = self._reader, self._syntax
-        head = yield from self._head()
-        self._name = self._named(head)
+        self._name = self._named(self._read((yield from self._head())))
         while True:
             yield from reader.space()
-            if (yield from reader.accept(syntax.parameter_opens)):
-                yield from self._parameter()
+            if opener := (yield from reader.accept(syntax.parameter_opens)):
+                yield from self._parameter(opener)
             elif (yield from self._ends()):
                 break
             else:
@@ -69,12 +85,14 @@ class _Call:
         outer = (*syntax.closers, *syntax.call_opens, *syntax.after_call)
         return bool((yield from reader.looking_at(outer)))
 
-    def _parameter(self) -> Parsing[None]:
-        head = yield from self._head()
+    def _parameter(self, opener: str) -> Parsing[None]:
+        text = yield from self._head()
+        head = self._read(text)
+        key = self._named(head)
         if self._writer is None:
             self._writer = self._calls.open(self._name)
             self._writer.open("{")
-        key = self._named(head)
+            self._reader.keep(opener + text)
         self._writer.key(json_text.escaped(key))
         convert = self._converter(key, head)
         yield from element_values.copy_value(self._reader, self._writer, self._border, convert)
@@ -82,22 +100,24 @@ class _Call:
     def _converter(self, key: str, head: Mapping[str, str]) -> Callable[[str], str] | None:
         match self._syntax.typing:
             case "schema":
-                schema = self._calls.schema(self._name)
-                types = coercion.types_of(coercion.property_of(schema, key))
-                return element_values.converter(types)
+                declared = self._calls.declared(self._name).property(key)
+                return element_values.converter(declared.types)
             case "string":
                 return None if head.get("string") == "true" else coercion.guess
             case _:
                 return element_values.converter(frozenset({head.get("type", "string")}))
 
-    def _head(self) -> Parsing[dict[str, str]]:
-        """The rest of an opening tag: its attributes, or the bare name under ""."""
+    def _head(self) -> Parsing[str]:
+        """The rest of an opening tag, with its end."""
         text = yield from self._reader.run(_HEAD)
-        yield from self._reader.expect(*self._syntax.head_ends)
-        found = {
-            match[1]: match[2] or match[3] or match[4] or "" for match in _ATTRIBUTE.finditer(text)
-        }
-        return found or {"": text.strip().strip("\"'")}
+        return text + (yield from self._reader.expect(*self._syntax.head_ends))
+
+    def _read(self, head: str) -> Mapping[str, str]:
+        """What a tag says: its attributes, or the bare name under ""."""
+        for end in self._syntax.head_ends:
+            head = head.removesuffix(end)
+        found = attributes(self._calls, head, self._syntax.name_attributes)
+        return found or {"": head.strip().strip("\"'")}
 
     def _named(self, head: Mapping[str, str]) -> str:
         for attribute in ("", *self._syntax.name_attributes):

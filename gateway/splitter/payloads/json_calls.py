@@ -1,7 +1,8 @@
 """Calls as JSON objects: `{"name": N, "arguments": {..}}`, single, in a row or an array.
 
 The name is delivered as soon as it is known and the arguments have visibly begun; from then on they
-stream. Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped.
+stream. Arguments before the name wait for it. Arguments given as a string of JSON are unwrapped. An
+object with a name, no arguments and other keys is no call.
 """
 
 import re
@@ -13,7 +14,8 @@ from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import JsonCalls
 
 _SEPARATORS = (",", ";")
-_SURPLUS = re.compile(r"[}\]\s]*")
+_FORMALITIES = frozenset(("type", "id", "index"))  # of OpenAI's calls, which models repeat
+_SURPLUS = re.compile(r"[}\]\s]*+")
 
 
 def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
@@ -65,6 +67,7 @@ class _Call:
         self._early: list[str] | None = None  # arguments that came before the name
         self._delivered = False
         self._inner = False
+        self._stranger = ""  # a key that means nothing in a call
 
     def parse(self) -> Parsing[None]:
         yield from self._members()
@@ -94,9 +97,8 @@ class _Call:
 
     def _member(self, key: str) -> Parsing[None]:
         syntax = self._syntax
-        if syntax.named_by_key and not self._name:
-            self._take_name(key)
-            yield from self._arguments()
+        if syntax.named_by_key:
+            yield from self._named_by(key)
         elif key in syntax.name_keys and not self._name:
             self._take_name((yield from self._text()))
         elif key in syntax.argument_keys and self._early is None and not self._delivered:
@@ -109,7 +111,22 @@ class _Call:
         elif syntax.at_start and key != "type" and not self._delivered:
             raise self._reader.fault(f"{key[:60]!r} is no key of a call")
         else:
-            yield from json_text.copy_value(self._reader, ArgumentsWriter(_nowhere))
+            yield from json_text.copy_value(self._reader, ArgumentsWriter(_nowhere), lenient=True)
+            self._leave_out(key)
+
+    def _named_by(self, key: str) -> Parsing[None]:
+        """A call whose name is the key of its arguments; another may follow in the same object."""
+        self._take_name(key)
+        self._early, self._delivered = None, False
+        yield from self._arguments()
+        if not self._delivered:
+            self._deliver_whole()
+
+    def _leave_out(self, key: str) -> None:
+        """Beside arguments a key that means nothing is left out; without them there is no call."""
+        if key not in _FORMALITIES:
+            self._stranger = key
+            self._calls.remark = f"a tool call had the key {key[:60]!r}, which is left out"
 
     def _text(self) -> Parsing[str]:
         """A string value, decoded."""
@@ -160,6 +177,8 @@ class _Call:
         """The object is complete and nothing was streamed."""
         if not self._name:
             raise Malformed("a call without a name")
+        if self._stranger and not self._early:
+            raise Malformed(f"a call without arguments, but with the key {self._stranger[:60]!r}")
         writer = self._calls.open(self._name, self._id)
         if self._early:
             writer.scalar("".join(self._early))

@@ -2,29 +2,37 @@
 
 Strict where it has to be (what is written is valid JSON, RFC 8259) and lenient where models are
 sloppy: raw control characters in strings, unknown escapes, trailing commas, Python's True, False
-and None. NaN and the infinities, which JSON lacks, become strings, as they do where a schema types
-bare text.
+and None. In a call (`lenient`) a bare word that is no JSON (`12px`, `Oslo`, `NaN`) is a string, as
+it is where a schema types bare text.
 """
 
 import json
 import math
 import re
 from collections.abc import Callable
+from io import StringIO
+from typing import Any
 
-from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.reading import Parsing, Reader
+import msgspec
+
+from gateway.splitter.arguments import DEEPEST, ArgumentsWriter
+from gateway.splitter.payloads import values
+from gateway.splitter.reading import LONGEST, Parsing, Reader
 
 WORDS = {
     "true": "true", "false": "false", "null": "null",
     "True": "true", "False": "false", "None": "null",
 }  # fmt: skip
-_NOT_FINITE = {word: f'"{word}"' for word in ("NaN", "Infinity", "-Infinity")}
-NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
-SCALAR = re.compile(r"[\w.+-]*")
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?+(?:[eE][+-]?\d++)?+", re.ASCII)
+SCALAR = re.compile(r"[\w.+-]*+")
+_INTEGER = re.compile(r"[+-]?\d++", re.ASCII)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]++')
+_CONTROL = re.compile(r"[\x00-\x1f]++")
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _HEX = re.compile(r"[0-9a-fA-F]*")
-_HIGH_SURROGATE = re.compile(r"[dD][89abAB]")
+_HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]..")
+_LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F]..")
 _KEPT_ESCAPES = frozenset('"\\/bfnrt')
 
 
@@ -34,18 +42,22 @@ def escaped(text: str) -> str:
 
 
 def number(text: str) -> str | None:
-    """`text` as a JSON number: also "+5", ".5", "5." and "007"; None if it is no finite number."""
-    if NUMBER.fullmatch(text):
-        return text
+    """`text` as a JSON number: also "+5", ".5", "5." and "007".
+
+    None if it is no finite number or has more than `LONGEST` characters: readers of JSON refuse
+    numbers of that length, or take time in proportion to its square.
+    """
+    if len(text) > LONGEST or not text.isascii() or "_" in text:
+        return None
+    if _INTEGER.fullmatch(text):
+        return ("-" if text[0] == "-" else "") + (text.lstrip("+-").lstrip("0") or "0")
     try:
         value = float(text)
     except ValueError:
         return None
-    if not math.isfinite(value) or not text.isascii() or "_" in text:
+    if not math.isfinite(value):
         return None
-    if re.fullmatch(r"[+-]?\d+", text):
-        return ("-" if text[0] == "-" else "") + (text.lstrip("+-").lstrip("0") or "0")
-    return json.dumps(value)
+    return text if NUMBER.fullmatch(text) else json.dumps(value)
 
 
 def scalar(text: str) -> str | None:
@@ -53,86 +65,90 @@ def scalar(text: str) -> str | None:
     return WORDS.get(text) or number(text)
 
 
-def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies one value. Raises Malformed at what is none."""
-    match (yield from reader.peek()):
-        case "{":
-            reader.at += 1
-            writer.open("{")
-            yield from copy_members(reader, writer)
-        case "[":
-            reader.at += 1
-            writer.open("[")
-            yield from copy_items(reader, writer)
-        case '"':
-            reader.at += 1
+class _Json(msgspec.Struct, frozen=True):
+    """JSON as a notation of values."""
+
+    lenient: bool
+    brackets: tuple[str, ...] = ("{", "[")
+
+    def key(self, reader: Reader) -> Parsing[str]:
+        yield from reader.expect('"')
+        return (yield from read_string(reader))
+
+    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
+        if (yield from reader.accept(('"',))):
             writer.begin_string()
             yield from copy_string(reader, writer.string)
             writer.end_string()
-        case _:
-            word = yield from reader.run(SCALAR)
-            value = scalar(word) or _NOT_FINITE.get(word)
-            if value is None or (reader.over):
-                raise reader.fault(f"{word[:60]!r} is no JSON value")
-            writer.scalar(value)
+        else:
+            yield from copy_word(reader, writer, lenient=self.lenient)
+
+
+_STRICT, _LENIENT = _Json(lenient=False), _Json(lenient=True)
+
+
+def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
+    """Copies one value. Raises Malformed at what is none."""
+    yield from values.copy(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def copy_members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies the rest of an object after its "{"."""
-    while True:
-        yield from reader.space()
-        if (yield from reader.expect('"', "}")) == "}":
-            break
-        writer.key((yield from read_string(reader)))
-        yield from reader.space()
-        yield from reader.expect(":")
-        yield from reader.space()
-        yield from copy_value(reader, writer)
-        yield from reader.space()
-        if (yield from reader.expect(",", "}")) == "}":
-            break
-    writer.close()
+    """Copies the rest of a call's object after its "{", bare words as strings."""
+    yield from values.copy_members(reader, writer, _LENIENT)
 
 
-def copy_items(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies the rest of an array after its "["."""
-    while True:
-        yield from reader.space()
-        if (yield from reader.accept(("]",))):
-            break
-        yield from copy_value(reader, writer)
-        yield from reader.space()
-        if (yield from reader.expect(",", "]")) == "]":
-            break
-    writer.close()
+def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
+    """Copies a bare word or number. Raises Malformed at what is none, and where it may be cut."""
+    word = yield from reader.run(SCALAR)
+    value = scalar(word)
+    if value is None and lenient and word:
+        value = f'"{escaped(word)}"'
+    if value is None or reader.over:
+        raise reader.fault(f"{word[:60]!r} is no value")
+    writer.scalar(value)
 
 
 def read_string(reader: Reader) -> Parsing[str]:
     """The rest of a string after its opening quote, as the inside of a JSON string."""
-    parts: list[str] = []
-    yield from copy_string(reader, parts.append)
-    return "".join(parts)
+    text = StringIO()
+    yield from copy_string(reader, text.write)
+    return text.getvalue()
 
 
-def copy_string(reader: Reader, sink: Callable[[str], None]) -> Parsing[None]:
+def copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
     """As `read_string`, handed over as it arrives, never in the middle of an escape."""
     while character := (yield from reader.peek()):
         if character == '"':
             reader.at += 1
             return
         if character == "\\":
-            sink((yield from _escape(reader)))
+            yield from _copy_escape(reader, sink)
         elif found := _PLAIN.match(reader.text, reader.at):
             reader.at = found.end()
             sink(found.group())
-        else:
-            reader.at += 1
-            sink(escaped(character))
+        elif found := _CONTROL.match(reader.text, reader.at):
+            reader.at = found.end()
+            sink(escaped(found.group()))
     raise reader.fault("a string is not closed")
 
 
+def _copy_escape(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
+    """Hands over one escape; with the first half of a surrogate pair the second, if it follows."""
+    waiting = ""
+    while True:
+        unit = yield from _escape(reader)
+        if waiting and not _LOW_SURROGATE.fullmatch(unit):
+            sink(waiting)
+            waiting = ""
+        waiting += unit
+        pair_begun = _HIGH_SURROGATE.fullmatch(waiting)
+        if not (pair_begun and (yield from reader.looking_at(("\\u",)))):
+            sink(waiting)
+            return
+
+
 def _escape(reader: Reader) -> Parsing[str]:
-    """One escape, or a surrogate pair of them, as valid JSON."""
+    """One escape as valid JSON."""
     reader.at += 1
     if not (kind := (yield from reader.peek())):
         raise reader.fault("an escape is not finished")
@@ -143,12 +159,7 @@ def _escape(reader: Reader) -> Parsing[str]:
         return "" if kind == "'" else "\\\\"  # \' is a quote, other unknown escapes mean themselves
     reader.at += 1
     digits = yield from _four_digits(reader)
-    if len(digits) < 4:
-        return "\\\\u" + digits
-    unit = "\\u" + digits
-    if _HIGH_SURROGATE.match(digits) and (yield from reader.looking_at(("\\u",))):
-        unit += yield from _escape(reader)
-    return unit
+    return ("\\u" if len(digits) == 4 else "\\\\u") + digits
 
 
 def _four_digits(reader: Reader) -> Parsing[str]:
@@ -174,11 +185,22 @@ def without_lone_surrogates(text: str) -> str:
 def is_object(text: str) -> bool:
     """`text` is a JSON object and nothing else."""
     try:
-        return isinstance(json.loads(text, parse_constant=refuse), dict)
-    except (ValueError, RecursionError):
+        return isinstance(loaded(text), dict)
+    except ValueError:
         return False
 
 
-def refuse(constant: str) -> None:
-    """For `json.loads(parse_constant=)`: NaN and Infinity are no JSON."""
+def loaded(text: str) -> Any:
+    """The value of JSON text. Raises ValueError if it is none, or nested deeper than `DEEPEST`."""
+    depth = 0
+    suspect = text.count("[") + text.count("{") > DEEPEST
+    for found in _BRACKETS.finditer(text) if suspect else ():
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found.group(), 0)
+        if depth > DEEPEST:
+            raise ValueError(f"nested deeper than {DEEPEST} levels")
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    """NaN and Infinity are no JSON."""
     raise ValueError(f"{constant} is no JSON")

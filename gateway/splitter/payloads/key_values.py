@@ -2,7 +2,6 @@
 
 import re
 
-from gateway.splitter import coercion
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
@@ -53,11 +52,9 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
         yield from reader.expect(*syntax.key_closes)
         yield from reader.space()
         yield from reader.expect(*syntax.value_opens)
-        types = coercion.types_of(coercion.property_of(calls.schema(name), key))
+        convert = element_values.converter(calls.declared(name).property(key).types)
         writer.key(json_text.escaped(key))
-        yield from element_values.copy_value(
-            reader, writer, border, element_values.converter(types)
-        )
+        yield from element_values.copy_value(reader, writer, border, convert)
         yield from reader.space()
         if not (yield from reader.accept(syntax.key_opens)):
             return

@@ -10,7 +10,7 @@ from gateway.splitter.syntax import NamedJsonCalls
 
 NAME = re.compile(r"[\w.:/-]*")
 _ARRAY = ("[{", "[]", "[ ", "[\n", "[\r", "[\t")  # not the "[" of another marker
-_NUMBERED = re.compile(r"(?:functions\.)?(.+?)(:\d+)?")
+_NUMBERED = re.compile(r"(?:functions\.)?(.+?)(:\d++)?")
 
 
 def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> Parsing[None]:

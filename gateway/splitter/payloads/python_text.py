@@ -1,14 +1,18 @@
 """Python literals as models write them, copied as JSON. Knows nothing of calls.
 
 Also JSON's true, false and null, which models mix in. The escapes are those of Python's string
-literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does.
+literals (Python Language Reference, 2.4.1); an unknown one keeps its backslash, as Python does. In
+a call (`lenient`) a bare word that is no literal is a string.
 """
 
 import re
 from collections.abc import Callable
+from io import StringIO
+
+import msgspec
 
 from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.payloads import json_text
+from gateway.splitter.payloads import json_text, values
 from gateway.splitter.reading import Malformed, Parsing, Reader
 
 _SIMPLE = {
@@ -18,7 +22,7 @@ _SIMPLE = {
 _HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
 _OCTAL = re.compile(r"[0-7]")
 _HEX = re.compile(r"[0-9a-fA-F]")
-_PLAIN = {quote: re.compile(rf"[^{quote}\\]+") for quote in "'\""}
+_PLAIN = {quote: re.compile(rf"[^{quote}\\]++") for quote in "'\""}
 _QUOTES = ("'''", '"""', "'", '"')
 
 
@@ -35,62 +39,35 @@ def as_json(text: str) -> str | None:
     return "".join(written) if reader.drained else None
 
 
-def copy_value(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies one literal. Raises Malformed at what is none."""
-    match (yield from reader.peek()):
-        case "{":
-            reader.at += 1
-            writer.open("{")
-            yield from _members(reader, writer)
-        case "[" | "(" as bracket:
-            reader.at += 1
-            writer.open("[")
-            yield from _items(reader, writer, "]" if bracket == "[" else ")")
-        case "'" | '"':
+class _Python(msgspec.Struct, frozen=True):
+    """Python's literals as a notation of values. `lenient`: a bare word is a string."""
+
+    lenient: bool
+    brackets: tuple[str, ...] = ("{", "[", "(")
+
+    def key(self, reader: Reader) -> Parsing[str]:
+        text = StringIO()
+        yield from _copy_string(reader, text.write)
+        return json_text.escaped(text.getvalue())
+
+    def leaf(self, reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
+        if (yield from reader.looking_at(("'", '"'))):
             writer.begin_string()
             yield from _copy_string(reader, lambda text: writer.string(json_text.escaped(text)))
             writer.end_string()
-        case _:
-            word = yield from reader.run(json_text.SCALAR)
-            value = json_text.scalar(word)
-            if value is None or (reader.over):
-                raise reader.fault(f"{word[:60]!r} is no value")
-            writer.scalar(value)
+        else:
+            yield from json_text.copy_word(reader, writer, lenient=self.lenient)
 
 
-def _members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
-    """Copies the rest of a dict after its "{"."""
-    while True:
-        yield from reader.space()
-        if (yield from reader.accept(("}",))):
-            break
-        parts: list[str] = []
-        yield from _copy_string(reader, parts.append)
-        writer.key(json_text.escaped("".join(parts)))
-        yield from reader.space()
-        yield from reader.expect(":")
-        yield from reader.space()
-        yield from copy_value(reader, writer)
-        yield from reader.space()
-        if (yield from reader.expect(",", "}")) == "}":
-            break
-    writer.close()
+_STRICT, _LENIENT = _Python(lenient=False), _Python(lenient=True)
 
 
-def _items(reader: Reader, writer: ArgumentsWriter, close: str) -> Parsing[None]:
-    """Copies the rest of a list or tuple after its bracket."""
-    while True:
-        yield from reader.space()
-        if (yield from reader.accept((close,))):
-            break
-        yield from copy_value(reader, writer)
-        yield from reader.space()
-        if (yield from reader.expect(",", close)) == close:
-            break
-    writer.close()
+def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
+    """Copies one literal. Raises Malformed at what is none."""
+    yield from values.copy(reader, writer, _LENIENT if lenient else _STRICT)
 
 
-def _copy_string(reader: Reader, sink: Callable[[str], None]) -> Parsing[None]:
+def _copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
     """Hands over the text of a string literal, escapes decoded, never in the middle of one."""
     quote = yield from reader.expect(*_QUOTES)
     plain = _PLAIN[quote[0]]

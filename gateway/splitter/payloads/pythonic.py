@@ -51,9 +51,10 @@ def _call(reader: Reader, calls: Calls, syntax: PythonicCalls) -> Parsing[None]:
     keyword = yield from _keyword(reader)
     writer = calls.open(name)
     writer.open("{")
+    reader.keep(f"{keyword}=" if keyword else "")
     while keyword:
         writer.key(escaped(keyword))
-        yield from python_text.copy_value(reader, writer)
+        yield from python_text.copy_value(reader, writer, lenient=True)
         yield from reader.space()
         if (yield from reader.expect(",", ")")) == ")":
             break

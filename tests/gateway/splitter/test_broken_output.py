@@ -3,12 +3,14 @@
 # ruff: noqa: E501 — a table is read along its rows
 
 import json
+from typing import Any
 
 import pytest
 
 from gateway.events import Finished, FinishReason, ToolOpened
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.arguments import DEEPEST
 from tests.gateway.splitter.corpus import Answer, join
 
 TOOLS = [
@@ -135,7 +137,7 @@ def test_a_call_that_breaks_off_is_closed_as_far_as_it_came(
 def test_text_after_the_place_where_a_call_broke_is_content() -> None:
     answer = read("hermes_json", '<tool_call>{"name": "weather", "arguments": {"days": ?}} Sorry.')
     assert answer.arguments == ("{}",)
-    assert answer.content == "?}} Sorry."
+    assert answer.content == '"days": ?}} Sorry.'
     assert answer.finished.reason == "stop"
 
 
@@ -143,7 +145,15 @@ def test_nesting_has_a_bottom() -> None:
     deep = '<tool_call>{"name": "weather", "arguments": {"tags": ' + "[" * 5000
     answer = read("hermes_json", deep)
     assert "nested deeper" in (answer.finished.warning or "")
-    assert answer.content == "[" * (5000 - 100)
+    assert json.loads(answer.arguments[0])["tags"] == deepest(DEEPEST - 1)
+    assert answer.content == "[" * (5000 - DEEPEST + 1)
+
+
+def deepest(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 def test_calls_before_one_that_is_none_are_delivered() -> None:
