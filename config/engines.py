@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from config.values import AtLeastOne, IdleSeconds, PathText
+from config.values import RUNS_CODE, AtLeastOne, IdleSeconds, PathText
 
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 # fp16, or quantized with so many bits: q6, or those of keys and of values: 8,4
@@ -54,10 +54,10 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     ttl: IdleSeconds | None = 300.0  # as `transformers serve` does
     device: str = "auto"  # auto, cpu, cuda:0
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    attn_implementation: str | None = None
+    attn_implementation: Annotated[str | None, RUNS_CODE] = None  # also a kernel of the hub
     quantization: Literal["bnb-4bit", "bnb-8bit"] | None = None
     compile: bool = False
-    trust_remote_code: bool = False
+    trust_remote_code: Annotated[bool, RUNS_CODE] = False
     cache_tokens: AtLeastOne | None = None
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 

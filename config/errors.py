@@ -30,8 +30,11 @@ class Source(msgspec.Struct, frozen=True):
         return ConfigError(f"{self.name}:{line}" if line else self.name, path, problem)
 
 
+LONGEST = 100  # characters of a word that is compared with others, since that takes time
+
+
 def suggestion(word: object, options: Iterable[str]) -> str:
     """The end of a message: the nearest of `options`, or all of them where none is near."""
-    known = sorted(options)
-    near = get_close_matches(str(word), known, n=1)
+    known, text = sorted(options), str(word)
+    near = get_close_matches(text, known, n=1) if len(text) <= LONGEST else []
     return f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known) or 'nothing'}"

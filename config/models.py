@@ -13,11 +13,20 @@ from config.check import convert
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source, suggestion
 from config.settings import Config, EnginesConfig, ModelConfig
-from config.shape import Kind, options
+from config.shape import Kind, is_configured_only, options
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 ENGINES: Mapping[str, type[EngineOptions]] = options(EnginesConfig)
+
+
+# Options of any engine that no request may set: they run code or name files of this machine.
+CONFIGURED_ONLY = frozenset(
+    name
+    for engine in ENGINES.values()
+    for name, kind in options(engine).items()
+    if is_configured_only(kind)
+)
 
 
 def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptions:

@@ -56,11 +56,22 @@ def takes_none(kind: Kind) -> bool:
 
 def is_path(kind: Kind) -> bool:
     """Whether the leaf is a `PathText`."""
+    return _is_marked(kind, "path")
+
+
+def is_configured_only(kind: Kind) -> bool:
+    """Whether an option runs code or names files, and so comes from the configuration alone."""
+    item = list_item(kind) or mapping_item(kind)
+    marked = _is_marked(kind, "path") or _is_marked(kind, "runs_code")
+    return marked or (item is not None and is_configured_only(item))
+
+
+def _is_marked(kind: Kind, word: str) -> bool:
     marked = _form(kind) is Annotated and any(
-        isinstance(mark, msgspec.Meta) and bool((mark.extra or {}).get("path"))
+        isinstance(mark, msgspec.Meta) and bool((mark.extra or {}).get(word))
         for mark in get_args(kind)[1:]
     )
-    return marked or any(is_path(part) for part in _parts(kind))
+    return marked or any(_is_marked(part, word) for part in _parts(kind))
 
 
 def _form(kind: Kind) -> object:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.errors import Forbidden, ModelNotFound
+from gateway.errors import Forbidden
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -23,13 +23,6 @@ class Access(msgspec.Struct, frozen=True):
 
     def allows(self, model: str) -> bool:
         return not self.models or model in self.models
-
-    def require_model(self, model: str) -> None:
-        """Raises ModelNotFound: a key that may not use a model doesn't learn that it exists."""
-        if not self.allows(model):
-            raise ModelNotFound(
-                f"The model '{model}' does not exist or your key may not use it.", param="model"
-            )
 
 
 ADMIN = Access(role="admin")

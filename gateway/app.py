@@ -48,10 +48,12 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
     return Litestar(
         route_handlers=[
             *openai_routes.ROUTES,
-            _with_detail(*tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES),
+            _with_detail(
+                services, *tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES
+            ),
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
-        exception_handlers=handlers(),
+        exception_handlers=handlers(services),
         lifespan=[_running(services)],
         middleware=_middleware(config),
         cors_config=_cors(config),
@@ -61,9 +63,13 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
     )
 
 
-def _with_detail(*routes: HTTPRouteHandler) -> Router:
+def _with_detail(services: Services, *routes: HTTPRouteHandler) -> Router:
     """Routes of servers whose clients read `detail`: their errors carry it besides `error`."""
-    return Router(path="/", route_handlers=list(routes), exception_handlers=handlers(problem_body))
+    return Router(
+        path="/",
+        route_handlers=list(routes),
+        exception_handlers=handlers(services, problem_body),
+    )
 
 
 def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:

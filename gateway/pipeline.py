@@ -108,8 +108,7 @@ class Pipeline:
         placed = pictures_in(request.messages)
         if not placed:
             return {}
-        status = self._registry.status(request.model)
-        access.require_model(status.id)
+        status = self._registry.status(request.model, access)
         if "image" not in status.modalities:
             raise InvalidRequest(
                 f"The model '{status.id}' can't see images.", param=placed[0].param
@@ -124,10 +123,9 @@ class Pipeline:
         answering: Answering,
         on_wait: OnWait | None,
     ) -> Lease:
-        access.require_model(self._registry.resolve(model).name)
         return await held.enter_async_context(
             self._registry.lease(
-                model, keep_alive=answering.keep_alive, on_wait=on_wait, may_load=access.autoload
+                model, keep_alive=answering.keep_alive, on_wait=on_wait, access=access
             )
         )
 

@@ -72,15 +72,13 @@ class Wording:
         Raises as `Registry.lease`, and ModelUnavailable where there is no name and nothing loaded.
         """
         name = self.named(model, access)
-        async with self._registry.lease(name, may_load=access.autoload) as lease:
+        async with self._registry.lease(name, access=access) as lease:
             yield lease
 
     def named(self, model: str | None, access: Access) -> str:
         """The id of the model a request means. Raises ModelNotFound, ModelUnavailable."""
         if model:
-            name = self._registry.resolve(model).name
-            access.require_model(name)
-            return name
+            return self._registry.resolve(model, access).name
         allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
         status = foremost(allowed)
         if status is None:

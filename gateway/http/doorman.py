@@ -1,7 +1,8 @@
 """Who may come in: API keys to rights. Keys are compared in constant time and never logged."""
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from config.settings import KeyConfig
 from gateway.access import ADMIN, Access
@@ -15,8 +16,9 @@ class Doorman:
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
         self._keys = [
-            (key.key.encode(), Access(key.role, key.autoload, frozenset(key.models)))
+            (written, Access(key.role, key.autoload, frozenset(key.models)))
             for key in keys
+            for written in _as_sent(key.key)
         ]
 
     def admit(self, headers: Mapping[str, str]) -> Access:
@@ -37,7 +39,20 @@ class Doorman:
 def presented(headers: Mapping[str, str]) -> bytes:
     """The key a request carries; the first header that holds one counts."""
     for name in ("x-admin-key", "x-api-key"):
-        if key := headers.get(name):
-            return key.strip().encode()
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip().encode() if scheme.lower() == "bearer" else b""
+        if key := _sent(headers.get(name, "")):
+            return key
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return _sent(bearer) if scheme.lower() == "bearer" else b""
+
+
+def _sent(value: str) -> bytes:
+    """The bytes of a header, which ASGI servers hand on as Latin-1."""
+    return value.encode("latin-1").strip()
+
+
+def _as_sent(key: str) -> Iterator[bytes]:
+    """How clients write a key that isn't ASCII: in UTF-8, or as RFC 9110 has it in Latin-1."""
+    yield key.encode()
+    if not key.isascii():
+        with suppress(UnicodeEncodeError):
+            yield key.encode("latin-1")

@@ -130,8 +130,9 @@ async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
 @delete("/models", status_code=200)
 async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
     """Unload a model and delete its files, where the configuration allows that."""
-    services.doorman.admit(request.headers).require_admin()
-    entry = services.registry.resolve(model)
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    entry = services.registry.resolve(model, access)
     paths = _files_of(entry, services)
     services.hub.require_deletable(paths)
 

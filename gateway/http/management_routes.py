@@ -92,11 +92,12 @@ def _resident(one: ModelStatus) -> ResidentWire:
 @post("/unload")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all."""
-    services.doorman.admit(request.headers).require_admin()
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
     order = wire.read(await request.body(), wire.MaybeNamed)
 
     async def whole() -> bytes:
-        reports = await unload_models(services, order.model, force=order.force)
+        reports = await unload_models(services, order.model, access, force=order.force)
         return body(UnloadedWire(_unloaded(reports)))
 
     return WholeErrand(whole)
@@ -129,15 +130,14 @@ def _sizes(memory: Mapping[str, int]) -> str:
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load as a request would, and tell how it goes: what `transformers chat` does first."""
     access = services.doorman.admit(request.headers)
-    name = (await services.find(wire.read(await request.body(), wire.Named).model)).name
-    access.require_model(name)
+    name = (await services.find(wire.read(await request.body(), wire.Named).model, access)).name
 
     async def tell(events: EventStream) -> None:
         await _tell_load(events, name, services, access)
 
     return ToldErrand(
         tell,
-        lambda error: loading.failed(name, error),
+        services.failed(access, lambda error: loading.failed(name, error)),
         quiet=services.config.server.keep_alive_comment,
     )
 
@@ -158,9 +158,7 @@ async def _tell_load(events: EventStream, name: str, services: Services, access:
                         await events.write(loading.progress(name, waiting.progress))
 
             tasks.start_soon(relay)
-            async with services.registry.lease(
-                name, on_wait=send.send_nowait, may_load=access.autoload
-            ):
+            async with services.registry.lease(name, on_wait=send.send_nowait, access=access):
                 pass
     await events.begin()
     await events.write(loading.ready(name, cached=was_loaded))
@@ -187,8 +185,9 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/models/load")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model; `GET /models` tells how it goes."""
-    services.doorman.admit(request.headers).require_admin()
-    name = (await services.find(wire.read(await request.body(), wire.Named).model)).name
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    name = (await services.find(wire.read(await request.body(), wire.Named).model, access)).name
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)
 
@@ -196,8 +195,10 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/models/unload")
 async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended."""
-    services.doorman.admit(request.headers).require_admin()
-    name = services.registry.resolve(wire.read(await request.body(), wire.Named).model).name
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    named = wire.read(await request.body(), wire.Named)
+    name = services.registry.resolve(named.model, access).name
 
     async def whole() -> bytes:
         await services.registry.unload(name)
@@ -214,9 +215,7 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     if model in wire.NOBODY and first is not None:
         one = first
     else:
-        name = services.registry.resolve("" if model in wire.NOBODY else model).name
-        access.require_model(name)
-        one = services.registry.status(name)
+        one = services.status("" if model in wire.NOBODY else model, access)
     known = await services.capabilities.of(one)
     shown = card(one, known)
     entry, info = one.entry, one.info
@@ -266,7 +265,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
         lambda answer: CompletionReply(
             model=answer.model, choices=len(asked.prompts) * asked.answering.n
         ),
-        openai.error_event,
+        services.failed(access, openai.error_event),
         services.account("completion", asked.model, request_id),
         exchange,
         headers={"x-request-id": request_id},

@@ -31,7 +31,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         lambda answer: openai.ChatReply(
             exchange, id=f"chatcmpl-{request_id}", created=created, model=answer.model
         ),
-        openai.error_event,
+        services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id),
         exchange,
         headers={"x-request-id": request_id},
@@ -54,7 +54,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             model=answer.model,
             echoes=answer.echoes or None,
         ),
-        openai.error_event,
+        services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),
         exchange,
         headers={"x-request-id": request_id},
@@ -75,9 +75,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
     """One model; its id may hold slashes, encoded or not."""
     access = services.doorman.admit(request.headers)
-    name = services.registry.resolve(str(model_id).removeprefix("/")).name
-    access.require_model(name)
-    status = services.registry.status(name)
+    status = services.status(str(model_id).removeprefix("/"), access)
     return Plain(openai.model_card(card(status, await services.capabilities.of(status))))
 
 

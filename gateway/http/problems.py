@@ -11,15 +11,18 @@ import structlog
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
+from gateway.access import Access
 from gateway.dialects.openai import error_body
 from gateway.errors import (
     GatewayError,
     InternalError,
+    InvalidKey,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
     TooLarge,
 )
+from gateway.http.services import Services
 
 log = structlog.get_logger()
 
@@ -28,12 +31,18 @@ Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
 
 def handlers(
-    told: Callable[[GatewayError], bytes] = error_body,
+    services: Services, told: Callable[[GatewayError], bytes] = error_body
 ) -> dict[int | type[Exception], Handler]:
     """How each kind of error is answered, with bodies made by `told`."""
 
-    def gateway_error(_request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        return problem(error, told)
+    def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+        if isinstance(error, InvalidKey):
+            return problem(error, told)
+        try:
+            access = services.doorman.admit(request.headers)
+        except InvalidKey:  # of a route that asks for none
+            access = Access()
+        return problem(services.told(error, access), told)
 
     def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
         return problem(translate(request, error), told)

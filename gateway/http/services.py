@@ -1,8 +1,14 @@
 """What a route works with. Built once in `gateway.app` and handed to every handler."""
 
+from collections.abc import Callable, Iterator
+from copy import copy
+from pathlib import Path
+
 import msgspec
 
+from config.engines import EngineOptions
 from config.settings import Config
+from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.capabilities import Capabilities
 from gateway.errors import GatewayError, ModelNotFound
@@ -32,16 +38,68 @@ class Services(msgspec.Struct, frozen=True):
     metrics: Metrics
 
     def visible(self, access: Access) -> list[ModelStatus]:
-        """The states of the models the caller may use."""
-        return [status for status in self.registry.statuses() if access.allows(status.id)]
+        """The states of the models the caller may use, as the caller may see them."""
+        statuses = self.registry.statuses()
+        return [self._seen(status, access) for status in statuses if access.allows(status.id)]
 
-    async def find(self, name: str) -> ModelEntry:
+    def status(self, name: str, access: Access) -> ModelStatus:
+        """The state of one model, as the caller may see it. Raises as `Registry.resolve`."""
+        return self._seen(self.registry.status(name, access), access)
+
+    async def find(self, name: str, access: Access) -> ModelEntry:
         """As `Registry.resolve`, but a name not known yet is looked for in the folders first."""
         try:
-            return self.registry.resolve(name)
+            return self.registry.resolve(name, access)
         except ModelNotFound:
             await self.registry.refresh()
-            return self.registry.resolve(name)
+            return self.registry.resolve(name, access)
+
+    def told(self, error: GatewayError, access: Access) -> GatewayError:
+        """`error` as the caller may read it."""
+        message = self._without_paths(error.message, access)
+        if message == error.message:
+            return error
+        copied = copy(error)
+        copied.message = message
+        return copied
+
+    def failed(
+        self, access: Access, tell: Callable[[GatewayError], bytes]
+    ) -> Callable[[GatewayError], bytes]:
+        """The last event of a stream that broke: `tell`, as the caller may read it."""
+        return lambda error: tell(self.told(error, access))
+
+    def _seen(self, status: ModelStatus, access: Access) -> ModelStatus:
+        """Whom a load evicts are names of other models."""
+        why = status.why_failed and self._without_paths(status.why_failed, access)
+        arithmetic = "" if access.models else status.arithmetic
+        return msgspec.structs.replace(status, why_failed=why, arithmetic=arithmetic)
+
+    def _without_paths(self, text: str, access: Access) -> str:
+        """Administrators learn where files lie; for others the model's id stands there."""
+        if access.role == "admin" or "/" not in text:
+            return text
+        places = dict(self._places())
+        for place in sorted(places, key=len, reverse=True):
+            text = text.replace(place, places[place])
+        return text
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Every path that an error may name, and what is told instead."""
+        config = self.config
+        for root in (*config.model_dirs, config.hub.folder, config.hub.cache, "~"):
+            if root is not None:
+                yield from _spellings(Path(root).expanduser(), "…")
+        for status in self.registry.statuses():
+            if status.files is not None:
+                for path in (status.files.path, status.files.projector, *status.files.parts):
+                    if path is not None:
+                        yield from _spellings(path.parent, "…")
+                        yield from _spellings(path, status.id)
+            for text in _paths_in(status.options):
+                yield from _spellings(Path(text).expanduser(), status.id)
+        for model in config.models:
+            yield from _spellings(Path(model.path).expanduser(), model.name)
 
     def account(self, api: str, model: str, request: str) -> Account:
         """A new one for a request that names `model`; only names that exist are counted by."""
@@ -50,3 +108,20 @@ class Services(msgspec.Struct, frozen=True):
         except GatewayError:
             name = ""
         return Account(self.metrics.answered, api=api, model=name, request=request)
+
+
+def _paths_in(chosen: EngineOptions | None) -> Iterator[str]:
+    """The files and folders that a model's options name."""
+    for name, kind in options(type(chosen)).items() if chosen is not None else ():
+        value = getattr(chosen, name)
+        if is_path(kind) and value is not None:
+            yield value
+        elif (item := mapping_item(kind)) is not None and is_path(item):
+            yield from value.values()
+
+
+def _spellings(path: Path, told: str) -> Iterator[tuple[str, str]]:
+    """A path as it is written, and as it is with its links followed. Never the root alone."""
+    for one in (path, path.resolve()):
+        if len(one.parts) > 1 and one.is_absolute():
+            yield str(one), told

@@ -14,6 +14,7 @@ from litestar import Request, get, post
 from litestar.types import ASGIApp
 
 from config.engines import ExLlamaOptions
+from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.openai.frames import body
 from gateway.dialects.tabby import reply
@@ -69,9 +70,9 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     access.require_admin()
     order = wants.read_load(await request.body())
-    entry = await services.find(order.model)
+    entry = await services.find(order.model, access)
     template = await _template(services, order.template) if order.template else None
-    options = _options(order, entry, services) or None
+    options = _options(order, entry, services, access) or None
 
     @asynccontextmanager
     async def loading() -> AsyncIterator[AsyncIterable[Waiting]]:
@@ -97,7 +98,9 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
 
 
-def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mapping[str, Any]:
+def _options(
+    order: wants.Load, entry: ModelEntry, services: Services, access: Access
+) -> Mapping[str, Any]:
     """What the engine is to be told. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
     if order.backend not in (None, files.backend):
@@ -110,7 +113,8 @@ def _options(order: wants.Load, entry: ModelEntry, services: Services) -> Mappin
         raise InvalidRequest(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
-    return {**options, "draft_model": str(services.registry.resolve(order.draft).files.path)}
+    draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
+    return {**options, "draft_model": str(draft.files.path)}
 
 
 def _sight(order: wants.Load, entry: ModelEntry) -> Mapping[str, Any]:
@@ -140,11 +144,12 @@ async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
 @post("/v1/model/unload")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all; `force` cuts running answers off."""
-    services.doorman.admit(request.headers).require_admin()
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
     order = wants.read(await request.body(), wants.Unload)
 
     async def whole() -> bytes:
-        if not await unload_models(services, order.model, force=order.force):
+        if not await unload_models(services, order.model, access, force=order.force):
             raise ModelUnavailable("No model is loaded.")
         return reply.NULL
 
@@ -152,13 +157,13 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def unload_models(
-    services: Services, model: str | None, *, force: bool
+    services: Services, model: str | None, access: Access, *, force: bool
 ) -> tuple[UnloadReport, ...]:
     """Unload one model, or all that are loaded or on their way; what was done."""
-    statuses = services.registry.statuses()
+    statuses = services.visible(access)
     names = [one.id for one in statuses if one.state in ("loading", "loaded", "draining")]
     if model:
-        wanted = services.registry.resolve(model).name
+        wanted = services.registry.resolve(model, access).name
         names = [name for name in names if name == wanted]
     reports: list[UnloadReport] = []
 

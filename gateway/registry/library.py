@@ -5,9 +5,10 @@ else answers from what the last look found.
 """
 
 import difflib
+import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,11 +23,15 @@ from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
+from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry.folders import ModelFolder, Recognise
 from gateway.request import SamplingWishes
 
 DEFAULT_NAMES = ("", "default")
+MAX_NAME = 256  # characters of a name that is compared with others
+MAX_COMPARED = 200  # names
+NEAR = 0.4  # of difflib's ratio
 LOOK_EVERY = 1.0  # seconds between looks at the disk, at least
 
 log = structlog.get_logger(__name__)
@@ -99,17 +104,18 @@ class Library:
         """Configured models that can't be asked for, and why."""
         return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
 
-    def resolve(self, name: str) -> ModelEntry:
+    def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`, an id or an alias by its exact letters; "" is the default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
-        whose files can't be used.
+        whose files can't be used. Who may not use a model doesn't learn that it exists.
         """
-        shelf = self._shelf
+        shelf, asked = self._shelf, name
         if name in DEFAULT_NAMES and name not in shelf.names:
             name = self._default(shelf)
-        if name not in shelf.names:
-            raise ModelNotFound(_not_found(name, shelf.names), param="model")
+        if name not in shelf.names or not access.allows(shelf.names[name]):
+            known = [one for one, model in shelf.names.items() if access.allows(model)]
+            raise ModelNotFound(_not_found(asked, known), param="model")
         found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
@@ -215,6 +221,18 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def _not_found(name: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+def _not_found(name: str, known: Sequence[str]) -> str:
+    """The names that are looked through are few and short: comparing takes time."""
+    if len(name) > MAX_NAME:
+        return f"There is no model of a name with {len(name):,} characters."
+    near = difflib.get_close_matches(name, _of_such_length(name, known), n=3, cutoff=NEAR)
     return f"There is no model {name!r}." + (f" Nearest: {', '.join(near)}." if near else "")
+
+
+def _of_such_length(name: str, known: Sequence[str]) -> Sequence[str]:
+    """The first `MAX_COMPARED` that can be near `name`: twice what two texts of such lengths can
+    have in common, over both lengths, is at least `NEAR`.
+    """
+    size, least = len(name), NEAR / (2 - NEAR)
+    alike = (one for one in known if least * size <= len(one) <= min(MAX_NAME, size / least))
+    return tuple(itertools.islice(alike, MAX_COMPARED))

@@ -20,6 +20,7 @@ from anyio import to_thread
 
 from backends.catalog import CPU
 from config.settings import Config
+from gateway.access import ADMIN, Access
 from gateway.errors import (
     Forbidden,
     GatewayError,
@@ -135,18 +136,18 @@ class Registry:
         *,
         keep_alive: float | None = None,
         on_wait: Callable[[Waiting], None] | None = None,
-        may_load: bool = True,
+        access: Access = ADMIN,
     ) -> AsyncIterator[Lease]:
         """The model, for as long as the context lasts; it is loaded first where it must be.
 
         `on_wait` is called in this task with each change of place or progress. `keep_alive`: idle
         seconds the model stays after this lease, -1 for good. Raises ModelNotFound, QueueFull,
-        ModelUnavailable, ShuttingDown, and Forbidden where a load would be needed that `may_load`
+        ModelUnavailable, ShuttingDown, and Forbidden where a load would be needed that `access`
         denies. The body is cancelled and ModelUnavailable (or ShuttingDown) raised, if the model is
         unloaded by force.
         """
-        entry = await self._find(name)
-        if not may_load and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
+        entry = await self._find(name, access)
+        if not access.autoload and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
         with self._in_line(entry, keep_alive=keep_alive) as place:
@@ -209,15 +210,16 @@ class Registry:
 
     # ---------------------------------------------------------------------------- asked
 
-    def resolve(self, name: str) -> ModelEntry:
+    def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`; "" and "default" are the configured default.
 
         Raises ModelNotFound with the nearest names, ModelUnavailable where its files are unusable.
+        A model that `access` doesn't allow is none.
         """
         try:
-            return self._library.resolve(name)
+            return self._library.resolve(name, access)
         except GatewayError:
-            if (entry := self._present.get(name)) is None:
+            if (entry := self._present.get(name)) is None or not access.allows(entry.name):
                 raise
             return entry  # its files are gone, but it is in memory
 
@@ -236,9 +238,9 @@ class Registry:
         )
         return (*(self._status(entry) for entry in known.values()), *broken)
 
-    def status(self, name: str) -> ModelStatus:
-        """One model as it is now. Raises ModelNotFound."""
-        return self._status(self.resolve(name))
+    def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
+        """One model as it is now. Raises as `resolve`."""
+        return self._status(self.resolve(name, access))
 
     def _status(self, entry: ModelEntry) -> ModelStatus:
         cargo = self._manifest.known(entry)
@@ -259,15 +261,15 @@ class Registry:
     def _now(self) -> float:
         return self._clock.now()
 
-    async def _find(self, name: str) -> ModelEntry:
+    async def _find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but a name not known yet is looked for in the folders first."""
         if self._closing:
             raise ShuttingDown("the server is stopping")
         try:
-            return self.resolve(name)
+            return self.resolve(name, access)
         except ModelNotFound:
             await self.refresh()
-            return self.resolve(name)
+            return self.resolve(name, access)
 
     @contextmanager
     def _in_line(

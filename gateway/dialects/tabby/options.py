@@ -1,13 +1,14 @@
 """TabbyAPI's load options as the options of our engines. A wish that an engine can't meet is named.
 
 A name that TabbyAPI doesn't have passes through: it may be one of ours, and who loads the model
-says so if it isn't.
+says so if it isn't. Options that run code or name files are the configuration's alone.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from config.models import CONFIGURED_ONLY
 from gateway.errors import InvalidRequest
 
 Options: TypeAlias = dict[str, Any]
@@ -125,6 +126,9 @@ def engine_options(asked: Mapping[str, Any], backend: str) -> Options:
             options |= _translated(known[name], name, value)
         elif name in _NEUTRAL or any(name in names for names in _BACKENDS.values()):
             raise InvalidRequest(f"{backend} has no option like {name}", param=name)
+        elif name in CONFIGURED_ONLY:
+            text = f"{name} runs code or names files, so it is set in the configuration alone"
+            raise InvalidRequest(text, param=name)
         else:
             options[name] = value
     return options

@@ -1,8 +1,10 @@
 """Only what anybody on the internet could reach is public, however it is written."""
 
+from ipaddress import IPv4Network, IPv6Network
+
 import pytest
 
-from gateway.pictures.addresses import address, is_public
+from gateway.pictures.addresses import NOT_PUBLIC, address, is_public
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,9 @@ from gateway.pictures.addresses import address, is_public
         "::ffff:93.184.216.34",  # mapped
         "2002:5db8:d822::1",  # 6to4 of 93.184.216.34
         "64:ff9b::5db8:d822",  # what DNS64 makes of it
+        "168.63.129.15",
+        "2606:2800::5efe:5db8:d822",  # ISATAP to it
+        "2001:0:5db8:d822::a247:27dd",  # Teredo: by it, of it
     ],
 )
 def test_public(text: str) -> None:
@@ -52,7 +57,33 @@ def test_public(text: str) -> None:
         "2002:7f00:1::1",  # 6to4 of 127.0.0.1
         "64:ff9b::a00:1",  # DNS64 of 10.0.0.1
         "64:ff9b::a9fe:a9fe",
+        "168.63.129.16",  # Azure's wire server
+        "::ffff:168.63.129.16",
+        "2002:a83f:8110::1",
+        "64:ff9b::a83f:8110",
+        "64:ff9b:1::a83f:8110",  # a network's own translation (RFC 8215)
+        "100.100.100.200",  # Alibaba's metadata
+        "192.0.0.192",  # Oracle's
+        "fd00:ec2::254",  # Amazon's over IPv6
+        "192.88.99.1",
+        "::93.184.216.34",  # IPv4-compatible: deprecated
+        "2001:4700::5efe:a00:1",  # ISATAP to 10.0.0.1
+        "2001:0:a00:1::1",  # Teredo by a server at 10.0.0.1
+        "2001:0:5db8:d822:0:0:80ff:fffe",  # … of a client at 127.0.0.1
+        "2001:20::1",
+        "3fff::1",
+        "5f00::1",
+        "100::1",
+        "4000::1",
     ],
 )
 def test_not_public(text: str) -> None:
     assert not is_public(address(text))
+
+
+@pytest.mark.parametrize("network", NOT_PUBLIC, ids=str)
+def test_the_table_holds_from_the_first_address_to_the_last(
+    network: IPv4Network | IPv6Network,
+) -> None:
+    assert not is_public(network[0])
+    assert not is_public(network[-1])

@@ -6,6 +6,7 @@ import pytest
 
 from backends.errors import LoadFailed, OutOfMemory
 from config.settings import SwapConfig
+from gateway.access import Access
 from gateway.errors import Forbidden, ModelNotFound, ModelUnavailable, QueueFull
 from gateway.registry import Lease, Registry, Waiting
 from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
@@ -208,11 +209,11 @@ async def test_who_may_not_load_gets_only_what_is_there() -> None:
     engine = FakeEngine()
     async with yard("a40", engine=engine) as registry:
         with pytest.raises(Forbidden):
-            async with registry.lease("a40", may_load=False):
+            async with registry.lease("a40", access=Access(autoload=False)):
                 pass
         assert engine.history == []
         await visit(registry, "a40")
-        async with registry.lease("a40", may_load=False) as lease:
+        async with registry.lease("a40", access=Access(autoload=False)) as lease:
             assert lease.name == "a40"
 
 

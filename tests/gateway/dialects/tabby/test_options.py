@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from config import shape
 from config.engines import (
     ExLlamaV2Options,
     ExLlamaV3Options,
     LlamaCppOptions,
     TransformersOptions,
 )
+from config.models import CONFIGURED_ONLY, ENGINES
 from gateway.dialects.tabby.options import engine_options
 from gateway.errors import InvalidRequest
 
@@ -92,3 +94,32 @@ def test_what_an_engine_lacks_is_named(backend: str, asked: dict[str, Any]) -> N
         engine_options(asked, backend)
     assert refused.value.param == name
     assert backend in refused.value.message
+
+
+def test_what_runs_code_or_names_files_is_marked() -> None:
+    assert {"trust_remote_code", "attn_implementation", "mmproj", "draft_model", "adapters"} <= (
+        CONFIGURED_ONLY
+    )
+
+
+@pytest.mark.parametrize("backend", ENGINES)
+def test_free_text_reaches_an_engine_from_the_configuration_alone(backend: str) -> None:
+    """A new option of any text must be marked, or be named here for being harmless."""
+    harmless = {"device"}  # torch's name of one
+    for name, kind in shape.options(ENGINES[backend]).items():
+        try:
+            msgspec.convert("../any/text", kind)
+        except msgspec.ValidationError:
+            continue
+        assert name in CONFIGURED_ONLY | harmless, f"{backend}: {name}"
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGURED_ONLY))
+@pytest.mark.parametrize("backend", ENGINES)
+@pytest.mark.parametrize("value", [True, False, "/etc/passwd", {"a": "/etc"}])
+def test_an_option_that_runs_code_or_names_files_is_refused(
+    value: object, backend: str, name: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="configuration alone") as refused:
+        engine_options({name: value}, backend)
+    assert refused.value.param == name
