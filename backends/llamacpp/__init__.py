@@ -8,6 +8,7 @@ continuous batching.
     library.py    the C functions the loop calls, with and without releasing the GIL
     loading.py    options -> model and context; progress, cancellation, errors in words
     vocabulary.py tokens and texts
+    runs.py       where a long text is cut, so that tokenizing it ends no process
     sampling.py   a job's wishes -> a sampler chain; logprobs
     pictures.py   a prompt with pictures -> cells; computing them (imports mtmd)
     sight.py      the vision tower at work, beside the engine

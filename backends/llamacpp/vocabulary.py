@@ -2,9 +2,11 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import pairwise
 
 from llama_cpp import llama_cpp as api
 
+from backends.llamacpp import runs
 from backends.protocol import SpecialTokens
 
 _STRIPS = api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP
@@ -25,6 +27,8 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         self.special = self._special()
         self.longest_token_bytes = self._longest_token_bytes()
+        self._pre = _text_of(model, b"tokenizer.ggml.pre") or "default"
+        self._recurses = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE  # see `runs`
 
     def piece(self, token: int) -> bytes:
         """The token's bytes, control tokens included; nothing for an id that isn't known."""
@@ -64,8 +68,32 @@ class Vocabulary:
         return max(map(len, pieces)) if complete else 0
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """`special`: the texts of control tokens become those tokens. Adds no bos."""
-        data = text.encode()
+        """`special`: the texts of control tokens become those tokens. Adds no bos.
+
+        Linear, and without the GIL between and within the pieces that a text is cut into; half a
+        surrogate pair becomes a question mark.
+        """
+        if not self._recurses:
+            return self.tokenize_whole(text, special=special)
+        places = {self._beside_token(text, place) for place in runs.cuts(text, self._pre)}
+        borders = [0, *sorted(places - {0}), len(text)]
+        pieces = (text[start:end] for start, end in pairwise(borders))
+        return tuple(
+            token for piece in pieces for token in self.tokenize_whole(piece, special=special)
+        )
+
+    def _beside_token(self, text: str, place: int) -> int:
+        """`place`, or where the text of a token begins that would be cut in two there."""
+        spans = (
+            text.find(marked, max(0, place - len(marked) + 1), place + len(marked) - 1)
+            for marked in self.special.control
+            if len(marked) > 1
+        )
+        return min((at for at in spans if at >= 0), default=place)
+
+    def tokenize_whole(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """In one call of llama.cpp, which a long run of one kind of characters may end."""
+        data = text.encode(errors="replace")
         size = len(data) + 8
         tokens = (api.llama_token * size)()
         count = api.llama_tokenize(self.pointer, data, len(data), tokens, size, False, special)
@@ -103,3 +131,10 @@ class Vocabulary:
         known = token != api.LLAMA_TOKEN_NULL
         marked = known and api.llama_vocab_get_attr(self.pointer, token) & _MARKED
         return self._text(token) if marked else ""
+
+
+def _text_of(model: api.llama_model_p, key: bytes) -> str:
+    """What the file says under `key`; nothing where it doesn't."""
+    buffer = ctypes.create_string_buffer(256)
+    length = api.llama_model_meta_val_str(model, key, buffer, len(buffer))
+    return buffer.value.decode(errors="replace") if length > 0 else ""

@@ -94,7 +94,7 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 def words(writer: gguf.GGUFWriter, pre: str = "gpt-2") -> None:
     """A vocabulary of `WORDS` tokens: the first ends a text, the others are bytes."""
-    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_model("whitespace" if pre == "whitespace" else "gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(["<end>", *map(byte_letter, range(256))])
     writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (WORDS - 1))

@@ -1,0 +1,184 @@
+"""No text ends the process while it is tokenized, whatever splits it into words; and cutting it up
+changes nothing where that isn't needed.
+"""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gguf
+import llama_cpp
+import pytest
+from llama_cpp import llama_cpp as api
+
+from backends.llamacpp import runs
+from backends.llamacpp.vocabulary import Vocabulary
+from tests.backends.llamacpp import random_gguf
+
+# Every pre-tokenizer that llama-cpp-python 0.3.36 knows (llama-vocab.cpp, `tokenizer_pre ==`); the
+# first of a line has the patterns of all in it.
+FAMILIES = (
+    ("default",),
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+    ("dbrx", "jina-v5-nano", "smaug-bpe", "chatglm-bpe", "glm4", "glm5"),
+    ("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0"),
+    ("mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "mellum", "modern-bert"),
+    ("roberta-bpe", "jina-v1-en", "jina-v2-code"),
+    ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"),
+    ("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan"),
+    ("solar-open", "grok-2"),
+    ("qwen35",),
+    ("kimi-k2",),
+    ("laguna",),
+    ("minicpm5",),
+    ("deepseek-llm",),
+    ("deepseek-coder",),
+    ("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"),
+    ("spark2_5",),
+    ("youtu",),
+    ("falcon",),
+    ("jais-2",),
+    ("poro-chat", "bloom", "gpt3-finnish"),
+    ("viking",),
+    ("tekken",),
+    ("chameleon",),
+    ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+    ("granite-embed-multi-97m",),
+    ("tiny_aya", "cohere2moe"),
+    ("superbpe",),
+    ("bailingmoe", "bailingmoe2", "llada-moe"),
+    ("seed-coder",),
+    ("ufakzeka",),
+    ("afmoe",),
+    ("exaone-moe",),
+    ("whitespace",),
+    ("gemma4", "granite-embed-multi-311m", "sarvam-moe"),
+)
+PRES = [pre for family in FAMILIES for pre in family]
+RUNS = (
+    "a", "A", "aB", "1", " ", "\n", ".", "中", "🚂", "\u0301", "a\u0301", "ab ", "a ", "¹1",
+    '{"a":1},', ".a", "\t ", "ก้", "\x1c.", "。中", "\u00a0", "\U000323af", "\ue000a", "..\n", "'s",
+)  # fmt: skip
+
+
+def write(pre: str, path: Path) -> Path:
+    """A vocabulary alone."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_vocab_size(random_gguf.WORDS)
+    writer.add_context_length(512)
+    writer.add_embedding_length(32)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    random_gguf.words(writer, pre)
+    random_gguf.finish(writer)
+    return path
+
+
+@contextmanager
+def vocabulary(pre: str, folder: Path) -> Iterator[Vocabulary]:
+    params = api.llama_model_default_params()
+    params.vocab_only = True
+    path = write(pre, folder / f"{pre}.gguf")
+    model = api.llama_model_load_from_file(str(path).encode(), params)
+    assert model
+    try:
+        yield Vocabulary(model)
+    finally:
+        api.llama_model_free(model)
+
+
+def survivor(pres: list[str], texts: list[str], length: int, folder: Path) -> None:
+    """What the child process does: `texts`, over and over, for every one of `pres`. A text that
+    ends it is the last one told.
+    """
+    for pre in pres:
+        with vocabulary(pre, folder) as words:
+            for text in texts:
+                sys.stdout.write(f"{pre} {text!a}\n")
+                sys.stdout.flush()
+                words.tokenize(text * (length // len(text)), special=True)
+    sys.stdout.write("alive\n")
+
+
+def survives(pres: list[str], texts: list[str], length: int, folder: Path) -> None:
+    call = f"survivor({pres!r}, {texts!r}, {length}, Path({str(folder)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"from tests.backends.llamacpp.test_runs import *\n{call}"],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.stdout.endswith("alive\n"), done.stdout[-100:] + done.stderr[-1000:]
+
+
+def test_no_unbroken_text_ends_the_process(tmp_path: Path) -> None:
+    dice = random.Random(0)
+    firsts = [family[0] for family in FAMILIES]
+    survives(firsts, ["a", dice.choice(RUNS)], 60_000, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family[0])
+def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_path: Path) -> None:
+    survives(list(family[:1]), list(RUNS), 200_000, tmp_path)
+    survives(list(family[1:]), ["a", ".", "1"], 100_000, tmp_path)
+
+
+@pytest.mark.parametrize("pre", [family[0] for family in FAMILIES])
+def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
+    dice = random.Random(1)
+    parts = [run * dice.randrange(1, 60) for run in RUNS for _ in range(3)]
+    with vocabulary(pre, tmp_path) as words:
+        text = "Some words. " * 500 + "".join(dice.sample(parts, len(parts)))
+        assert len(text) > runs.LONGEST
+        assert words.tokenize(text, special=True) == words.tokenize_whole(text, special=True)
+
+
+@pytest.mark.parametrize("pre", sorted(runs.UNLIMITED & {family[0] for family in FAMILIES}))
+def test_what_llama_cpp_splits_without_recursion_is_never_cut(pre: str) -> None:
+    assert runs.cuts("a" * 100_000, pre) == []
+
+
+def test_every_named_pre_tokenizer_is_one_llama_cpp_knows() -> None:
+    assert set(PRES) >= runs.UNLIMITED | runs.WIDER.keys()
+    libraries = Path(llama_cpp.__file__).parent.joinpath("lib").glob("libllama.so*")
+    known = b"".join(library.read_bytes() for library in libraries)
+    assert all(pre.encode() in known for pre in PRES)
+
+
+def test_a_long_run_loses_no_character_and_keeps_its_digits_in_threes(tmp_path: Path) -> None:
+    with vocabulary("deepseek-v3", tmp_path) as words:
+        for text in ("a" * 10_000, "中" * 9_000, "🚂" * 7_000):
+            assert words.detokenize(words.tokenize(text, special=False)) == text
+        digits = "123456789" * 1_200
+        assert words.tokenize(digits, special=False) == words.tokenize_whole(digits, special=False)
+
+
+def test_no_cut_goes_through_a_control_token(tmp_path: Path) -> None:
+    with vocabulary("whitespace", tmp_path) as words:
+        (end,) = words.tokenize("<end>", special=True)
+        for before in range(runs.LONGEST - 6, runs.LONGEST + 2):
+            text = "a" * before + "<end>" + "a" * runs.LONGEST
+            assert words.tokenize(text, special=True).count(end) == 1
+
+
+def test_runs_are_cut_and_other_text_is_not() -> None:
+    longest = runs.LONGEST
+    assert runs.cuts("a" * longest, "tekken") == []
+    assert runs.cuts("a" * (longest + 1), "tekken") == [longest]
+    assert runs.cuts(" " + "a" * (2 * longest + 1), "tekken") == [longest + 1, 2 * longest + 1]
+    assert runs.cuts("word " * longest, "tekken") == []
+    assert runs.cuts("word " * longest, "exaone-moe") != []
+    assert runs.cuts('{"a":1},' * longest, "tekken") == []
+    assert runs.cuts('{"a":1},' * longest, "whitespace") != []
+
+
+def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
+    with vocabulary("gpt-2", tmp_path) as words:
+        assert words.detokenize(words.tokenize("a\ud83db", special=True)) == "a?b"
