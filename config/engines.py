@@ -8,8 +8,10 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from config.values import RUNS_CODE, AtLeastOne, IdleSeconds, PathText
+from config.values import RUNS_CODE, AtLeastOne, Counted, IdleSeconds, PathText
 
+# tokens; arrays of so many rows are taken at once
+Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 # fp16, or quantized with so many bits: q6, or those of keys and of values: 8,4
 QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
@@ -18,25 +20,25 @@ QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every engine has. A typo is an error, so unknown fields are refused."""
 
-    context_length: AtLeastOne | None = (
+    context_length: Counted | None = (
         None  # tokens per request; None: what the model was trained for
     )
-    max_concurrent: AtLeastOne = 16  # requests computed together; more wait in line
+    max_concurrent: Counted = 16  # requests computed together; more wait in line
     ttl: IdleSeconds | None = None  # idle seconds until a model is unloaded; None: as `swap.ttl`
 
 
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """llama.cpp: a GGUF file in the process."""
 
-    cache_tokens: AtLeastOne | None = None  # KV cells for all requests; None: see backends/llamacpp
-    gpu_layers: int = -1  # layers on the GPU; -1: all
+    cache_tokens: Counted | None = None  # KV cells for all requests; None: see backends/llamacpp
+    gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1  # layers on the GPU; -1: all
     # None: over all cards, by their sizes. At most 2**7: as many as a machine may have.
     main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
     tensor_split: tuple[float, ...] = ()
     threads: AtLeastOne | None = None  # for single tokens; None: all processors
     threads_batch: AtLeastOne | None = None  # for more at once; None: as threads
-    batch_size: AtLeastOne = 2048  # tokens in one llama_decode
-    micro_batch_size: AtLeastOne = 512  # tokens in one pass over the graph
+    batch_size: Batch = 2048  # tokens in one llama_decode
+    micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     flash_attention: Literal["auto", "on", "off"] = "auto"
@@ -58,18 +60,18 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     quantization: Literal["bnb-4bit", "bnb-8bit"] | None = None
     compile: bool = False
     trust_remote_code: Annotated[bool, RUNS_CODE] = False
-    cache_tokens: AtLeastOne | None = None
+    cache_tokens: Counted | None = None
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder
 
 
 class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What exllamav2 and exllamav3 have in common; both run on CUDA."""
 
-    cache_tokens: AtLeastOne | None = None
+    cache_tokens: Counted | None = None
     gpu_split: tuple[float, ...] = ()  # GB per GPU; empty: automatic
-    chunk_size: AtLeastOne = 2048  # prompt tokens in one pass
+    chunk_size: Counted = 2048  # prompt tokens in one pass
     draft_model: PathText | None = None
-    draft_tokens: AtLeastOne = 4
+    draft_tokens: Counted = 4
     ngram_speculation: bool = False
     adapters: dict[str, PathText] = {}
 

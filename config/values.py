@@ -9,6 +9,8 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
 PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0)]
 IdleSeconds: TypeAlias = Annotated[float, Meta(ge=-1)]  # -1: never
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
+# What engines count in 32 bits: a larger number would reach them as another one.
+Counted: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 

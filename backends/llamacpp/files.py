@@ -19,6 +19,7 @@ PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
+MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 COMPUTE = 96 << 20  # bytes llama.cpp takes for graphs and buffers of a small model (measured)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
@@ -146,7 +147,8 @@ def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
     per_token = files.cache_bytes_per_token
     if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
         return Layout(length * count, count, split=count > 1)
-    return Layout(max(options.cache_tokens or length, length), count * SPARE_SLOTS, split=False)
+    slots = max(count, min(count * SPARE_SLOTS, MOST_SLOTS))
+    return Layout(max(options.cache_tokens or length, length), slots, split=False)
 
 
 def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:

@@ -18,7 +18,7 @@ from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp import defaults
-from backends.llamacpp.files import cache_layout, context_length, estimate, fitted
+from backends.llamacpp.files import MOST_SLOTS, cache_layout, context_length, estimate, fitted
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
@@ -38,6 +38,7 @@ CACHE_TYPES = {
     "bf16": 30,
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
+MOST_CELLS = 2**31 - 1
 ANNOYED = (3, 4)  # ggml_log_level (ggml.h): warning, error
 
 _words = threading.local()  # what llama.cpp logged on this thread while it loaded
@@ -104,9 +105,14 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
 
 
 def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """What can't go well: a projector, which nothing here feeds with pictures yet; and more memory
-    than there is, since the system's out-of-memory killer would end the process.
+    """What can't go well: more cells or sequences than llama.cpp counts, and more memory than there
+    is, since the system's out-of-memory killer would end the process.
     """
+    layout = cache_layout(files, options)
+    if layout.cells > MOST_CELLS:  # it would be taken for another number
+        raise OutOfMemory(f"no room for {files.path.name}: a KV cache of {layout.cells:,} tokens")
+    if layout.slots > MOST_SLOTS:
+        raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
     need, there = estimate(files, options), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if need.total > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(

@@ -8,8 +8,10 @@ that a conversation's next turn finds it in the cache.
 
 import ctypes
 import secrets
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 
 import msgspec
 from llama_cpp import llama_cpp as api
@@ -193,34 +195,28 @@ class _Reading:
 
 
 def _between_markers(prompt: Sequence[int], vocabulary: Vocabulary) -> Iterator[list[int]]:
-    """The tokens before, between and behind the markers in the prompt's text.
+    """The tokens before, between and behind the markers in the prompt's text. Linear.
 
     A tokenizer may have joined a marker's ends with its neighbours; what is left of such a token is
     tokenized anew.
     """
-    marker, tokens = MARKER.encode(), list(prompt)
-    while True:
-        lengths = [len(vocabulary.piece(token)) for token in tokens]
-        text = b"".join(map(vocabulary.piece, tokens))
-        at = text.find(marker)
-        if at < 0:
-            yield tokens
-            return
-        first, begins = _token_at(lengths, at)
-        last, ends = _token_at(lengths, at + len(marker) - 1)
-        rest = text[at + len(marker) : ends + lengths[last]]
-        yield [*tokens[:first], *_tokens(text[begins:at], vocabulary)]
-        tokens = [*_tokens(rest, vocabulary), *tokens[last + 1 :]]
-
-
-def _token_at(lengths: Sequence[int], place: int) -> tuple[int, int]:
-    """The token that holds byte `place`, and where that token begins."""
-    begins = 0
-    for index, length in enumerate(lengths):
-        if place < begins + length:
-            return index, begins
-        begins += length
-    raise AssertionError("the place is inside the text")
+    marker, pieces = MARKER.encode(), [vocabulary.piece(token) for token in prompt]
+    text = b"".join(pieces)
+    begins = [0, *accumulate(map(len, pieces))]
+    next_token, done = 0, 0  # tokens from `next_token` on are whole; text up to `done` is told
+    while (at := text.find(marker, done)) >= 0:
+        end = at + len(marker)
+        # The first token that reaches into the marker, and the first behind it.
+        first = max(next_token, bisect_right(begins, at) - 1)
+        behind = bisect_left(begins, end)
+        start = begins[next_token]
+        yield [
+            *_tokens(text[done : min(start, at)], vocabulary),
+            *prompt[next_token:first],
+            *_tokens(text[max(done, begins[first]) : at], vocabulary),
+        ]
+        next_token, done = behind, end
+    yield [*_tokens(text[done : begins[next_token]], vocabulary), *prompt[next_token:]]
 
 
 def _tokens(text: bytes, vocabulary: Vocabulary) -> Sequence[int]:

@@ -101,3 +101,17 @@ async def test_a_token_of_no_vocabulary_has_no_text_and_ends_no_process() -> Non
             assert loaded.vocabulary.detokenize((token,)) == ""
     finally:
         loaded.free()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (LlamaCppOptions(context_length=2**27, max_concurrent=256), "no room"),
+        (LlamaCppOptions(context_length=64, max_concurrent=257), "at most 256"),
+    ],
+)
+async def test_more_than_llama_cpp_counts_is_refused_in_words(
+    options: LlamaCppOptions, reason: str
+) -> None:
+    with pytest.raises(LoadFailed, match=reason):
+        await load(options)

@@ -7,6 +7,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import bundled
@@ -82,3 +83,17 @@ def test_small_caches_are_split_and_large_ones_shared() -> None:
     assert (pool.cells, pool.split) == (1024, False)
     need = estimate(files, LlamaCppOptions(max_concurrent=4, context_length=512))
     assert need.cache == 2048 * files.cache_bytes_per_token
+
+
+def test_a_cache_never_has_more_sequences_than_llama_cpp_takes() -> None:
+    files = recognise(bundled.GGUF)
+    assert files is not None
+    for count in (1, 100, 200, 256):
+        options = LlamaCppOptions(max_concurrent=count, cache_tokens=4096)
+        assert count <= cache_layout(files, options).slots <= 256
+
+
+def test_numbers_that_llama_cpp_would_take_for_others_are_refused() -> None:
+    for name in ("context_length", "cache_tokens", "batch_size", "gpu_layers", "max_concurrent"):
+        with pytest.raises(msgspec.ValidationError, match=name):
+            msgspec.convert({name: 2**32 + 512}, LlamaCppOptions)

@@ -3,6 +3,7 @@ pictures in the KV cache, in a scarce one too, and the same answers as transform
 """
 
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import islice, permutations
@@ -16,6 +17,8 @@ import pytest
 from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import GenerationFailed, InvalidJob
+from backends.llamacpp import pictures
+from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import Generation, ModelContainer, Piece
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends import seeing, seeing_gguf, vision
@@ -200,3 +203,28 @@ def _with_logprobs(container: ModelContainer, *colours: str) -> Generation:
 
 def _logprobs(pieces: object) -> list[float]:
     return [told.chosen.logprob for piece in pieces for told in piece.logprobs]  # type: ignore[attr-defined]
+
+
+async def test_the_places_of_many_pictures_are_found_at_once(model: Path) -> None:
+    """Every token is read a few times, however many pictures there are; and none is lost."""
+    async with loaded(model) as container:
+        marker = container.info.image_marker or ""
+        reads = Counter[int]()
+
+        class Reading(Vocabulary):
+            def __init__(self) -> None:
+                pass
+
+            def piece(self, token: int) -> bytes:
+                reads[token] += 1
+                return container.detokenize((token,)).encode()
+
+            def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+                return container.tokenize(text, special=special)
+
+        for text in ("a", "a b", "", "xyz"):
+            prompt = container.tokenize(f"{marker}{text}" * 40, special=True)
+            reads.clear()
+            between = list(pictures._between_markers(prompt, Reading()))  # noqa: SLF001
+            assert [container.detokenize(tokens) for tokens in between] == ["", *[text] * 40]
+            assert reads.total() <= 3 * len(prompt)
