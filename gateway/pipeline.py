@@ -10,19 +10,19 @@ Everything an answer holds (the lease, the jobs on the device) belongs to the co
 exited, by whatever way, the device is free and the lease is back.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 import anyio
 import msgspec
 
-from backends.protocol import Generation, Image, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer, Sampling
 from gateway.access import Access
 from gateway.answering import Answer, Choice, Streams, Unsplit
 from gateway.errors import InvalidRequest
 from gateway.interpreter import Interpreters
-from gateway.pictures import Pictures, pictures_in
+from gateway.pictures import Album, Pictures, pictures_in
 from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
@@ -58,12 +58,13 @@ class Pipeline:
     ) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
         _refuse_what_is_missing(request)
-        images = await self._images(request, access)  # before the lease: nobody waits for a fetch
         async with AsyncExitStack() as held:
+            album = await self._album(held, request, access)
             held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             interpreter = await self._interpreters.of(lease.container, lease.entry)
             rendered = interpreter.render(request, lease.container)
+            images = await held.enter_async_context(album.decoded()) if album else {}
             shown = tuple(images[picture.url] for picture in rendered.pictures)
             with translated():
                 tokens = await tokenize(lease.container, rendered.text)
@@ -101,19 +102,22 @@ class Pipeline:
                 answer.echoes = _echoes(request, lease.container)
             yield answer
 
-    async def _images(self, request: ChatRequest, access: Access) -> Mapping[str, Image]:
-        """The conversation's pictures, by URL. A model that can't see is told before anything is
-        fetched or loaded.
+    async def _album(
+        self, held: AsyncExitStack, request: ChatRequest, access: Access
+    ) -> Album | None:
+        """The conversation's pictures, fetched before the lease: nobody waits for a fetch.
+
+        A model that can't see is told before anything is fetched or loaded.
         """
         placed = pictures_in(request.messages)
         if not placed:
-            return {}
+            return None
         status = self._registry.status(request.model, access)
         if "image" not in status.modalities:
             raise InvalidRequest(
                 f"The model '{status.id}' can't see images.", param=placed[0].param
             )
-        return await self._pictures.of(placed)
+        return await held.enter_async_context(self._pictures.fetched(placed))
 
     async def _lease(
         self,

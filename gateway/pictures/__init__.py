@@ -2,11 +2,13 @@
 
     pictures = Pictures(config.images)
     placed = pictures_in(request.messages)
-    images = await pictures.of(placed)      # by URL; raises InvalidRequest, which names the part
+    async with pictures.fetched(placed) as album:   # as they were sent: before a model is there
+        async with album.decoded() as images:       # by URL: when it is
 
-Knows no model: whether one can see is asked before.
+Both raise InvalidRequest, which names the part. Knows no model: whether one can see is asked
+before.
 """
 
-from gateway.pictures.pictures import Pictures, Placed, pictures_in
+from gateway.pictures.pictures import Album, Pictures, Placed, pictures_in
 
-__all__ = ["Pictures", "Placed", "pictures_in"]
+__all__ = ["Album", "Pictures", "Placed", "pictures_in"]

@@ -4,6 +4,8 @@ Nobody can be sure what a stranger's file does to a decoder, so few formats are 
 is looked at before any pixel is made.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 
 from PIL import Image as Pillow
@@ -16,17 +18,33 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # what browsers and chat fronte
 DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but black would be white
 
 
+def pixels_of(data: bytes, most: int) -> int:
+    """How many pixels the header tells of; none is decoded.
+
+    Raises Refused for what is no picture, or has more than `most` pixels.
+    """
+    with _opened(data, most) as picture:
+        return picture.width * picture.height
+
+
 def decode(data: bytes, most: int) -> Image:
     """The picture as it is meant to be seen: upright, on white, of an animation the first frame.
 
     Raises Refused for what is no picture, is broken, or has more than `most` pixels.
     """
+    with _opened(data, most) as picture:
+        upright = ImageOps.exif_transpose(picture)
+        flat = _on_white(upright)
+        return Image(flat.width, flat.height, flat.tobytes())
+
+
+@contextmanager
+def _opened(data: bytes, most: int) -> Iterator[Pillow.Image]:
+    """The picture with its header read. Raises Refused, also for what happens in the body."""
     try:
         with Pillow.open(BytesIO(data), formats=FORMATS) as picture:
             _refuse_large(picture, most)
-            upright = ImageOps.exif_transpose(picture)
-            flat = _on_white(upright)
-            return Image(flat.width, flat.height, flat.tobytes())
+            yield picture
     except Refused:
         raise
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:

@@ -1,23 +1,35 @@
-"""All pictures of a conversation: counted, fetched side by side, decoded in threads."""
+"""All pictures of a conversation: counted, fetched side by side, decoded when their model is there.
 
+Until then they are kept as they were sent, which takes a hundredth of the memory. What all requests
+together keep is bounded, encoded and decoded.
+"""
+
+import asyncio
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import anyio
 import msgspec
-from anyio import CapacityLimiter, to_thread
 
 from backends.protocol import Image
 from config.settings import ImagesConfig
-from gateway.errors import InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.pictures.addresses import anywhere, is_public
 from gateway.pictures.data_url import carried
-from gateway.pictures.decoding import decode
+from gateway.pictures.decoding import decode, pixels_of
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
+from gateway.pictures.quota import Quota
 from gateway.pictures.refused import Refused
 from gateway.request import ImagePart, Message
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 DECODERS = 2  # pictures of all requests that are decoded side by side: each may take much memory
+RETRY = 5.0  # seconds after which pictures that found no room may be sent again
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -37,22 +49,43 @@ def pictures_in(messages: Sequence[Message]) -> tuple[Placed, ...]:
     )
 
 
-class Sheet:
-    """The pixels one request may take. Its pictures come one after the other, each from what the
-    ones before left.
-    """
+class Fetched(msgspec.Struct, frozen=True):
+    """A picture as it was sent, and how many pixels its header tells of."""
 
-    def __init__(self, pixels: int, decoders: CapacityLimiter) -> None:
-        self._left = pixels
+    placed: Placed
+    data: bytes
+    pixels: int
+
+
+class Album:
+    """The pictures of one request, fetched and not yet decoded."""
+
+    def __init__(self, pictures: Sequence[Fetched], decoders: Executor, pixels: Quota) -> None:
+        self._pictures = pictures
         self._decoders = decoders
-        self._turn = anyio.Lock()
+        self._pixels = pixels
 
-    async def developed(self, data: bytes) -> Image:
-        """Raises Refused."""
-        async with self._turn:
-            image = await to_thread.run_sync(decode, data, self._left, limiter=self._decoders)
-            self._left -= image.width * image.height
-            return image
+    @asynccontextmanager
+    async def decoded(self) -> AsyncIterator[Mapping[str, Image]]:
+        """By URL, as long as the context lasts. Waits while others' pictures take all pixels.
+
+        Raises InvalidRequest for a picture that is broken behind its header.
+        """
+        need = sum(one.pixels for one in self._pictures)
+        await self._pixels.take(need)
+        images: dict[str, Image] = {}
+        last: Future[Image] | None = None
+        try:
+            for one in self._pictures:
+                last = self._decoders.submit(decode, one.data, one.pixels)
+                try:
+                    images[one.placed.url] = await asyncio.wrap_future(last)
+                except Refused as refused:
+                    raise _invalid(refused, one.placed) from refused
+            yield images
+        finally:
+            images.clear()
+            _when_ended(last, lambda: self._pixels.give_back(need))
 
 
 class Pictures:
@@ -68,31 +101,51 @@ class Pictures:
         self._limits = limits
         judge = anywhere if limits.allow_private_addresses else is_public
         self._fetching = Fetching(limits, judge, resolver, tls)
-        self._decoders = CapacityLimiter(DECODERS)
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="pictures")
+        self._bytes = Quota(limits.max_held_bytes)
+        self._pixels = Quota(limits.max_held_pixels)
 
-    async def of(self, placed: Sequence[Placed]) -> Mapping[str, Image]:
-        """By URL: a picture shown twice is fetched once. Waits for hosts and threads.
+    @asynccontextmanager
+    async def fetched(self, placed: Sequence[Placed]) -> AsyncIterator[Album]:
+        """All of them, as long as the context lasts: a picture shown twice is fetched once.
 
-        Raises InvalidRequest, and then fetches no more.
+        Their headers have been read: what is no picture or too large raises InvalidRequest, and
+        then no more are fetched. Raises QueueFull where others' pictures leave no room.
         """
         self._refuse_many(placed)
-        images: dict[str, Image] = {}
-        refusals: list[InvalidRequest] = []
-        sheet = Sheet(self._limits.max_pixels, self._decoders)
+        wanted = {one.url: one for one in reversed(placed)}.values()
+        found: dict[str, Fetched] = {}
+        failures: list[GatewayError] = []
+        turn = anyio.Lock()
+        held, left = 0, self._limits.max_pixels
 
         async def collect(one: Placed) -> None:
+            nonlocal held, left
             try:
-                images[one.url] = await sheet.developed(await self._data(one.url))
+                data = await self._data(one.url)
+                if not self._bytes.take_now(len(data)):
+                    raise _full(self._limits)
+                held += len(data)
+                async with turn:  # each has what the ones before left
+                    pixels = await self._beside(pixels_of, data, left)
+                    left -= pixels
+                found[one.url] = Fetched(one, data, pixels)
             except Refused as refused:
-                refusals.append(InvalidRequest(f"The image {refused}.", param=one.param))
+                failures.append(_invalid(refused, one))
+                tasks.cancel_scope.cancel()
+            except QueueFull as full:
+                failures.append(full)
                 tasks.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as tasks:
-            for one in {one.url: one for one in reversed(placed)}.values():
-                tasks.start_soon(collect, one)
-        if refusals:
-            raise refusals[0]
-        return images
+        try:
+            async with anyio.create_task_group() as tasks:
+                for one in wanted:
+                    tasks.start_soon(collect, one)
+            if failures:
+                raise failures[0]
+            yield Album(tuple(found.values()), self._decoders, self._pixels)
+        finally:
+            self._bytes.give_back(held)
 
     def _refuse_many(self, placed: Sequence[Placed]) -> None:
         most = self._limits.max_count
@@ -104,9 +157,37 @@ class Pictures:
 
     async def _data(self, url: str) -> bytes:
         if url.startswith("data:"):
-            return await to_thread.run_sync(
-                carried, url, self._limits.max_bytes, limiter=self._decoders
-            )
+            return await self._beside(carried, url, self._limits.max_bytes)
         if not self._limits.allow_remote:
             raise Refused("can't be fetched: this server takes images as data: URLs only")
         return await self._fetching.bytes_of(url)
+
+    async def _beside(self, work: Callable[[S, int], T], what: S, most: int) -> T:
+        """In a thread of the decoders. Who is cancelled doesn't wait for it."""
+        return await asyncio.wrap_future(self._decoders.submit(work, what, most))
+
+
+def _invalid(refused: Refused, placed: Placed) -> InvalidRequest:
+    return InvalidRequest(f"The image {refused}.", param=placed.param)
+
+
+def _full(limits: ImagesConfig) -> QueueFull:
+    return QueueFull(
+        f"The images of all requests take more than {limits.max_held_bytes:,} bytes "
+        "(images.max_held_bytes); try again later.",
+        retry_after=RETRY,
+    )
+
+
+def _when_ended(last: Future[Image] | None, give_back: Callable[[], None]) -> None:
+    """A thread whose caller has left still needs its memory until it ends."""
+    if last is None or last.done():
+        give_back()
+        return
+    loop = asyncio.get_running_loop()
+
+    def ended(_: Future[Image]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            loop.call_soon_threadsafe(give_back)
+
+    last.add_done_callback(ended)
