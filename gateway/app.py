@@ -15,7 +15,7 @@ from config.settings import Config
 from gateway.capabilities import Capabilities
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http import hub_routes, management_routes, openai_routes, tabby_routes
-from gateway.http.doorman import Doorman
+from gateway.http.doorman import Doorman, Refusals
 from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
 from gateway.http.origins import OriginGuard, guarded, is_loopback
@@ -88,6 +88,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
             strict=config.server.strict_sampling,
         ),
         doorman=Doorman(config.keys),
+        refusals=Refusals(metrics.refused),
         wording=Wording(registry, interpreters),
         templates=templates,
         presets=presets,

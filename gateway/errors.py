@@ -5,6 +5,7 @@
     │   └── ContextLengthExceeded 400 … code context_length_exceeded
     ├── InvalidKey                401 authentication_error
     ├── Forbidden                 403 permission_error
+    │   └── NotForPages           403 … a web page's request, where there are no keys
     ├── NotFound                  404 not_found_error
     │   └── ModelNotFound         404 … code model_not_found
     ├── MethodNotAllowed          405
@@ -53,11 +54,15 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class InvalidKey(GatewayError):
-    """No API key, or a wrong one."""
+    """No API key (`missing`), or a wrong one."""
 
     status_hint = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class Forbidden(GatewayError):
@@ -66,6 +71,10 @@ class Forbidden(GatewayError):
     status_hint = 403
     type = "permission_error"
     code = "permission_denied"
+
+
+class NotForPages(Forbidden):
+    """Without keys: a web page may have made a browser send this."""
 
 
 class NotFound(GatewayError):

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import structlog
@@ -15,10 +15,12 @@ import structlog
 from gateway.answer import Usage
 from gateway.answering import Answer
 from gateway.errors import GatewayError
+from gateway.registry import Waiting
 
 log = structlog.get_logger()
 
 Api: TypeAlias = str  # "chat", "text", …
+Stage: TypeAlias = Literal["queued", "loading"]
 
 # Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -39,6 +41,27 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None  # None: it never came to an answer
 
 
+class Waits:
+    """How long a request stood in line, and how long of it for a load: for those never served."""
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+        self._since = 0.0
+        self._seconds: dict[Stage, float] = {"queued": 0.0, "loading": 0.0}
+
+    def now(self, stage: Stage, time: float) -> None:
+        """In `stage` from `time` on."""
+        self.ended(time)
+        self._stage, self._since = stage, time
+
+    def ended(self, time: float) -> tuple[float, float]:
+        """Seconds queued and loading."""
+        if self._stage is not None:
+            self._seconds[self._stage] += time - self._since
+            self._stage = None
+        return self._seconds["queued"], self._seconds["loading"]
+
+
 class Account:
     """One request's. `tell` is called with the report, exactly once."""
 
@@ -50,6 +73,7 @@ class Account:
         self._model = model
         self._request = request
         self._answer: Answer | None = None
+        self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
         self._first: float | None = None
         self._gaps = [0] * (len(GAPS) + 1)
@@ -74,6 +98,10 @@ class Account:
         finally:
             self._close(outcome or ("send_timeout" if was_cut_off() else "left"))
 
+    def waits(self, news: Waiting) -> None:
+        """Where the request stands in line now."""
+        self._waits.now(news.stage, perf_counter())
+
     def answered_by(self, answer: Answer) -> None:
         """Now it is known who answers."""
         self._answer = answer
@@ -92,13 +120,14 @@ class Account:
 
     def _close(self, outcome: str) -> None:
         answer = self._answer
+        queued, loading = self._waits.ended(perf_counter())
         report = Report(
             api=self._api,
             model=self._model,
             outcome=outcome,
             seconds=perf_counter() - self._began,
-            queued=answer.queued_seconds if answer else 0.0,
-            loading=answer.load_seconds if answer else 0.0,
+            queued=answer.queued_seconds if answer else queued,
+            loading=answer.load_seconds if answer else loading,
             first=self._first,
             gaps=tuple(self._gaps),
             gaps_seconds=self._gaps_seconds,

@@ -1,12 +1,21 @@
-"""Who may come in: API keys to rights. Keys are compared in constant time and never logged."""
+"""Who may come in: API keys to rights. Keys are compared in constant time and never logged; that
+somebody was refused is, but not so often that it fills the log.
+"""
 
 import hmac
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+
+import structlog
 
 from config.settings import KeyConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import InvalidKey
+
+LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
+
+log = structlog.get_logger()
 
 
 class Doorman:
@@ -28,7 +37,8 @@ class Doorman:
         given = presented(headers)
         if not given:
             raise InvalidKey(
-                "No API key was given. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+                "No API key was given. Send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+                missing=True,
             )
         found = [access for key, access in self._keys if hmac.compare_digest(key, given)]
         if not found:
@@ -56,3 +66,30 @@ def _as_sent(key: str) -> Iterator[bytes]:
     if not key.isascii():
         with suppress(UnicodeEncodeError):
             yield key.encode("latin-1")
+
+
+class Refusals:
+    """Counts and logs who was not let in: address and route, never the key."""
+
+    def __init__(
+        self, count: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`count` is called for each with the reason."""
+        self._count = count
+        self._clock = clock
+        self._window = -WINDOW
+        self._lines = self._silent = 0
+
+    def note(self, reason: str, client: str, route: str) -> None:
+        """Somebody at `client` was refused at `route`."""
+        self._count(reason)
+        now = self._clock()
+        if now - self._window >= WINDOW:
+            self._window, self._lines = now, 0
+        if self._lines == LINES:
+            self._silent += 1
+            return
+        self._lines += 1
+        unlogged, self._silent = self._silent, 0
+        more = {"unlogged": unlogged} if unlogged else {}
+        log.warning("request refused", reason=reason, client=client, route=route, **more)

@@ -20,6 +20,7 @@ from gateway.http.errand import SEND_TIMED_OUT, cancel_when_left, told
 from gateway.http.plain import Plain
 from gateway.http.stream import EventStream
 from gateway.pipeline import OnWait
+from gateway.registry import Waiting
 from gateway.tasks import companions
 
 HEADERS = (
@@ -107,7 +108,12 @@ class Exchange:
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""
-        async with self._open_answer(events.wait) as answer:
+
+        def waits(news: Waiting) -> None:
+            self._account.waits(news)
+            events.wait(news)
+
+        async with self._open_answer(waits) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
             await _introduce(events, self._about(answer))
@@ -123,7 +129,7 @@ class Exchange:
             return await self._whole_answer()
 
     async def _whole_answer(self) -> Plain:
-        async with self._open_answer(_say_nothing) as answer:
+        async with self._open_answer(self._account.waits) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
             async for delta in answer.deltas():
@@ -144,10 +150,6 @@ class Exchange:
             names_line((*answer.ignored, *self._asked.ignored)),
         )
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
-
-
-def _say_nothing(_news: object) -> None:
-    """A client that gets one whole body hears nothing while it waits."""
 
 
 async def _introduce(events: EventStream, about: Mapping[str, str]) -> None:

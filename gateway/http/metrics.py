@@ -5,14 +5,24 @@ tokens arrive counted by bucket already: a call for each token would cost more t
 through the gateway.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.answer import Usage
 from gateway.http.account import GAPS, Report
 from gateway.registry import (
     Happening,
@@ -25,14 +35,23 @@ from gateway.registry import (
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SHORT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_ANSWERS = (*_SHORT, 300.0, 600.0, 1800.0, 3600.0)
 _LONG = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+_LENGTHS = tuple(float(2**power) for power in range(4, 19))  # tokens, 16 to 262,144
 
 
 class Metrics:
     """One per server. `happened` is for `Registry(watch=…)`, `answered` for accounts."""
 
     def __init__(self) -> None:
-        self._metrics = CollectorRegistry()
+        self._metrics = _Families()
+        ProcessCollector(registry=self._metrics)
+        Gauge(
+            "roundhouse_build_info",
+            "Always 1; the labels tell which software answers.",
+            ("version", "python", "platform"),
+            registry=self._metrics,
+        ).labels(version("roundhouse"), platform.python_version(), platform.platform()).set(1)
         self._requests = Counter(
             "roundhouse_requests",
             "Requests by outcome: ok, left (the client went away), send_timeout (it didn't read), "
@@ -42,14 +61,18 @@ class Metrics:
         )
         self._tokens = Counter(
             "roundhouse_tokens",
-            "Tokens by kind; cached ones are prompt tokens, reasoning ones completion tokens.",
+            "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
+            "completion (of answers), reasoning (before them).",
             ("model", "kind"),
             registry=self._metrics,
         )
         self._queued = self._times("queue_seconds", "Waiting for the model's turn.", _SHORT)
         self._waited = self._times("load_wait_seconds", "Waiting for the model's load.", _LONG)
         self._first = self._times("time_to_first_token_seconds", "Request to first token.", _SHORT)
-        self._whole = self._times("request_seconds", "Request to end of answer.", _SHORT)
+        self._whole = self._times("request_seconds", "Request to end of answer.", _ANSWERS)
+        self._prompts = self._lengths("prompt_tokens", "Length of a request's prompts.")
+        self._cached = self._lengths("cached_tokens", "What of them was found in the cache.")
+        self._answers = self._lengths("completion_tokens", "Length of a request's answers.")
         self._loads = self._times("load_seconds", "Loads that went well.", _LONG)
         self._unloads = self._times("unload_seconds", "Unloads.", _SHORT)
         self._failures = Counter(
@@ -60,8 +83,20 @@ class Metrics:
         )
         self._evictions = Counter(
             "roundhouse_evictions",
-            "Unloads by reason: room (for another model), idle, asked (by an administrator).",
+            "Models that had to go: for the room of another, or because they were idle.",
             ("model", "reason"),
+            registry=self._metrics,
+        )
+        self._gone = Counter(
+            "roundhouse_unloads",
+            "Unloads by reason: room, idle, asked (by an administrator), broken.",
+            ("model", "reason"),
+            registry=self._metrics,
+        )
+        self._refused = Counter(
+            "roundhouse_refused_requests",
+            "Requests that were not let in: key_missing, key_wrong, not_for_pages.",
+            ("reason",),
             registry=self._metrics,
         )
         self._send_timeouts = Counter(
@@ -83,15 +118,25 @@ class Metrics:
         self._whole.labels(model).observe(report.seconds)
         if report.first is not None:
             self._first.labels(model).observe(report.first)
-        if usage is None:
-            return
-        self._queued.labels(model).observe(report.queued)
-        self._waited.labels(model).observe(report.loading)
-        self._gaps.add(model, report.gaps, report.gaps_seconds)
-        self._tokens.labels(model, "prompt").inc(usage.prompt_tokens)
-        self._tokens.labels(model, "cached").inc(usage.cached_tokens)
-        self._tokens.labels(model, "completion").inc(usage.completion_tokens)
-        self._tokens.labels(model, "reasoning").inc(usage.reasoning_tokens)
+        if usage is not None or report.queued or report.loading:
+            self._queued.labels(model).observe(report.queued)
+            self._waited.labels(model).observe(report.loading)
+        if usage is not None:
+            self._gaps.add(model, report.gaps, report.gaps_seconds)
+            self._count(model, usage)
+
+    def _count(self, model: str, usage: Usage) -> None:
+        kinds = {
+            "prompt": usage.prompt_tokens - usage.cached_tokens,
+            "cached": usage.cached_tokens,
+            "completion": usage.completion_tokens - usage.reasoning_tokens,
+            "reasoning": usage.reasoning_tokens,
+        }
+        for kind, tokens in kinds.items():
+            self._tokens.labels(model, kind).inc(max(0, tokens))
+        self._prompts.labels(model).observe(usage.prompt_tokens)
+        self._cached.labels(model).observe(usage.cached_tokens)
+        self._answers.labels(model).observe(usage.completion_tokens)
 
     def happened(self, happening: Happening) -> None:
         """A model came or went, or did not come."""
@@ -102,7 +147,13 @@ class Metrics:
                 self._failures.labels(model, "cancelled" if reason is None else "failed").inc()
             case ModelUnloaded(model, seconds, why):
                 self._unloads.labels(model).observe(seconds)
-                self._evictions.labels(model, why).inc()
+                self._gone.labels(model, why).inc()
+                if why in ("room", "idle"):
+                    self._evictions.labels(model, why).inc()
+
+    def refused(self, reason: str) -> None:
+        """A request was not let in."""
+        self._refused.labels(reason).inc()
 
     def send_timed_out(self) -> None:
         """A client that doesn't read was cut off."""
@@ -116,6 +167,24 @@ class Metrics:
         return Histogram(
             f"roundhouse_{name}", told, ("model",), buckets=bounds, registry=self._metrics
         )
+
+    def _lengths(self, name: str, told: str) -> Histogram:
+        return Histogram(
+            f"roundhouse_{name}", told, ("model",), buckets=_LENGTHS, registry=self._metrics
+        )
+
+
+class _Families(CollectorRegistry):
+    """Without the `_created` series, which double the text and nobody asks for. The library's own
+    switch for them is one for the whole process.
+    """
+
+    def collect(self) -> Iterable[Metric]:
+        for family in super().collect():
+            family.samples = [
+                sample for sample in family.samples if not sample.name.endswith("_created")
+            ]
+            yield family
 
 
 class _Gaps(Collector):

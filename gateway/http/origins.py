@@ -23,7 +23,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from config.errors import ConfigError
 from config.settings import ServerConfig
-from gateway.errors import Forbidden, UnsupportedMediaType
+from gateway.errors import NotForPages, UnsupportedMediaType
 
 RawHeaders: TypeAlias = Iterable[tuple[bytes, bytes]]
 
@@ -54,7 +54,7 @@ class OriginGuard:
         self._takes_addresses = not is_loopback(server.host)
 
     def check(self, method: str, headers: RawHeaders) -> None:
-        """Raises Forbidden, UnsupportedMediaType."""
+        """Raises NotForPages, UnsupportedMediaType."""
         found: dict[bytes, list[str]] = {}
         for name, value in headers:
             found.setdefault(name, []).append(value.decode("latin-1").strip())
@@ -71,7 +71,7 @@ class OriginGuard:
     def _check_host(self, host: str) -> None:
         name = _name(host)
         if name is None or not (name in self._names or self._is_own_address(name)):
-            raise Forbidden(
+            raise NotForPages(
                 f"The Host {host[:_SHOWN]!r} is not one of this server's, which has no API keys. "
                 "Name it in server.hosts, or set keys.",
                 param="server.hosts",
@@ -81,7 +81,7 @@ class OriginGuard:
         for origin in origins:
             same = any(_is_same(origin, host) for host in hosts)
             if not (same or self._is_page_allowed(origin)):
-                raise Forbidden(
+                raise NotForPages(
                     f"Pages of {origin[:_SHOWN]!r} may not call this server, which has no API "
                     "keys. Name the origin in server.cors_origins, or set keys.",
                     param="server.cors_origins",
@@ -137,7 +137,7 @@ def _is_same(origin: str, host: str) -> bool:
 def _check_site(sites: Iterable[str]) -> None:
     """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4)."""
     if any(site.lower() in ("cross-site", "same-site") for site in sites):
-        raise Forbidden(
+        raise NotForPages(
             "Another site's page may not call this server, which has no API keys. "
             "Name its origin in server.cors_origins, or set keys.",
             param="server.cors_origins",

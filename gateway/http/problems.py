@@ -19,8 +19,10 @@ from gateway.errors import (
     InvalidKey,
     InvalidRequest,
     MethodNotAllowed,
+    NotForPages,
     NotFound,
     TooLarge,
+    UnsupportedMediaType,
 )
 from gateway.http.services import Services
 
@@ -36,7 +38,9 @@ def handlers(
     """How each kind of error is answered, with bodies made by `told`."""
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        if isinstance(error, InvalidKey):
+        if (reason := _refusal(error)) is not None:
+            client = request.client.host if request.client else ""
+            services.refusals.note(reason, client, f"{request.method} {_route(request)}")
             return problem(error, told)
         try:
             access = services.doorman.admit(request.headers)
@@ -52,6 +56,22 @@ def handlers(
         return problem(InternalError("The server made a mistake; its log tells more."), told)
 
     return {GatewayError: gateway_error, HTTPException: http_error, Exception: mistake}
+
+
+def _refusal(error: GatewayError) -> str | None:
+    """Why somebody was not let in; None for other errors."""
+    match error:
+        case InvalidKey():
+            return "key_missing" if error.missing else "key_wrong"
+        case NotForPages() | UnsupportedMediaType():
+            return "not_for_pages"
+        case _:
+            return None
+
+
+def _route(request: Request[Any, Any, Any]) -> str:
+    """As it is registered: what a client put into the path may be long, and no news."""
+    return request.scope["path_template"]
 
 
 def problem(error: GatewayError, told: Callable[[GatewayError], bytes]) -> Response[bytes]:

@@ -13,7 +13,7 @@ from gateway.access import Access
 from gateway.capabilities import Capabilities
 from gateway.errors import GatewayError, ModelNotFound
 from gateway.http.account import Account
-from gateway.http.doorman import Doorman
+from gateway.http.doorman import Doorman, Refusals
 from gateway.http.metrics import Metrics
 from gateway.hub import Hub
 from gateway.pipeline import Pipeline
@@ -30,6 +30,7 @@ class Services(msgspec.Struct, frozen=True):
     registry: Registry
     pipeline: Pipeline
     doorman: Doorman
+    refusals: Refusals
     wording: Wording
     templates: Templates
     presets: Presets

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import anyio
@@ -12,10 +13,11 @@ from structlog.testing import capture_logs
 
 from config.settings import KeyConfig
 from gateway.answer import Usage
-from gateway.http.account import GAPS, Account, Report
+from gateway.http.account import GAPS, Account, Report, Waits
+from gateway.http.doorman import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
-from tests.gateway.http.serving import Running, config, send_chat, serving
+from tests.gateway.http.serving import Running, config, send_chat, serving, state
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +88,8 @@ async def test_models_are_told_with_their_loads_and_unloads(tmp_path: Path) -> N
         await running.registry.unload("scripted")
         numbers = await scraped(running)
         assert numbers["roundhouse_resident_models{}"] == 0
-        assert numbers["roundhouse_evictions_total{model=scripted,reason=asked}"] == 1
+        assert numbers["roundhouse_unloads_total{model=scripted,reason=asked}"] == 1
+        assert not by_name(numbers, "evictions_total")
         assert numbers["roundhouse_unload_seconds_count{model=scripted}"] == 1
 
 
@@ -198,3 +201,102 @@ async def test_after_a_long_wait_a_comment_tells_what_headers_no_longer_can(tmp_
     assert "position 1" in comments[0]
     assert "x-roundhouse-load-time=2." in comments[-1]
     assert "data: [DONE]" in answer.text
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
+    streamed: bool, tmp_path: Path
+) -> None:
+    async with serving(config(tmp_path, load_seconds=60), tmp_path) as running:
+        with capture_logs() as lines:
+            started = perf_counter()
+            body = msgspec.json.encode({**CHAT, "stream": streamed})
+            async with await send_chat(running, body):
+                await state(running, "scripted", "loading")
+            with anyio.fail_after(10):
+                while not (told := [line for line in lines if line["event"] == "answered"]):
+                    await anyio.sleep(0.005)
+            most = perf_counter() - started
+        numbers = await scraped(running)
+    assert told[0]["outcome"] == "left"
+    assert 0.0 < told[0]["queued"] + told[0]["loading"] <= most
+    assert numbers["roundhouse_load_wait_seconds_count{model=scripted}"] == 1
+
+
+def test_waiting_is_told_apart_from_loading() -> None:
+    waits = Waits()
+    for stage, time in (("queued", 1.0), ("queued", 2.0), ("loading", 4.0), ("loading", 5.0)):
+        waits.now(stage, time)  # type: ignore[arg-type]
+    assert waits.ended(9.0) == (3.0, 5.0)
+    assert waits.ended(99.0) == (3.0, 5.0)
+    assert Waits().ended(9.0) == (0.0, 0.0)
+
+
+def test_each_token_is_of_one_kind_and_lengths_are_told() -> None:
+    metrics = Metrics()
+    usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=40, reasoning_tokens=30)
+    gaps = (0,) * (len(GAPS) + 1)
+    metrics.answered(
+        Report(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
+    )
+    told = samples(metrics.text().decode())
+    kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}
+    assert by_name(told, "tokens_total") == {
+        f"roundhouse_tokens_total{{kind={kind},model=a}}": tokens for kind, tokens in kinds.items()
+    }
+    for name, tokens in (("prompt", 100), ("cached", 60), ("completion", 40)):
+        assert told[f"roundhouse_{name}_tokens_sum{{model=a}}"] == tokens
+    bucket = "roundhouse_request_seconds_bucket{{le={},model=a}}"
+    assert told[bucket.format("600.0")] == 0
+    assert told[bucket.format("1800.0")] == 1
+
+
+def test_the_process_and_the_build_are_told_and_no_series_of_creation() -> None:
+    told = samples(Metrics().text().decode())
+    assert told["process_resident_memory_bytes{}"] > 0
+    assert told["process_open_fds{}"] > 0
+    (build,) = by_name(told, "build_info")
+    assert "version=" in build
+    metrics = Metrics()
+    metrics.happened(ModelUnloaded("a", 1.0, "idle"))
+    assert not [name for name in samples(metrics.text().decode()) if "_created" in name]
+
+
+async def test_who_is_not_let_in_is_counted_and_logged_without_the_key(tmp_path: Path) -> None:
+    keys = (KeyConfig(key="right", role="admin"),)
+    async with serving(config(tmp_path, keys=keys), tmp_path) as running:
+        with capture_logs() as lines:
+            for headers in ({}, {"x-api-key": "wr0ng"}, {"authorization": "Bearer wr0ng"}):
+                await running.client.get("/v1/models/some/thing", headers=headers)
+            for _ in range(100):
+                await running.client.get("/v1/models", headers={"x-api-key": "wr0ng"})
+        told = (await running.client.get("/metrics", headers={"x-api-key": "right"})).text
+    refused = [line for line in lines if line["event"] == "request refused"]
+    assert [line["reason"] for line in refused[:3]] == ["key_missing", "key_wrong", "key_wrong"]
+    assert refused[0]["client"] == "127.0.0.1"
+    assert refused[0]["route"] == "GET /v1/models/{model_id}"
+    assert len(refused) == LINES
+    assert "wr0ng" not in str(lines)
+    numbers = samples(told)
+    assert numbers["roundhouse_refused_requests_total{reason=key_wrong}"] == 102
+    assert numbers["roundhouse_refused_requests_total{reason=key_missing}"] == 1
+
+
+def test_refusals_that_were_not_logged_are_told_with_the_next_line() -> None:
+    counted: list[str] = []
+    now = 0.0
+    refusals = Refusals(counted.append, lambda: now)
+    with capture_logs() as lines:
+        for _ in range(LINES + 7):
+            refusals.note("key_wrong", "1.2.3.4", "GET /")
+        now += WINDOW
+        refusals.note("key_wrong", "1.2.3.4", "GET /")
+    assert len(counted) == LINES + 8
+    assert len(lines) == LINES + 1
+    assert lines[-1]["unlogged"] == 7
+
+
+async def test_a_page_that_is_refused_is_counted(running: Running) -> None:
+    await running.client.post("/unload", headers={"origin": "http://evil.example"})
+    numbers = await scraped(running)
+    assert numbers["roundhouse_refused_requests_total{reason=not_for_pages}"] == 1
