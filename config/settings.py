@@ -37,6 +37,7 @@ class KeyConfig(Section, frozen=True):
     role: Literal["user", "admin"] = "user"
     autoload: bool = True  # may cause a model to be loaded
     models: tuple[str, ...] = ()  # empty: all models
+    loading_text: bool | None = None  # None: as `server.loading_text`
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""
@@ -55,6 +56,7 @@ class ServerConfig(Section, frozen=True):
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
+    loading_text: bool = False  # chat streams tell of their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
 
 

@@ -15,6 +15,7 @@ class Access(msgspec.Struct, frozen=True):
     role: Literal["user", "admin"] = "user"
     autoload: bool = True
     models: frozenset[str] = frozenset()
+    loading_text: bool | None = None  # loads are told as reasoning; None: as the server does
 
     def require_admin(self) -> None:
         """Raises Forbidden."""

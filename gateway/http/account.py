@@ -71,7 +71,7 @@ class Account:
         self._tell = tell
         self._api = api
         self._model = model
-        self._request = request
+        self.request = request
         self._answer: Answer | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
@@ -133,7 +133,7 @@ class Account:
             gaps_seconds=self._gaps_seconds,
             usage=answer.usage() if answer else None,
         )
-        _log(self._request, report)
+        _log(self.request, report)
         self._tell(report)
 
 

@@ -25,7 +25,7 @@ class Doorman:
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
         self._keys = [
-            (written, Access(key.role, key.autoload, frozenset(key.models)))
+            (written, Access(key.role, key.autoload, frozenset(key.models), key.loading_text))
             for key in keys
             for written in _as_sent(key.key)
         ]

@@ -18,7 +18,7 @@ from gateway.errors import GatewayError
 from gateway.http.account import Account
 from gateway.http.errand import SEND_TIMED_OUT, cancel_when_left, told
 from gateway.http.plain import Plain
-from gateway.http.stream import EventStream
+from gateway.http.stream import EventStream, sentence
 from gateway.pipeline import OnWait
 from gateway.registry import Waiting
 from gateway.tasks import companions
@@ -60,6 +60,15 @@ class Asked(Protocol):
     def ignored(self) -> tuple[str, ...]: ...
 
 
+class Loading(Protocol):
+    """A dialect's way to tell of the wait in the stream itself. `began`: the stream is opened."""
+
+    @property
+    def began(self) -> bool: ...
+
+    def told(self, model: str, text: str) -> bytes: ...
+
+
 class Exchange:
     """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
     answers.
@@ -73,15 +82,17 @@ class Exchange:
         account: Account,
         asked: Asked,
         *,
-        headers: Mapping[str, str],
         quiet: float,
+        loading: Loading | None = None,
     ) -> None:
+        """`loading`: what a stream says while its model is waited for; None: comments."""
+        self._loading = loading
         self._open_answer = open_answer
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
         self._asked = asked
-        self._headers = headers
+        self._headers = {"x-request-id": account.request}
         self._quiet = quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,12 +100,17 @@ class Exchange:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             if self._asked.stream:
-                events = EventStream(send, self._headers, self._quiet)
+                tell = self._tell_wait if self._loading is not None else None
+                events = EventStream(send, self._headers, self._quiet, tell=tell)
                 tasks.start_soon(events.keep_alive)
                 await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()
                 await body(scope, receive, send)
+
+    def _tell_wait(self, news: Waiting) -> bytes:
+        assert self._loading is not None, "it is asked only where the wait is told"
+        return self._loading.told(news.model, f"{sentence(news)}\n")
 
     async def _tell(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
@@ -117,7 +133,8 @@ class Exchange:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
             await _introduce(events, self._about(answer))
-            await events.write(reply.opening())
+            if self._loading is None or not self._loading.began:
+                await events.write(reply.opening())
             async for delta in answer.deltas():
                 self._account.delta()
                 if frames := reply.delta(delta):

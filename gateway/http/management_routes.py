@@ -268,7 +268,6 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("completion", asked.model, request_id),
         exchange,
-        headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )
 

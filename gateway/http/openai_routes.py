@@ -34,8 +34,10 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id),
         exchange,
-        headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
+        loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
+        if services.tells_loading(access, asked=exchange.loading_text)
+        else None,
     )
 
 
@@ -57,7 +59,6 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),
         exchange,
-        headers={"x-request-id": request_id},
         quiet=services.config.server.keep_alive_comment,
     )
 

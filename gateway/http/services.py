@@ -102,6 +102,13 @@ class Services(msgspec.Struct, frozen=True):
         for model in config.models:
             yield from _spellings(Path(model.path).expanduser(), model.name)
 
+    def tells_loading(self, access: Access, *, asked: bool | None) -> bool:
+        """Whether a stream tells of its model's load as reasoning: the request, the key, the
+        configuration, whoever says something first.
+        """
+        wishes = (asked, access.loading_text, self.config.server.loading_text)
+        return next(wish for wish in wishes if wish is not None)
+
     def account(self, api: str, model: str, request: str) -> Account:
         """A new one for a request that names `model`; only names that exist are counted by."""
         try:

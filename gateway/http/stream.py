@@ -3,7 +3,7 @@ dialect.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 from litestar.types import Send
@@ -32,14 +32,20 @@ class EventStream:
         headers: Mapping[str, str],
         quiet: float,
         *,
+        tell: Callable[[Waiting], bytes] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """`quiet`: seconds of silence before a comment; `patience`: between looks for one."""
+        """`quiet`: seconds of silence before a comment; `patience`: between looks for one.
+
+        `tell`: frames for news of the wait, the first at once; None: they are comments.
+        """
         self.began = False
         self._send = send
         self._headers = headers
         self._quiet = quiet
+        self._tell = tell
         self._patience = patience
+        self._told_at_once = anyio.Event()
         self._ended = False
         self._writing = False
         self._last = time.monotonic()
@@ -71,19 +77,23 @@ class EventStream:
     def wait(self, news: Waiting) -> None:
         """Something to tell at the next comment. A `pipeline.OnWait`."""
         self._news = news
+        if self._tell is not None:
+            self._told_at_once.set()
 
     async def keep_alive(self) -> None:
         """For ever: a comment when there is news to wait with, or after a silence."""
+        with anyio.move_on_after(self._patience):
+            await self._told_at_once.wait()
         while True:
-            await anyio.sleep(self._patience)
             if not (self._ended or self._writing):
                 await self._fill_silence()
+            await anyio.sleep(self._patience)
 
     async def _fill_silence(self) -> None:
         news, self._news = self._news, None
         if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
             return
-        frames = b": still here\n\n" if news is None else f": {sentence(news)}\n\n".encode()
+        frames = b": still here\n\n" if news is None else (self._tell or _comment)(news)
         sent = self._comment = anyio.Event()
         try:
             if not self.began:
@@ -103,6 +113,10 @@ class EventStream:
         self.began = True
         lines = encoded({**HEADERS, **self._headers, **headers})
         await self._send({"type": "http.response.start", "status": 200, "headers": lines})
+
+
+def _comment(news: Waiting) -> bytes:
+    return f": {sentence(news)}\n\n".encode()
 
 
 def sentence(news: Waiting) -> str:

@@ -9,7 +9,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
     reply.fold(deltas); reply.whole(usage)          # one JSON body, from the same deltas
 """
 
-from gateway.dialects.openai.chat_reply import ChatReply
+from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
 from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
     ModelCard,
@@ -24,6 +24,7 @@ from gateway.dialects.openai.text_reply import TextReply
 
 __all__ = [
     "ChatExchange",
+    "ChatLoading",
     "ChatReply",
     "ModelCard",
     "StatusWire",

@@ -134,6 +134,31 @@ class ChatReply:
         return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
 
 
+class ChatLoading:
+    """The wait for a model, told as reasoning of the first choice: frontends drop comments.
+
+    It opens the stream in the reply's place. Where reasoning is hidden there is only the opening.
+    """
+
+    def __init__(self, exchange: ChatExchange, *, id: str, created: int) -> None:
+        self.began = False
+        self._exchange = exchange
+        self._id = id
+        self._created = created
+
+    def told(self, model: str, text: str) -> bytes:
+        """Frames that say `text`."""
+        roles = 0 if self.began else self._exchange.request.answering.n
+        choices = [ChunkChoice(index=k, delta=_ROLE) for k in range(roles)]
+        self.began = True
+        if self._exchange.request.thinking.shown != "hidden":
+            choices.append(ChunkChoice(index=0, delta=ChatDelta(reasoning_content=text)))
+        return b"".join(
+            frame(ChatChunk(id=self._id, created=self._created, model=model, choices=(choice,)))
+            for choice in choices
+        )
+
+
 def _choice(index: int, step: Step) -> ChunkChoice:
     return ChunkChoice(
         index=index,

@@ -80,6 +80,7 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     response_prefix: str = ""
+    loading_text: bool | None = None
 
 
 class TextWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,7 @@ class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: ChatRequest
     stream: bool = False
     include_usage: bool = False
+    loading_text: bool | None = None  # the wait for the model is told; None: not said
     response_format: Literal["text"] = "text"
     ignored: tuple[str, ...] = ()
 
@@ -148,6 +150,7 @@ def read_chat(body: bytes) -> ChatExchange:
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
+        loading_text=wire.loading_text,
         ignored=(
             *_chat_ignored(fields, wire, continue_final=continue_final),
             *conversation.ignored,
