@@ -40,18 +40,23 @@ class Reader:
     be no call.
     """
 
-    __slots__ = ("_kept", "_mark", "at", "ended", "text")
+    __slots__ = ("_before", "_keeping", "_kept", "_mark", "at", "ended", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.ended = False
+        self._keeping = False
+        self._before = ""  # the record up to the first piece, and from there on
         self._kept: StringIO | None = None
         self._mark = 0
 
     def append(self, text: str) -> None:
         """Adds text that has arrived. What was read is forgotten, so the cost is the text's own."""
-        if self._kept is not None:
+        if self._keeping:
+            if self._kept is None:
+                self._kept = StringIO()
+                self._kept.write(self._before)
             self._kept.write(self.text[self._mark : self.at])
         self.text = self.text[self.at :] + text
         self.at = self._mark = 0
@@ -72,18 +77,21 @@ class Reader:
 
     def keep(self, already_read: str = "") -> None:
         """Starts the record anew, with `already_read` in front."""
-        self._kept = StringIO()
-        self._kept.write(already_read)
+        self._keeping = True
+        self._before = already_read
+        self._kept = None
         self._mark = self.at
 
     def forget(self) -> None:
         """Ends the record."""
+        self._keeping = False
         self._kept = None
 
     def kept(self) -> str:
         """What was read since `keep`."""
-        assert self._kept is not None
-        return self._kept.getvalue() + self.text[self._mark : self.at]
+        assert self._keeping
+        before = self._before if self._kept is None else self._kept.getvalue()
+        return before + self.text[self._mark : self.at]
 
     def peek(self) -> Parsing[str]:
         """The next character, not consumed; "" at the end."""
@@ -105,31 +113,37 @@ class Reader:
 
     def space(self) -> Parsing[str]:
         """White space, possibly none."""
+        if self.at < len(self.text) and not self.text[self.at].isspace():
+            return ""  # at once: nearly always there is none
         return (yield from self._gathered(SPACE, sys.maxsize))
 
     def _gathered(self, pattern: re.Pattern[str], most: int) -> Parsing[str]:
         """The longest stretch of `pattern`, though not more than `most` characters."""
-        taken = StringIO()
+        taken: StringIO | None = None
         while True:
-            end = min(len(self.text), self.at + most - taken.tell())
-            found = pattern.match(self.text, self.at, end)
-            if found is not None and found.end() > self.at:
-                taken.write(found.group())
-                self.at = found.end()
-            if self.at < len(self.text) or self.ended or taken.tell() == most:
-                return taken.getvalue()
+            found = pattern.match(self.text, self.at, min(len(self.text), self.at + most))
+            assert found is not None  # it may be empty
+            self.at = found.end()
+            most -= len(found[0])
+            if taken is not None:
+                taken.write(found[0])
+            if self.at < len(self.text) or self.ended or not most:
+                return found[0] if taken is None else taken.getvalue()
+            if taken is None:  # as is rare: most words come whole
+                taken = StringIO()
+                taken.write(found[0])
             yield
 
     def looking_at(self, texts: tuple[str, ...]) -> Parsing[str]:
         """The longest of `texts` that comes next, not consumed; "" if none does."""
         while True:
-            here = [text for text in texts if self.text.startswith(text, self.at)]
-            best = max(here, key=len, default="")
+            best, undecided = "", False
             rest = len(self.text) - self.at
-            undecided = any(
-                len(text) > max(rest, len(best)) and self.text.startswith(text[:rest], self.at)
-                for text in texts
-            )
+            for text in texts:
+                if len(text) > rest:
+                    undecided = undecided or self.text.startswith(text[:rest], self.at)
+                elif len(text) > len(best) and self.text.startswith(text, self.at):
+                    best = text
             if self.ended or not undecided:
                 return best
             yield

@@ -138,7 +138,7 @@ _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
 _TURN = re.compile(
     r"<\|[^<>|\s]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|<(?:start|end)_of_turn>|<sep>|<seed:bos>|"
     r"</?(?:role|user|assistant)>|\n#{2,} |"
-    r"(?:^|\n)\s*(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
+    r"(?:^|\n)[^\S\n]*+(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
 )
 
 

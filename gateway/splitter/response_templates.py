@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
+from gateway.splitter.payloads.json_text import loaded
+from gateway.splitter.reading import LONGEST
 from gateway.splitter.syntax import Format, JsonCalls, ReasoningMarkers, Syntax
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+MOST = 100  # texts of one anchor
 _PATTERN_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].]")
 
 
@@ -55,15 +56,22 @@ def _anchor(field: Any, side: str) -> tuple[str, ...]:
     """The texts of an anchor; a pattern counts where it is a text with white space around it."""
     match _mapping(field).get(side, _mapping(field).get(f"{side}_pattern")):
         case str(text) if side in field:
-            return (text.strip(),)
+            return _marker(text)
         case str(pattern):
             bare = re.sub(r"\\s[*+]", "", pattern)
             text = re.sub(r"\\(.)", r"\1", bare)
-            return () if _PATTERN_SIGNS.search(re.sub(r"\\.", "", bare)) else (text,)
+            return () if _PATTERN_SIGNS.search(re.sub(r"\\.", "", bare)) else _marker(text)
         case list(texts):
-            return tuple(text.strip() for text in texts if isinstance(text, str))
+            return tuple(
+                marker for text in texts[:MOST] if isinstance(text, str) for marker in _marker(text)
+            )
         case _:
             return ()
+
+
+def _marker(text: str) -> tuple[str, ...]:
+    """The text as a marker; none where it is empty or too long to be one."""
+    return (stripped,) if 0 < len(stripped := text.strip()) <= LONGEST else ()
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -72,8 +80,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _decoded(response_template: str) -> Any:
     try:
-        return msgspec.json.decode(response_template)
-    except msgspec.DecodeError:
+        return loaded(response_template)
+    except ValueError:
         return None
 
 
