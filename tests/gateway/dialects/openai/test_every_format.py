@@ -29,8 +29,15 @@ def same_calls(expected: Sequence[Call], names: Sequence[str], arguments: Sequen
 
 
 @CASES
-def test_openai_s_accumulator(case: Case) -> None:
-    choice = accumulated(streamed(case)).choices[0]
+def test_every_client_makes_the_same_of_it(case: Case) -> None:
+    sent = streamed(case)
+    openai_s_accumulator(case, sent)
+    the_hub_s_client(case, sent)
+    the_whole_answer(case)
+
+
+def openai_s_accumulator(case: Case, sent: bytes) -> None:
+    choice = accumulated(sent).choices[0]
     calls = choice.message.tool_calls or []
     extra = choice.message.model_extra or {}
     assert (choice.message.content or "").strip() == (case.expect.content or "").strip()
@@ -43,8 +50,7 @@ def test_openai_s_accumulator(case: Case) -> None:
     )
 
 
-@CASES
-def test_the_whole_answer_is_the_same(case: Case) -> None:
+def the_whole_answer(case: Case) -> None:
     splitter, reply = case.splitter(), chat_reply()
     reply.add(Delta(0, tuple(splitter.feed(case.raw))))
     reply.add(Delta(0, tuple(splitter.finish(case.finish_reason))))
@@ -58,12 +64,11 @@ def test_the_whole_answer_is_the_same(case: Case) -> None:
     )
 
 
-@CASES
-def test_the_hub_s_client(case: Case) -> None:
+def the_hub_s_client(case: Case, sent: bytes) -> None:
     names: list[str] = []
     arguments: dict[int, str] = {}
     content = ""
-    for output in _stream_chat_completion_response(streamed(case).decode().splitlines()):
+    for output in _stream_chat_completion_response(sent.decode().splitlines()):
         delta = output.choices[0].delta
         content += delta.content or ""
         for call in delta.tool_calls or ():
