@@ -55,6 +55,7 @@ class ServerConfig(Section, frozen=True):
     max_body: AtLeastOne = 64 * 1024 * 1024
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
+    allow_control_tokens: bool = False  # in a client's texts, in chat
     keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
     loading_text: bool = False  # chat streams tell of their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off

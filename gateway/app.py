@@ -29,6 +29,8 @@ from gateway.presets import Presets
 from gateway.registry import Registry
 from gateway.tasks import companions
 from gateway.templates import Templates
+from gateway.threads import WorkerThreads
+from gateway.tokens import Tokens
 from gateway.wording import Wording
 
 OPEN_TO_ALL = (
@@ -76,20 +78,24 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
     """Everything that routes work with."""
     templates = Templates(_folder(config.template_dir))
     presets = Presets(_folder(config.preset_dir), config.preset)
-    interpreters = Interpreters(templates)
+    tokens = Tokens(
+        WorkerThreads(),
+        Interpreters(templates),
+        allow_control_tokens=config.server.allow_control_tokens,
+    )
     return Services(
         config=config,
         registry=registry,
         pipeline=Pipeline(
             registry,
-            interpreters,
             presets,
             Pictures(config.images),
+            tokens,
             strict=config.server.strict_sampling,
         ),
         doorman=Doorman(config.keys),
         refusals=Refusals(metrics.refused),
-        wording=Wording(registry, interpreters),
+        wording=Wording(registry, tokens),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),

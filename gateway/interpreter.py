@@ -9,11 +9,19 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate, RenderedPrompt, TemplateTraits
+from gateway.prompt import (
+    DEFAULT_TEMPLATE,
+    FULL,
+    Allowance,
+    ChatTemplate,
+    RenderedPrompt,
+    TemplateTraits,
+)
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
 from gateway.templates import Templates
+from gateway.threads import Wanted
 
 
 class Interpreter(msgspec.Struct, frozen=True):
@@ -28,12 +36,36 @@ class Interpreter(msgspec.Struct, frozen=True):
     def format(self) -> Format:
         return self.recognised.format
 
-    def render(self, request: ChatRequest, container: ModelContainer) -> RenderedPrompt:
-        """The prompt, with pictures where this container finds them. Raises InvalidRequest."""
-        return self.template.render(request, image_marker=container.info.image_marker)
+    @property
+    def markers(self) -> str:
+        """A text in which all markers stand that frame this model's turns, reasoning and calls."""
+        reasoning = self.format.reasoning
+        return "\n".join(
+            (self.template.source, *(reasoning.opens if reasoning else ()))
+            + (reasoning.closes if reasoning else ())
+        )
+
+    def render(
+        self,
+        request: ChatRequest,
+        container: ModelContainer,
+        allowance: Allowance = FULL,
+        wanted: Wanted = lambda: True,
+    ) -> RenderedPrompt:
+        """The prompt, with pictures where this container finds them. Raises as
+        `ChatTemplate.render`.
+        """
+        return self.template.render(
+            request,
+            image_marker=container.info.image_marker,
+            allowance=allowance,
+            wanted=wanted,
+        )
 
     def splitter(self, request: ChatRequest, prompt: str) -> Splitter:
-        """A fresh one for an answer to `prompt`, the rendered text."""
+        """A fresh one for an answer to `prompt`, the rendered text as the template framed it:
+        nothing a client wrote says how an answer begins.
+        """
         return Splitter(
             self.format,
             in_reasoning=starts_in_reasoning(self.format, prompt),
@@ -47,8 +79,8 @@ class Interpreter(msgspec.Struct, frozen=True):
     def budget(
         self, request: ChatRequest, prompt: str, container: ModelContainer
     ) -> ThinkingBudget | None:
-        """The thinking budget as the driver enforces it; None when there is none, or no reasoning
-        to limit.
+        """The thinking budget as the driver enforces it, `prompt` as for the splitter; None
+        when there is none, or no reasoning to limit.
         """
         thinking, reasoning = request.thinking, self.format.reasoning
         if thinking.budget is None or reasoning is None:
@@ -64,14 +96,15 @@ class Interpreter(msgspec.Struct, frozen=True):
 
 
 DESCRIBED_TOOLS = "hermes_json"
+KEPT = 64  # interpreters; templates can be switched without end
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
-Key: TypeAlias = tuple[str | None, SpecialTokens, str | None, str, str | None]
+Key: TypeAlias = tuple[str, str | None, SpecialTokens, str | None, str, str | None]
 
 
 class Interpreters:
-    """One for each template and tokenizer, kept for good: a model that comes back is known."""
+    """One for each template and tokenizer. The `KEPT` last used are known when they come back."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -81,10 +114,21 @@ class Interpreters:
         """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
         info, source = container.info, self._templates.source(entry)
         template = source or info.chat_template
-        key = (template, info.special, info.response_template, info.architecture, entry.format)
-        if key not in self._known:
-            self._known[key] = await to_thread.run_sync(interpret, info, entry, source)
-        return self._known[key]
+        key = (
+            entry.name,
+            template,
+            info.special,
+            info.response_template,
+            info.architecture,
+            entry.format,
+        )
+        found = self._known.pop(key, None)
+        if found is None:
+            found = await to_thread.run_sync(interpret, info, entry, source)
+        self._known[key] = found  # the last used stands last
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        return found
 
 
 def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpreter:
@@ -93,7 +137,7 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     Raises InvalidTemplate.
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
-    template = ChatTemplate(source, info.special)
+    template = ChatTemplate(source, info.special, entry.name)
     return Interpreter(template, spoken(entry, info, source, template.traits))
 
 

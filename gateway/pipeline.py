@@ -14,22 +14,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
-import anyio
 import msgspec
 
 from backends.protocol import Generation, ModelContainer, Sampling
 from gateway.access import Access
 from gateway.answering import Answer, Choice, Streams, Unsplit
 from gateway.errors import InvalidRequest
-from gateway.interpreter import Interpreters
 from gateway.pictures import Album, Pictures, pictures_in
 from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.tasks import companions
+from gateway.tokens import Tokens
 from gateway.trouble import as_written, translated
-
-LONG_TEXT = 8_192  # characters; tokenizing more is done beside the event loop
 
 OnWait: TypeAlias = Callable[[Waiting], None]
 
@@ -40,16 +37,16 @@ class Pipeline:
     def __init__(
         self,
         registry: Registry,
-        interpreters: Interpreters,
         presets: Presets,
         pictures: Pictures,
+        tokens: Tokens,
         *,
         strict: bool,
     ) -> None:
         self._registry = registry
-        self._interpreters = interpreters
         self._presets = presets
         self._pictures = pictures
+        self._tokens = tokens
         self._strict = strict
 
     @asynccontextmanager
@@ -62,21 +59,19 @@ class Pipeline:
             album = await self._album(held, request, access)
             held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
-            interpreter = await self._interpreters.of(lease.container, lease.entry)
-            rendered = interpreter.render(request, lease.container)
+            prompt = await self._tokens.chat(request, lease)
+            interpreter, framed = prompt.interpreter, prompt.rendered.framed
             images = await held.enter_async_context(album.decoded()) if album else {}
-            shown = tuple(images[picture.url] for picture in rendered.pictures)
-            with translated():
-                tokens = await tokenize(lease.container, rendered.text)
-            budget = interpreter.budget(request, rendered.text, lease.container)
+            shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
+            budget = interpreter.budget(request, framed, lease.container)
             choices = [
                 Choice(
                     index,
                     msgspec.structs.replace(job, thinking=budget, images=shown),
-                    interpreter.splitter(request, rendered.text),
+                    interpreter.splitter(request, framed),
                     one_call=not request.parallel_tool_calls,
                 )
-                for index, job in enumerate(self._jobs([tokens], request.answering, lease))
+                for index, job in enumerate(self._jobs([prompt.tokens], request.answering, lease))
             ]
             yield await self._answer(held, lease, choices, request.answering)
 
@@ -88,10 +83,7 @@ class Pipeline:
         async with AsyncExitStack() as held:
             held.enter_context(as_written(request.answering.spelled))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
-            with translated():
-                prompts = [
-                    await _prompt(request, lease.container, prompt) for prompt in request.prompts
-                ]
+            prompts = await self._prompts(request, lease.container)
             jobs = self._jobs(prompts, request.answering, lease)
             n = request.answering.n
             choices = [
@@ -101,6 +93,25 @@ class Pipeline:
             if request.echo:
                 answer.echoes = _echoes(request, lease.container)
             yield answer
+
+    async def _prompts(
+        self, request: TextRequest, container: ModelContainer
+    ) -> list[tuple[int, ...]]:
+        """The request's prompts as tokens, each distinct one tokenized once."""
+        known: dict[str | tuple[int, ...], tuple[int, ...]] = {}
+        for prompt in request.prompts:
+            if prompt not in known:
+                known[prompt] = await self._prompt(request, container, prompt)
+        return [known[prompt] for prompt in request.prompts]
+
+    async def _prompt(
+        self, request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]
+    ) -> tuple[int, ...]:
+        if request.suffix is not None:
+            prompt = _framed(request, container, prompt)
+        if isinstance(prompt, tuple):
+            return prompt
+        return await self._tokens.of(container, prompt, add_bos=request.add_bos, param="prompt")
 
     async def _album(
         self, held: AsyncExitStack, request: ChatRequest, access: Access
@@ -195,36 +206,13 @@ def _refuse_what_is_missing(request: ChatRequest) -> None:
         )
 
 
-async def tokenize(
-    container: ModelContainer, text: str, *, add_bos: bool | None = None
-) -> tuple[int, ...]:
-    """`text` as tokens, control tokens recognised, with one bos where the model wants it. None: as
-    it does.
-    """
-    bos = container.info.special.bos
-    wanted = container.info.adds_bos if add_bos is None else add_bos
-    if wanted and bos and not text.startswith(bos):
-        text = bos + text
-    if len(text) < LONG_TEXT:
-        return container.tokenize(text, special=True)
-    return await anyio.to_thread.run_sync(lambda: container.tokenize(text, special=True))
-
-
-async def _prompt(
-    request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]
-) -> tuple[int, ...]:
+def _framed(request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]) -> str:
+    """`prompt` and the suffix between the model's markers. Raises InvalidRequest."""
     special = container.info.special
-    if request.suffix is None:
-        if isinstance(prompt, tuple):
-            return prompt
-        return await tokenize(container, prompt, add_bos=request.add_bos)
     if not special.fill_middle:
         raise InvalidRequest("this model can't fill in before a suffix", param="suffix")
     text = prompt if isinstance(prompt, str) else container.detokenize(prompt)
-    framed = (
-        f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
-    )
-    return await tokenize(container, framed, add_bos=request.add_bos)
+    return f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
 
 
 def _varied(sampling: Sampling, variant: int) -> Sampling:

@@ -123,6 +123,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     thinking: Thinking = Thinking()
     template_variables: Mapping[str, Any] = {}  # chat_template_kwargs
+    # What a client spells like a control token becomes one. None: as the server is configured.
+    allow_control_tokens: bool | None = None
     continue_final: bool = False  # the last (assistant) message is a prefix, not a finished turn
 
 

@@ -3,16 +3,12 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from anyio import to_thread
-
 from backends.protocol import ModelContainer
 from gateway.access import Access
-from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.interpreter import Interpreters
+from gateway.errors import InvalidRequest
 from gateway.registry import Lease, ModelStatus, Registry
 from gateway.request import ChatRequest
-
-NONE_LOADED = "No model is loaded, and the request names none."
+from gateway.tokens import Tokens
 
 
 def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:
@@ -24,9 +20,9 @@ def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:
 class Wording:
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
-    def __init__(self, registry: Registry, interpreters: Interpreters) -> None:
+    def __init__(self, registry: Registry, tokens: Tokens) -> None:
         self._registry = registry
-        self._interpreters = interpreters
+        self._tokens = tokens
 
     async def encode(
         self, model: str | None, text: str, access: Access, *, special: bool, add_bos: bool
@@ -35,21 +31,20 @@ class Wording:
         is usual.
         """
         async with self.leased(model, access) as lease:
-            info = lease.container.info
-            tokens = await _tokens(lease.container, text, special=special)
-            if not (add_bos and info.adds_bos and info.special.bos):
-                return tokens
-            bos = lease.container.tokenize(info.special.bos, special=True)
-            return tokens if tokens[: len(bos)] == bos else bos + tokens
+            return await self._tokens.of(
+                lease.container,
+                text,
+                special=special,
+                add_bos=None if add_bos else False,
+                param="text",
+            )
 
     async def encode_chat(
         self, model: str | None, request: ChatRequest, access: Access
     ) -> tuple[int, ...]:
         """The prompt that an answer to `request` would be generated from. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
-            interpreter = await self._interpreters.of(lease.container, lease.entry)
-            text = interpreter.render(request, lease.container).text
-            return await _tokens(lease.container, text, special=True)
+            return (await self._tokens.chat(request, lease)).tokens
 
     async def decode(
         self, model: str | None, tokens: Sequence[int], access: Access, *, special: bool = True
@@ -67,28 +62,21 @@ class Wording:
 
     @asynccontextmanager
     async def leased(self, model: str | None, access: Access) -> AsyncIterator[Lease]:
-        """The named model, loaded if it must be; without a name the loaded one that is in use.
+        """The named model, loaded if it must be; without a name the loaded one that is in use, else
+        the default.
 
-        Raises as `Registry.lease`, and ModelUnavailable where there is no name and nothing loaded.
+        Raises as `Registry.lease`.
         """
         name = self.named(model, access)
         async with self._registry.lease(name, access=access) as lease:
             yield lease
 
     def named(self, model: str | None, access: Access) -> str:
-        """The id of the model a request means. Raises ModelNotFound, ModelUnavailable."""
-        if model:
-            return self._registry.resolve(model, access).name
+        """The id of the model a request means. Raises ModelNotFound."""
         allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
-        status = foremost(allowed)
-        if status is None:
-            raise ModelUnavailable(NONE_LOADED, param="model")
-        return status.id
-
-
-async def _tokens(container: ModelContainer, text: str, *, special: bool) -> tuple[int, ...]:
-    """Off the event loop, because a text may be a whole book."""
-    return await to_thread.run_sync(lambda: container.tokenize(text, special=special))
+        if not model and (status := foremost(allowed)) is not None:
+            return status.id
+        return self._registry.resolve(model or "", access).name
 
 
 def _without_control(container: ModelContainer, tokens: Sequence[int]) -> tuple[int, ...]:

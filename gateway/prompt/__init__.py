@@ -1,7 +1,19 @@
 """Chat templates: from a conversation to the text that a model reads."""
 
 from gateway.prompt.chatml import DEFAULT_TEMPLATE
+from gateway.prompt.metering import AT_ONCE, FULL, Allowance, LimitExceeded
 from gateway.prompt.template import ChatTemplate, RenderedPrompt
+from gateway.prompt.traced import Spans
 from gateway.prompt.traits import TemplateTraits
 
-__all__ = ["DEFAULT_TEMPLATE", "ChatTemplate", "RenderedPrompt", "TemplateTraits"]
+__all__ = [
+    "AT_ONCE",
+    "DEFAULT_TEMPLATE",
+    "FULL",
+    "Allowance",
+    "ChatTemplate",
+    "LimitExceeded",
+    "RenderedPrompt",
+    "Spans",
+    "TemplateTraits",
+]

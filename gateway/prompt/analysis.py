@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import ends_open
 from gateway.prompt.traits import ReasoningField, TemplateTraits, ThinkingSwitch
 from gateway.prompt.trial import (
@@ -49,12 +50,15 @@ _FREE_EFFORT = "sentineleffort"
 _TRAINED_EFFORTS = ("low", "medium", "high")  # of gpt-oss, whose template prints what it is given
 
 
-def analyse(template: CompiledTemplate, tokens: Mapping[str, str]) -> TemplateTraits:
+def analyse(
+    template: CompiledTemplate, tokens: Mapping[str, str], charged: Meter
+) -> TemplateTraits:
     """The traits of `template`; `tokens` are the special tokens by their variable names.
 
-    Raises Refused, with the template's own reason, if it renders not even one user message.
+    All renderings are charged to one meter. Raises Refused, with the template's own reason, if it
+    renders not even one user message, and LimitExceeded.
     """
-    trial = Trial(template, tokens)
+    trial = Trial(template, tokens, charged)
     traits = _with_content(trial, TemplateTraits())
     traits = _with_roles(trial, traits)
     traits = _with_tools(trial, traits)

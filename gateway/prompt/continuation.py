@@ -7,7 +7,8 @@ as text and reasoning apart (Open WebUI). Here they become one thing.
 import msgspec
 
 from gateway.errors import InvalidRequest
-from gateway.prompt.reasoning import unwrapped
+from gateway.prompt.reasoning import marked, unwrapped
+from gateway.prompt.traced import text_of
 from gateway.request import ChatRequest, Message
 
 
@@ -34,7 +35,8 @@ def continuation(request: ChatRequest) -> Continuation | None:
                 param="messages",
             )
         return None
-    reasoning, text = unwrapped(last.text)
+    words = text_of(last)
+    reasoning, text = unwrapped(words)
     if reasoning:
-        return Continuation(message=last, reasoning=reasoning, text=text, raw=last.text)
-    return Continuation(message=last, reasoning=last.reasoning or "", text=last.text, raw="")
+        return Continuation(message=last, reasoning=reasoning, text=text, raw=marked(words))
+    return Continuation(message=last, reasoning=last.reasoning or "", text=words, raw="")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gateway.prompt.describing import with_calls_described
 from gateway.prompt.results import with_results_matched
+from gateway.prompt.traced import joined
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Part, Role, TextPart
 
@@ -157,7 +158,7 @@ def _merged(messages: Sequence[Message]) -> Message:
     for message in messages:
         parts = _appended(parts, message.parts)
     thoughts = [message.reasoning for message in messages if message.reasoning]
-    return replace(messages[-1], parts=parts, reasoning="\n\n".join(thoughts) or None)
+    return replace(messages[-1], parts=parts, reasoning=joined(thoughts, "\n\n") or None)
 
 
 def _appended(before: tuple[Part, ...], after: tuple[Part, ...]) -> tuple[Part, ...]:
@@ -165,6 +166,6 @@ def _appended(before: tuple[Part, ...], after: tuple[Part, ...]) -> tuple[Part, 
         return before + after
     match before[-1], after[0]:
         case TextPart(first), TextPart(second):
-            return (*before[:-1], TextPart(f"{first}\n\n{second}"), *after[1:])
+            return (*before[:-1], TextPart(joined((first, second), "\n\n")), *after[1:])
         case _:
             return before + after

@@ -6,24 +6,27 @@ of their own have seen in training: https://huggingface.co/NousResearch/Hermes-2
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from gateway.prompt.shape import arguments_object, tool_shape
+from gateway.prompt.traced import clients, joined, text_of
 from gateway.request import ImagePart, Message, TextPart, Tool, ToolCall
 
-_INTRODUCTION = """\
+_HEAD = """\
 # Tools
 
 You can call functions to help with the user's request. Their signatures, as JSON, are:
 <tools>
-{signatures}
+"""
+_TAIL = """
 </tools>
 
 To call a function, write a JSON object with its name and its arguments inside <tool_call> tags,
 one pair of tags for each call:
 <tool_call>
-{{"name": "<function name>", "arguments": {{<arguments>}}}}
+{"name": "<function name>", "arguments": {<arguments>}}
 </tool_call>"""
 
 
@@ -31,12 +34,12 @@ def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> 
     """`messages` whose leading system message also tells of `tools`; a new one if there is none."""
     if not tools:
         return tuple(messages)
-    signatures = "\n".join(json.dumps(tool_shape(tool), ensure_ascii=False) for tool in tools)
-    told = TextPart(_INTRODUCTION.format(signatures=signatures))
+    signatures = joined((_json(tool_shape(tool)) for tool in tools), "\n")
+    told = TextPart(joined((_HEAD, signatures, _TAIL)))
     if messages and messages[0].role == "system":
         head = messages[0]
         pictures = (part for part in head.parts if isinstance(part, ImagePart))
-        words = TextPart(f"{head.text}\n\n{told.text}")
+        words = TextPart(joined((text_of(head), told.text), "\n\n"))
         return (msgspec.structs.replace(head, parts=(*pictures, words)), *messages[1:])
     return (Message(role="system", parts=(told,)), *messages)
 
@@ -51,7 +54,7 @@ def _described(message: Message) -> Message:
         case Message(role="tool"):
             return response_as_user(message)
         case Message(role="assistant") if message.tool_calls:
-            calls = "\n".join(_written(call) for call in message.tool_calls)
+            calls = joined(map(_written, message.tool_calls), "\n")
             parts = (*message.parts, TextPart(calls))
             return msgspec.structs.replace(message, parts=parts, tool_calls=())
         case _:
@@ -66,4 +69,9 @@ def response_as_user(message: Message) -> Message:
 
 def _written(call: ToolCall) -> str:
     body = {"name": call.name, "arguments": arguments_object(call.arguments)}
-    return f"<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>"
+    return joined(("<tool_call>\n", _json(body), "\n</tool_call>"))
+
+
+def _json(value: Any) -> str:
+    """All of it the client's: it tells of nothing else."""
+    return clients(json.dumps(value, ensure_ascii=False))

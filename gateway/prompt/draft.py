@@ -12,11 +12,22 @@ from gateway.prompt.continuation import Continuation
 from gateway.prompt.conversation import arranged
 from gateway.prompt.describing import with_tools_described
 from gateway.prompt.environment import CompiledTemplate
+from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import closed, ends_open, without_opener
 from gateway.prompt.shape import message_shape, tools_shape
 from gateway.prompt.thinking import thinking_variables
+from gateway.prompt.traced import from_client, rpartition
 from gateway.prompt.traits import TemplateTraits
-from gateway.request import ChatRequest, ImagePart, Message, NamedTool, Part, TextPart, Tool
+from gateway.request import (
+    ChatRequest,
+    ImagePart,
+    Message,
+    NamedTool,
+    Part,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 
 # Stands for the words of a message to be continued, so that their place is found again.
 _HERE = "roundhouse9continues5here"
@@ -32,12 +43,14 @@ class Draft:
         traits: TemplateTraits,
         request: ChatRequest,
         image_marker: str | None,
+        charged: Meter,
     ) -> None:
         self._template = template
         self._tokens = tokens
         self._traits = traits
         self._request = request
         self._image_marker = image_marker
+        self._charged = charged
         self._tools = shown_tools(request)
 
     def text(self, begun: Continuation | None) -> str:
@@ -92,7 +105,7 @@ class Draft:
         """The text before the mark in the last message; None if the mark doesn't come out."""
         last = replace(self._request.messages[-1], reasoning=reasoning or None, parts=parts)
         text = self._rendered((*self._before, last), prompt=False, reasoning=bool(reasoning))
-        head, here, _ = text.rpartition(_HERE)
+        head, here, _ = rpartition(text, _HERE)
         return head if here else None
 
     def _opened(self, messages: Sequence[Message], *, reasoning: bool = False) -> str:
@@ -116,7 +129,8 @@ class Draft:
                 "tools": tools_shape(self._tools if native else (), self._traits),
                 "add_generation_prompt": prompt,
                 "messages": shapes,
-            }
+            },
+            self._charged,
         )
 
     def _arranged(self, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -130,6 +144,42 @@ class Draft:
         return thinking_variables(
             replace(thinking, enabled=True) if reasoning else thinking, self._traits
         )
+
+
+def from_clients(request: ChatRequest) -> ChatRequest:
+    """`request` with its texts marked as the client's. Roles aren't: they are ours to choose."""
+    return replace(
+        request,
+        messages=tuple(map(_message_from_client, request.messages)),
+        tools=tuple(_tool_from_client(tool) for tool in request.tools),
+        template_variables=from_client(request.template_variables),
+    )
+
+
+def _message_from_client(message: Message) -> Message:
+    return replace(
+        message,
+        parts=tuple(
+            TextPart(from_client(part.text)) if isinstance(part, TextPart) else part
+            for part in message.parts
+        ),
+        reasoning=from_client(message.reasoning),
+        tool_calls=tuple(
+            ToolCall(*map(from_client, (call.id, call.name, call.arguments)))
+            for call in message.tool_calls
+        ),
+        tool_call_id=from_client(message.tool_call_id),
+        name=from_client(message.name),
+    )
+
+
+def _tool_from_client(tool: Tool) -> Tool:
+    return replace(
+        tool,
+        name=from_client(tool.name),
+        description=from_client(tool.description),
+        parameters=from_client(tool.parameters),
+    )
 
 
 def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:

@@ -1,34 +1,70 @@
 """The world a chat template runs in: Jinja's immutable sandbox, furnished as Hugging Face does.
 
 A template comes with the model's files, so it is somebody else's code: it can reach neither Python
-nor the disk, and what it does is counted. The counting is cheap and meant against accidents (a loop
-that never gets done, a string that grows for ever); it is no defence against a model that was made
-to harm.
+nor the disk, and whatever it does is charged to a meter. Jinja lets an environment stand between a
+template and calls, filters, tests, arithmetic and output; where it doesn't (literals, slices,
+comparisons, `~`, loops) the syntax tree is rewritten, so that a filter of ours stands there.
 
 Knows nothing of messages. Source of the furniture: the chat template pages of the transformers
 documentation (trim_blocks, lstrip_blocks, loop controls, the `generation` tag, tojson without HTML
 escapes).
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import pass_context
+from jinja2.utils import Namespace, pass_context
 
-# Turns of loops in one rendering: a thousand messages that all look at all others, twice.
-MAX_STEPS = 2_000_000
-MAX_CHARACTERS = 64_000_000  # of one rendering, or of one repeated string
-MAX_EXPONENT = 64
+from gateway.prompt.metering import (
+    FULL,
+    MAX_BITS,
+    MAX_EXPONENT,
+    LimitExceeded,
+    Meter,
+    meter,
+    metered,
+)
+from gateway.prompt.operations import (
+    MAX_FORM,
+    TEXT_METHODS,
+    call_method,
+    concatenated,
+    formatted,
+    metered_filters,
+    metered_tests,
+    percent,
+    shown,
+)
+from gateway.prompt.traced import joined
+from gateway.threads import Abandoned
+
+MAX_SOURCE = 256 << 10  # characters; real templates have up to thirty thousand
 
 _FILENAME = "<chat template>"
-_METER = "metered rendering"  # a name that no template can write, so none can read or hide it
+# Filters with names that no template can write, so none can call or replace them.
+_EACH, _BUILT, _WALKED, _CUT, _JOINED = (
+    f"metered {what}" for what in ("loop", "literal", "comparison", "slice", "concatenation")
+)
+
+# What may be reached on the values that a client sends and a template makes.
+_ATTRIBUTES: Mapping[type, frozenset[str]] = {
+    str: frozenset((*TEXT_METHODS, "format", "format_map")),
+    list: frozenset(("count", "index", "copy")),
+    tuple: frozenset(("count", "index", "grouper", "list")),
+    dict: frozenset(("get", "items", "keys", "values", "copy")),
+    int: frozenset(),
+    float: frozenset(),
+    bytes: frozenset(),
+    type: frozenset(),
+    set: frozenset(),
+    frozenset: frozenset(),
+}
 
 
 class Refused(Exception):
@@ -44,33 +80,6 @@ class SyntaxRefused(Refused):
     """The source is no valid template."""
 
 
-class _Meter:
-    """What one rendering may still do."""
-
-    def __init__(self) -> None:
-        self._steps = MAX_STEPS
-
-    def charge(self, steps: int) -> None:
-        self._steps -= steps
-        if self._steps < 0:
-            raise TemplateError(f"the template loops more than {MAX_STEPS} times")
-
-    def each(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self.charge(1)
-            yield item
-
-
-@pass_context
-def _metered(context: Context, items: Iterable[Any]) -> Iterable[Any]:
-    """Stands around what a loop runs over. What has a length is charged at once and handed on."""
-    meter: _Meter = context[_METER]
-    if isinstance(items, Sized):
-        meter.charge(len(items))
-        return items
-    return meter.each(items)
-
-
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks words for training; here it does nothing."""
 
@@ -83,56 +92,161 @@ class _Generation(Extension):
         ).set_lineno(line)
 
 
+class _Variables(Namespace):
+    """Jinja's `namespace`. Printed as its name: its content may hold itself, in many ways."""
+
+    def __repr__(self) -> str:
+        return "<namespace>"
+
+
 class _Environment(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset(("*", "**"))
+    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        """The output of a macro or a block becomes a text."""
+        texts = list(pieces)
+        meter().grow(8 * len(texts) + sum(map(len, texts)))
+        return joined(texts)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Multiplication and power, bounded: they make something huge out of little."""
-        if operator == "**" and isinstance(right, int | float) and right > MAX_EXPONENT:
-            raise TemplateError(f"the template raises to a power over {MAX_EXPONENT}")
-        if operator == "*":
-            for items, times in ((left, right), (right, left)):
-                if isinstance(items, Sized) and isinstance(times, int):
-                    _refuse_repetition(items, times)
-        return super().call_binop(context, operator, left, right)
+        charged = meter()
+        charged.step()
+        for number in (left, right):
+            if isinstance(number, int) and number.bit_length() > MAX_BITS:
+                raise TemplateError("the template computes with too large a number")
+        match operator:
+            case "%" if isinstance(left, str):
+                return charged.made(percent(left, right))
+            case "*":
+                for items, times in ((left, right), (right, left)):
+                    if isinstance(items, Sized) and isinstance(times, int):
+                        return _repeated(items, times)
+            case "**" if isinstance(right, int | float) and abs(right) > MAX_EXPONENT:
+                raise TemplateError(f"the template raises to a power over {MAX_EXPONENT}")
+            case "+" if isinstance(left, list | tuple) and type(left) is type(right):
+                return charged.joined_lists(left, right)
+        return charged.made(super().call_binop(context, operator, left, right))
+
+    def call(  # Jinja's own names: a macro's arguments may have any other
+        __self,  # noqa: N805
+        __context: Context,  # noqa: PYI063
+        __obj: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        charged = meter()
+        charged.step(1 + len(args) + len(kwargs))
+        receiver = getattr(__obj, "__self__", None)
+        if isinstance(receiver, str):
+            named = {name: value for name, value in kwargs.items() if name not in _FRAME}
+            for value in (*args, *named.values()):
+                charged.walk(value)
+            return charged.made(call_method(receiver, __obj.__name__, args, named))
+        if isinstance(receiver, list | tuple):
+            charged.walk(receiver)
+        if isinstance(__obj, LoopContext) and args:  # a recursive loop begins again
+            args = (charged.each(args[0], _RECURSIVE_TURN), *args[1:])
+        return charged.made(super().call(__context, __obj, *args, **kwargs))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            meter().walk(argument)
+        return super().getitem(obj, argument)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        for kind, names in _ATTRIBUTES.items():
+            if isinstance(obj, kind):
+                return attr in names
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        name, text = getattr(value, "__name__", None), getattr(value, "__self__", None)
+        if not isinstance(text, str) or name not in {"format", "format_map"}:
+            return None
+        if name == "format_map":
+            return lambda named: formatted(self, text, (), named)
+        return lambda *args, **named: formatted(self, text, args, named)
 
 
-def _refuse_repetition(items: Sized, times: int) -> None:
-    if len(items) * times > MAX_CHARACTERS:
-        raise TemplateError("the template repeats a text too often")
+_FRAME = frozenset(("_loop_vars", "_block_vars"))  # Jinja passes them to whatever is called
+_RECURSIVE_TURN = 256  # steps of a turn in a loop that calls itself
+
+
+def _repeated(items: Any, times: int) -> Any:
+    size = len(items) * max(0, times)
+    meter().grow(size * (4 if isinstance(items, str) else 8))
+    if isinstance(items, str):
+        return joined([items] * times)
+    return meter().made(items * times)
+
+
+@pass_context
+def _each(_context: Context, items: Any, steps: int) -> Iterable[Any]:
+    return meter().each(items, steps)
+
+
+@pass_context
+def _built(_context: Context, value: Any) -> Any:
+    return meter().made(value)
+
+
+@pass_context
+def _walked(_context: Context, value: Any) -> Any:
+    meter().walk(value)
+    return value
+
+
+@pass_context
+def _cut(_context: Context, value: Any, start: Any, stop: Any, step: Any) -> Any:
+    if isinstance(value, Undefined):
+        return value[start:stop:step]  # it says that it is undefined
+    return meter().made(value[start:stop:step])
+
+
+@pass_context
+def _joined(_context: Context, *items: Any) -> str:
+    return concatenated(items)
+
+
+@pass_context
+def _printed(_context: Context, value: Any) -> str:
+    meter().step()
+    return str(value) if isinstance(value, Undefined) else shown(value)
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise TemplateError(shown(message))
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > MAX_FORM:
+        raise TemplateError("the form of the date is too long")
     return datetime.now().astimezone().strftime(form)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - the order is Hugging Face's
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
-) -> str:
-    """JSON as models were trained on it. Jinja's own filter escapes `<` and `&` for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
 
 
 def _environment() -> _Environment:
     environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
+        finalize=_printed,
     )
-    environment.filters["tojson"] = _tojson
-    environment.filters[_METER] = _metered
+    filters: dict[str, Any] = {
+        **metered_filters(),
+        _EACH: _each,
+        _BUILT: _built,
+        _WALKED: _walked,
+        _CUT: _cut,
+        _JOINED: _joined,
+    }
+    environment.filters = filters
+    tests: dict[str, Any] = metered_tests()
+    environment.tests = tests
+    environment.globals = {
+        name: environment.globals[name] for name in ("range", "dict", "cycler", "joiner")
+    }
+    environment.globals["namespace"] = _Variables
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
@@ -146,43 +260,93 @@ class CompiledTemplate:
 
     def __init__(self, source: str) -> None:
         """Raises SyntaxRefused."""
+        if len(source) > MAX_SOURCE:
+            raise SyntaxRefused(f"it is longer than {MAX_SOURCE} characters")
         try:
             tree = _ENVIRONMENT.parse(source)
             self.reads = frozenset(meta.find_undeclared_variables(tree))
-            _meter_loops(tree)
-            code = _ENVIRONMENT.compile(tree, filename=_FILENAME)
+            code = _ENVIRONMENT.compile(_metered_tree(tree), filename=_FILENAME)
         except TemplateSyntaxError as error:
             raise SyntaxRefused(error.message or "syntax error", error.lineno) from error
-        except (TemplateError, RecursionError, SyntaxError) as error:
-            raise SyntaxRefused(str(error)) from error
+        except (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError) as error:
+            raise SyntaxRefused(str(error) or type(error).__name__) from error
         self._template = _ENVIRONMENT.template_class.from_code(
             _ENVIRONMENT, code, _ENVIRONMENT.make_globals(None)
         )
 
-    def render(self, variables: Mapping[str, Any]) -> str:
-        """Raises Refused, whatever goes wrong inside the template."""
-        chunks = self._template.generate({**variables, _METER: _Meter()})
+    def render(self, variables: Mapping[str, Any], charged: Meter | None = None) -> str:
+        """The text, charged to a meter; a `TracedText` where clients' texts are in it.
+
+        Raises Refused, whatever goes wrong inside the template, LimitExceeded, and Abandoned.
+        """
         try:
-            return _bounded(chunks)
+            with metered(charged or Meter(FULL)):
+                return _ENVIRONMENT.concat(_counted(self._template.generate(dict(variables))))
+        except (LimitExceeded, Abandoned):
+            raise
         except Exception as error:  # a template can fail in any way that Python code can
             raise Refused(str(error) or type(error).__name__, _line(error)) from error
 
 
-def _bounded(chunks: Iterator[str]) -> str:
-    kept: list[str] = []
-    length = 0
+def _counted(chunks: Iterator[str]) -> Iterator[str]:
     for chunk in chunks:
-        length += len(chunk)
-        if length > MAX_CHARACTERS:
-            raise TemplateError(f"the text is longer than {MAX_CHARACTERS} characters")
-        kept.append(chunk)
-    return "".join(kept)
+        meter().grow(8)
+        yield chunk
 
 
-def _meter_loops(tree: nodes.Template) -> None:
-    for loop in list(tree.find_all(nodes.For)):
-        metered = nodes.Filter(loop.iter, _METER, [], [], None, None)
-        loop.iter = metered.set_lineno(loop.lineno).set_environment(_ENVIRONMENT)
+# ---------------------------------------------------------------------------------- the syntax tree
+
+
+def _metered_tree(tree: nodes.Template) -> nodes.Template:
+    _rewrite_inside(tree)
+    return tree
+
+
+def _rewritten(node: nodes.Node) -> nodes.Node:
+    _rewrite_inside(node)
+    match node:
+        case nodes.For():
+            steps = 1 + sum(1 for part in node.body for _ in part.find_all(nodes.Node))
+            assert isinstance(node.iter, nodes.Expr), "Jinja's parser makes nothing else"
+            node.iter = _filtered(_EACH, node.iter, nodes.Const(steps))
+        case nodes.Compare():
+            node.expr = _filtered(_WALKED, node.expr)
+        case nodes.Operand():
+            node.expr = _filtered(_WALKED, node.expr)
+        case nodes.Concat():
+            return _filtered(_JOINED, *node.nodes).set_lineno(node.lineno)
+        case nodes.Getitem(arg=nodes.Slice() as cut):
+            places: list[nodes.Expr] = [
+                place or nodes.Const(None) for place in (cut.start, cut.stop, cut.step)
+            ]
+            return _filtered(_CUT, node.node, *places)
+        case nodes.List() | nodes.Dict():
+            return _filtered(_BUILT, node)
+        case nodes.Tuple(ctx="load"):
+            return _filtered(_BUILT, node)
+        case nodes.EvalContextModifier():
+            raise TemplateError("autoescape isn't available in a chat template")
+    return node
+
+
+def _rewrite_inside(node: nodes.Node) -> None:
+    for name, value in list(node.iter_fields()):
+        if isinstance(value, nodes.Node):
+            setattr(node, name, _rewritten(value))
+        elif isinstance(value, list):
+            setattr(
+                node,
+                name,
+                [_rewritten(item) if isinstance(item, nodes.Node) else item for item in value],
+            )
+
+
+def _filtered(name: str, value: nodes.Expr, *args: nodes.Expr) -> nodes.Expr:
+    if name == _WALKED and isinstance(value, nodes.Const):
+        return value  # a number or a short text
+    made = nodes.Filter(value, name, list(args), [], None, None)
+    made.set_lineno(value.lineno).set_environment(_ENVIRONMENT)
+    return made
 
 
 def _line(error: Exception) -> int:

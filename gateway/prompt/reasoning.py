@@ -6,6 +6,8 @@ what a client sends back. Which markers a model writes in its answers is the spl
 
 import re
 
+from gateway.prompt.traced import framed, joined, partition, plain, stripped
+
 # opener -> closer, with the opener's variable part carried over
 _MARKERS = (
     (r"<((?:\w+:)?think(?:ing)?(?::\w+)?)>", r"</\1>"),
@@ -20,15 +22,17 @@ _TAIL = 80  # characters that the longest opener and the white space behind it f
 
 
 def ends_open(text: str) -> bool:
-    """Whether `text` ends with an opening marker, white space after it aside."""
-    return any(pattern.search(text[-_TAIL:]) for pattern, _ in _AT_END)
+    """Whether `text` ends with an opening marker, white space after it aside; not a client's."""
+    tail = framed(text[-_TAIL:])
+    return any(pattern.search(tail) for pattern, _ in _AT_END)
 
 
 def closed(text: str) -> str:
     """`text` with the reasoning that it opens at its end closed again, empty; else unchanged."""
     for pattern, closer in _AT_END:
-        if match := pattern.search(text[-_TAIL:]):
-            return f"{text.rstrip()}\n\n{match.expand(closer).rstrip()}\n\n"
+        if match := pattern.search(framed(text[-_TAIL:])):
+            head = stripped(text, left=False, right=True)
+            return joined((head, f"\n\n{match.expand(closer).rstrip()}\n\n"))
     return text
 
 
@@ -39,9 +43,11 @@ def unwrapped(text: str) -> tuple[str, str]:
     """
     for pattern, closer in _AT_START:
         if match := pattern.match(text):
-            reasoning, marker, answer = text[match.end() :].partition(match.expand(closer))
-            reasoning = reasoning.lstrip("\r\n")
-            return (reasoning.rstrip() if marker else reasoning), answer.lstrip("\r\n")
+            reasoning, marker, answer = partition(text[match.end() :], match.expand(closer))
+            reasoning = _without_line_ends(reasoning)
+            if marker:
+                reasoning = stripped(reasoning, left=False, right=True)
+            return reasoning, _without_line_ends(answer)
     return "", text
 
 
@@ -49,5 +55,20 @@ def without_opener(text: str) -> str:
     """`text` without the opening marker that it begins with."""
     for pattern, _ in _AT_START:
         if match := pattern.match(text):
-            return text[match.end() :].lstrip("\r\n")
+            return _without_line_ends(text[match.end() :])
     return text
+
+
+def marked(text: str) -> str:
+    """A client's `text` that begins with an opening marker: the markers around the reasoning are
+    taken as such, and what is between and behind them stays the client's.
+    """
+    for pattern, closer in _AT_START:
+        if match := pattern.match(text):
+            reasoning, marker, answer = partition(text[match.end() :], match.expand(closer))
+            return joined((plain(match[0]), reasoning, plain(marker), answer))
+    return text
+
+
+def _without_line_ends(text: str) -> str:
+    return stripped(text, "\r\n", left=True, right=False)

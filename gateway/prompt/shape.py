@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
+from gateway.prompt.traced import from_client, joined, text_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ImagePart, Message, Part, TextPart, Tool, ToolCall
 
@@ -63,7 +64,7 @@ def arguments_object(arguments: str) -> Any:
         value = json.loads(arguments)
     except ValueError:
         return arguments
-    return value if isinstance(value, dict) else arguments
+    return from_client(value) if isinstance(value, dict) else arguments
 
 
 def _marked(parts: Sequence[Part], marker: str) -> tuple[Part, ...]:
@@ -72,7 +73,7 @@ def _marked(parts: Sequence[Part], marker: str) -> tuple[Part, ...]:
     for part in parts:
         piece = part.text if isinstance(part, TextPart) else marker
         if texts and marker in (piece, texts[-1][-len(marker) :]):
-            texts[-1] += piece
+            texts[-1] = joined((texts[-1], piece))
         else:
             texts.append(piece)
     return tuple(map(TextPart, texts))
@@ -89,7 +90,7 @@ def _content(message: Message, traits: TemplateTraits) -> Any:
         return None
     if traits.content == "parts":
         return [_part_shape(part) for part in message.parts]
-    return message.text
+    return text_of(message)
 
 
 def _part_shape(part: Part) -> dict[str, Any]:

@@ -3,14 +3,18 @@
 Knows no tokenizer and no engine. What the model answers is none of its business.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt.analysis import analyse
 from gateway.prompt.continuation import Continuation, continuation
-from gateway.prompt.draft import Draft
+from gateway.prompt.draft import Draft, from_clients
 from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Meter
+from gateway.prompt.traced import Spans, masked, plain, spans_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, ImagePart
 
@@ -18,21 +22,30 @@ from gateway.request import ChatRequest, ImagePart
 class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as the model reads it.
 
-    `text` holds control tokens as text: tokenize it with `special=True`. It ends with `prefix`.
-    `pictures` stand at its placeholders, in order.
+    `text` holds control tokens as text. It ends with `prefix`. `pictures` stand at its
+    placeholders, in order. `clients` are the places of what the client wrote: what is spelled like
+    a control token there is none.
     """
 
     text: str
+    clients: Spans = ()
     prefix: str = ""  # the words of a continued message, which belong to the answer already
     has_bos: bool = False  # begins with the model's bos token: nobody adds another
     pictures: tuple[ImagePart, ...] = ()
 
+    @property
+    def framed(self) -> str:
+        """`text` with what the client wrote blotted out: what the template alone says."""
+        return masked(self.text, self.clients)
+
 
 class ChatTemplate:
-    """A model's own Jinja template, compiled once; renders conversations."""
+    """A model's own Jinja template, compiled once; renders conversations. `name`: whose it is."""
 
-    def __init__(self, source: str, special: SpecialTokens) -> None:
-        """Raises InvalidTemplate, which names line and reason."""
+    def __init__(self, source: str, special: SpecialTokens, name: str = "") -> None:
+        """Raises InvalidTemplate, which names the model, line and reason."""
+        self.source = source
+        self._whose = f"The chat template of '{name}'" if name else "The chat template"
         self._bos = special.bos
         self._tokens = {
             "bos_token": special.bos,
@@ -42,43 +55,69 @@ class ChatTemplate:
         }
         try:
             self._template = CompiledTemplate(source)
-            self.traits: TemplateTraits = analyse(self._template, self._tokens)
+            self.traits: TemplateTraits = analyse(self._template, self._tokens, Meter(ANALYSIS))
+        except LimitExceeded as exceeded:
+            raise InvalidTemplate(f"{self._whose} was stopped: {exceeded.reason}.") from exceeded
         except Refused as refused:
             at = f" at line {refused.line}" if refused.line else ""
-            raise InvalidTemplate(f"The chat template fails{at}: {refused.reason}") from refused
+            raise InvalidTemplate(f"{self._whose} fails{at}: {refused.reason}") from refused
 
-    def render(self, request: ChatRequest, *, image_marker: str | None = None) -> RenderedPrompt:
+    def render(
+        self,
+        request: ChatRequest,
+        *,
+        image_marker: str | None = None,
+        allowance: Allowance = FULL,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> RenderedPrompt:
         """The prompt for `request`; `image_marker` is what stands for a picture, where that isn't
         the template's business.
 
         A conversation that ends with the assistant's words is continued right behind them. Raises
-        InvalidRequest if the template refuses, or for what it can't show.
+        InvalidRequest if the template refuses, or for what it can't show, or takes more than the
+        full allowance; LimitExceeded for more than a smaller one; Abandoned when
+        this rendering isn't `wanted` any more.
         """
+        if not request.allow_control_tokens:
+            request = from_clients(request)
         begun = continuation(request)
+        charged = Meter(allowance, wanted)
         try:
-            text, pictures = self._written(request, begun, image_marker)
+            text, pictures = self._written(request, begun, image_marker, charged)
+        except LimitExceeded as exceeded:
+            if allowance is not FULL:
+                raise
+            raise InvalidRequest(
+                f"{self._whose} was stopped at this conversation: {exceeded.reason}.",
+                param="messages",
+            ) from exceeded
         except Refused as refused:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {refused.reason}",
                 param="messages",
             ) from refused
         return RenderedPrompt(
-            text=text,
-            prefix=begun.text if begun is not None else "",
+            text=plain(text),
+            clients=spans_of(text),
+            prefix=plain(begun.text) if begun is not None else "",
             has_bos=bool(self._bos) and text.startswith(self._bos),
             pictures=pictures,
         )
 
     def _written(
-        self, request: ChatRequest, begun: Continuation | None, image_marker: str | None
+        self,
+        request: ChatRequest,
+        begun: Continuation | None,
+        image_marker: str | None,
+        charged: Meter,
     ) -> tuple[str, tuple[ImagePart, ...]]:
-        draft = Draft(self._template, self._tokens, self.traits, request, image_marker)
+        draft = Draft(self._template, self._tokens, self.traits, request, image_marker, charged)
         try:
             return draft.text(begun), draft.pictures()
         except Refused as refused:
             # The analysis can't foresee everything, so one more draft asks as little as possible.
             strictest = self.traits.strictest()
-            careful = Draft(self._template, self._tokens, strictest, request, image_marker)
+            careful = Draft(self._template, self._tokens, strictest, request, image_marker, charged)
             try:
                 return careful.text(begun), careful.pictures()
             except Refused:

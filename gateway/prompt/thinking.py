@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gateway.prompt.traced import clients
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Thinking
 
@@ -25,7 +26,9 @@ def thinking_variables(thinking: Thinking, traits: TemplateTraits) -> dict[str, 
 
 def nearest_effort(effort: str, known: tuple[str, ...]) -> str:
     """The one of `known` that is nearest to `effort`; `effort` itself if it is an unusual one."""
-    if effort in known or effort not in _EFFORTS or not known:
+    if effort not in _EFFORTS and effort not in known:
+        return clients(effort)
+    if effort in known or not known:
         return effort
     place = _EFFORTS.index(effort)
     return min(known, key=lambda candidate: abs(_EFFORTS.index(candidate) - place))

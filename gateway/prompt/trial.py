@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.metering import Meter
 from gateway.prompt.shape import message_shape, tools_shape
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Role, TextPart, Tool, ToolCall
@@ -71,9 +72,12 @@ def calling(
 class Trial:
     """Renders trial conversations with one template."""
 
-    def __init__(self, template: CompiledTemplate, tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, template: CompiledTemplate, tokens: Mapping[str, str], charged: Meter
+    ) -> None:
         self._template = template
         self._tokens = tokens
+        self._charged = charged
         self.reads = template.reads
 
     def render(
@@ -84,7 +88,7 @@ class Trial:
         *,
         prompt: bool,
     ) -> str:
-        """Raises Refused."""
+        """Raises Refused, LimitExceeded."""
         return self._template.render(
             {
                 **self._tokens,
@@ -93,7 +97,8 @@ class Trial:
                 "tools": tools,
                 "add_generation_prompt": prompt,
                 "messages": shapes,
-            }
+            },
+            self._charged,
         )
 
     def text(

@@ -78,6 +78,7 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     template_variables: dict[str, Any] = {}
     verbosity: str | None = None
     continue_final_message: bool | None = None
+    allow_control_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     response_prefix: str = ""
     loading_text: bool | None = None
@@ -147,6 +148,7 @@ def read_chat(body: bytes) -> ChatExchange:
             thinking=read_thinking(fields),
             template_variables=variables,
             continue_final=continue_final,
+            allow_control_tokens=wire.allow_control_tokens,
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),

@@ -364,11 +364,19 @@ async def test_a_conversation_is_counted_as_its_answers_prompt(guarded: Running)
 
 async def test_without_a_name_the_loaded_model_counts(guarded: Running) -> None:
     body = {"text": "abc"}
-    refused = await guarded.client.post("/v1/token/encode", json=body, headers=USER)
-    assert refused.status_code == 503
     await guarded.registry.load("scripted")
     counted = await guarded.client.post("/v1/token/encode", json=body, headers=USER)
     assert counted.json() == {"tokens": [97, 98, 99], "length": 3}
+
+
+async def test_without_a_name_and_a_loaded_model_the_default_counts(guarded: Running) -> None:
+    body = {"text": "abc"}
+    unnamed = (await guarded.client.post("/v1/token/encode", json=body, headers=USER)).json()
+    named = await guarded.client.post(
+        "/v1/token/encode", json={**body, "model": "roundhouse-tiny"}, headers=USER
+    )
+    assert unnamed == named.json()
+    assert guarded.registry.status("roundhouse-tiny").state == "loaded"
 
 
 @pytest.mark.parametrize(

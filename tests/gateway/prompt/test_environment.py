@@ -2,13 +2,8 @@ from typing import Any
 
 import pytest
 
-from gateway.prompt.environment import (
-    MAX_CHARACTERS,
-    MAX_STEPS,
-    CompiledTemplate,
-    Refused,
-    SyntaxRefused,
-)
+from gateway.prompt.environment import CompiledTemplate, Refused, SyntaxRefused
+from gateway.prompt.metering import MAX_BYTES, MAX_STEPS, LimitExceeded
 
 
 def rendered(source: str, **variables: Any) -> str:
@@ -16,7 +11,7 @@ def rendered(source: str, **variables: Any) -> str:
 
 
 def refusal(source: str, **variables: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises((Refused, LimitExceeded)) as caught:
         rendered(source, **variables)
     return caught.value
 
@@ -111,7 +106,7 @@ def test_files_are_out_of_reach() -> None:
 )
 def test_what_never_ends_or_grows_for_ever_is_refused(source: str) -> None:
     assert MAX_STEPS < 99_999**2
-    refusal(source, x="x" * (MAX_CHARACTERS // 8_000))
+    refusal(source, x="x" * (MAX_BYTES // 8_000))
 
 
 def test_what_a_template_reads_from_outside_is_known() -> None:

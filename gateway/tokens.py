@@ -1,0 +1,186 @@
+"""What a request says as tokens: a text as it is, a conversation through its model's template.
+
+What is long is done in a thread, given up when the client leaves, and refused before it is
+tokenized where it can't fit the model's context.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from backends.protocol import ModelContainer, ModelInfo
+from gateway.control_tokens import PromptTokenizer
+from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.interpreter import Interpreter, Interpreters
+from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
+from gateway.registry import Lease
+from gateway.request import ChatRequest, ImagePart
+from gateway.threads import Abandoned, Wanted, WorkerThreads
+from gateway.trouble import translated
+
+LONG_TEXT = 8_192  # characters; what is longer is rendered and tokenized beside the event loop
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A conversation as the model reads it."""
+
+    interpreter: Interpreter
+    rendered: RenderedPrompt
+    tokens: tuple[int, ...]
+
+
+class Tokens:
+    """Renders and tokenizes with any container. `allow_control_tokens`: for requests that don't say
+    it.
+    """
+
+    def __init__(
+        self, threads: WorkerThreads, interpreters: Interpreters, *, allow_control_tokens: bool
+    ) -> None:
+        self._threads = threads
+        self._interpreters = interpreters
+        self._allow_control_tokens = allow_control_tokens
+
+    async def of(
+        self,
+        container: ModelContainer,
+        text: str,
+        *,
+        special: bool = True,
+        add_bos: bool | None = None,
+        param: str = "prompt",
+    ) -> tuple[int, ...]:
+        """The tokens of `text`, with one bos in front where the model wants it.
+
+        `special`: the texts of control tokens become those tokens. `add_bos` None: as the model
+        does. `param`: the field the text came from. Raises ContextLengthExceeded.
+        """
+
+        def work(_wanted: Wanted) -> tuple[int, ...]:
+            refuse_too_long(container.info, text, param)
+            with translated():
+                return _of_text(container, text, special=special, add_bos=add_bos)
+
+        return work(_always) if len(text) < LONG_TEXT else await self._threads.run(work)
+
+    async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
+        """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
+        interpreter = await self._interpreters.of(lease.container, lease.entry)
+        if request.allow_control_tokens is None:
+            request = msgspec.structs.replace(
+                request, allow_control_tokens=self._allow_control_tokens
+            )
+
+        def work(wanted: Wanted, allowance: Allowance = FULL) -> Prompt:
+            rendered = interpreter.render(request, lease.container, allowance, wanted)
+            if allowance is not FULL and len(rendered.text) > LONG_TEXT:
+                raise LimitExceeded("it is long")
+            refuse_too_long(lease.container.info, rendered.text, "messages")
+            with translated():
+                tokens = self._of_prompt(lease.container, interpreter, rendered, wanted)
+            return Prompt(interpreter, rendered, tokens)
+
+        if _is_short(request):
+            try:
+                return work(_always, AT_ONCE)
+            except LimitExceeded:
+                pass  # it is more than it seemed
+        return await self._threads.run(work)
+
+    def _of_prompt(
+        self,
+        container: ModelContainer,
+        interpreter: Interpreter,
+        rendered: RenderedPrompt,
+        wanted: Wanted,
+    ) -> tuple[int, ...]:
+        tokenizer = PromptTokenizer(container, interpreter.markers)
+        text, clients = rendered.text, rendered.clients
+        bos = container.info.special.bos
+        if container.info.adds_bos and bos and not rendered.framed.startswith(bos):
+            text = bos + text
+            clients = tuple((start + len(bos), end + len(bos)) for start, end in clients)
+
+        def check() -> None:
+            if not wanted():
+                raise Abandoned
+
+        check()
+        if rendered.pictures and container.info.image_marker is None:
+            _refuse_spelled(tokenizer, text, clients)
+        return tokenizer.tokens(text, clients, check)
+
+
+def _refuse_spelled(
+    tokenizer: PromptTokenizer, text: str, clients: tuple[tuple[int, int], ...]
+) -> None:
+    """Raises InvalidRequest: a model's own processor of images reads the prompt as text again."""
+    if found := tokenizer.spelled(text, clients):
+        start, end = found[0]
+        raise InvalidRequest(
+            f"Beside an image this model can't read {text[start:end]!r} as plain text. Leave it "
+            "out, or send allow_control_tokens.",
+            param="messages",
+        )
+
+
+def refuse_too_long(info: ModelInfo, text: str, param: str) -> None:
+    """Raises ContextLengthExceeded for a text of more bytes than so many tokens can hold."""
+    longest = info.longest_token_bytes
+    if not longest or len(text) * 4 <= info.context_length * longest:
+        return  # a character has four bytes at most
+    least = -(-len(text.encode("utf-8", "surrogatepass")) // longest)
+    if least > info.context_length:
+        raise ContextLengthExceeded(
+            f"The prompt has at least {least} tokens ({len(text)} characters), and the model's "
+            f"context holds {info.context_length}.",
+            param=param,
+        )
+
+
+def _of_text(
+    container: ModelContainer, text: str, *, special: bool, add_bos: bool | None
+) -> tuple[int, ...]:
+    bos = container.info.special.bos
+    wanted = bool(bos) and (container.info.adds_bos if add_bos is None else add_bos)
+    if special:
+        begun = not wanted or text.startswith(bos)
+        return container.tokenize(text if begun else bos + text, special=True)
+    tokens = container.tokenize(text, special=False)
+    return container.tokenize(bos, special=True) + tokens if wanted else tokens
+
+
+def _always() -> bool:
+    return True
+
+
+def _is_short(request: ChatRequest) -> bool:
+    """Whether all that it says has less than `LONG_TEXT` characters, or values. Doesn't look at
+    more than that.
+    """
+    left = LONG_TEXT
+    for value in _inside((request.messages, request.tools, request.template_variables)):
+        left -= len(value) + 1 if isinstance(value, str) else 1
+        if left < 0:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """`value` and everything below it, one by one."""
+    waiting = [iter((value,))]
+    while waiting:
+        for item in waiting[-1]:
+            yield item
+            if isinstance(item, Mapping):
+                waiting.append(iter(item.items()))
+                break
+            if isinstance(item, list | tuple):
+                waiting.append(iter(item))
+                break
+            if isinstance(item, msgspec.Struct) and not isinstance(item, ImagePart):
+                waiting.append(iter(msgspec.structs.astuple(item)))
+                break
+        else:
+            waiting.pop()
