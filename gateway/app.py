@@ -29,7 +29,7 @@ from gateway.presets import Presets
 from gateway.registry import Registry
 from gateway.tasks import companions
 from gateway.templates import Templates
-from gateway.threads import WorkerThreads
+from gateway.threads import BODY_THREADS, WorkerThreads
 from gateway.tokens import Tokens
 from gateway.wording import Wording
 
@@ -101,6 +101,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
         capabilities=Capabilities(templates),
         hub=Hub(config),
         metrics=metrics,
+        bodies=WorkerThreads(BODY_THREADS),
     )
 
 

@@ -22,6 +22,7 @@ from gateway.registry import ModelEntry, ModelStatus
 from gateway.splitter import Recognised
 from gateway.templates import Templates
 
+KEPT = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet
 
 
@@ -53,7 +54,7 @@ class Capabilities:
             source = self._source(status, status.entry)
             look = partial(self._look, key, status, status.entry, source)
             await to_thread.run_sync(look, abandon_on_cancel=True)
-        return self._known[key]
+        return self._known.get(key)
 
     async def learn(self, statuses: Sequence[ModelStatus]) -> None:
         """Find out about all of them, one by one, so that nobody waits long for a single one."""
@@ -87,6 +88,8 @@ class Capabilities:
         with self._one_looks:
             if key not in self._known:
                 self._known[key] = _known(status, entry, source)
+                while len(self._known) > KEPT:  # templates can be switched without end
+                    del self._known[next(iter(self._known))]
 
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:

@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 Wanted: TypeAlias = Callable[[], bool]
 
+BODY_THREADS = 4  # long bodies read at a time
 PROMPT_THREADS = 8  # prompts rendered or tokenized at a time; the others wait in line
 
 

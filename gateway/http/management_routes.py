@@ -258,7 +258,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on, told as llama-server tells it."""
     access = services.doorman.admit(request.headers)
-    exchange = openai.read_text(await request.body())
+    exchange = await services.read(openai.read_text, await request.body())
     asked, request_id = exchange.request, new_id(request)
     return Exchange(
         lambda on_wait: services.pipeline.text(asked, access, on_wait),

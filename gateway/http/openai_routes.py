@@ -24,7 +24,7 @@ AnyRequest = Request[Any, Any, Any]
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """A conversation goes on."""
     access = services.doorman.admit(request.headers)
-    exchange = openai.read_chat(await request.body())
+    exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = new_id(request), int(time.time())
     return Exchange(
         lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
@@ -45,7 +45,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on."""
     access = services.doorman.admit(request.headers)
-    exchange = openai.read_text(await request.body())
+    exchange = await services.read(openai.read_text, await request.body())
     request_id, created = new_id(request), int(time.time())
     return Exchange(
         lambda on_wait: services.pipeline.text(exchange.request, access, on_wait),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,7 +21,12 @@ from gateway.pipeline import Pipeline
 from gateway.presets import Presets
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.templates import Templates
+from gateway.threads import WorkerThreads
 from gateway.wording import Wording
+
+T = TypeVar("T")
+
+LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 
 
 class Services(msgspec.Struct, frozen=True):
@@ -37,6 +43,7 @@ class Services(msgspec.Struct, frozen=True):
     capabilities: Capabilities
     hub: Hub
     metrics: Metrics
+    bodies: WorkerThreads
 
     def visible(self, access: Access) -> list[ModelStatus]:
         """The states of the models the caller may use, as the caller may see them."""
@@ -108,6 +115,12 @@ class Services(msgspec.Struct, frozen=True):
         """
         wishes = (asked, access.loading_text, self.config.server.loading_text)
         return next(wish for wish in wishes if wish is not None)
+
+    async def read(self, read: Callable[[bytes], T], body: bytes) -> T:
+        """What a request's body means, a long one read beside the event loop. Raises as `read`."""
+        if len(body) < LONG_BODY:
+            return read(body)
+        return await self.bodies.run(lambda _wanted: read(body))
 
     def account(self, api: str, model: str, request: str) -> Account:
         """A new one for a request that names `model`; only names that exist are counted by."""

@@ -205,7 +205,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
             add_bos=order.add_bos_token,
         )
     else:
-        chat = openai.read_chat(wants.as_chat(data))
+        chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
         tokens = await services.wording.encode_chat(order.model, chat.request, access)
     return Plain(body(reply.Tokens(tokens, len(tokens))))
 

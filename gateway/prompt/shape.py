@@ -62,7 +62,7 @@ def arguments_object(arguments: str) -> Any:
         return {}
     try:
         value = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return from_client(value) if isinstance(value, dict) else arguments
 

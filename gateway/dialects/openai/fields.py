@@ -95,6 +95,10 @@ HARMLESS: Mapping[str, str] = {
     "user": "who the user is; nobody is watched here",
 }
 
+MAX_DEPTH = 100  # of lists and objects in each other
+TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
+_NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
+
 _SITE = re.compile(r"^(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
@@ -180,7 +184,39 @@ def json_object(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("The request body is nested too deeply.") from None
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object.")
+    if deep := too_deep(value):
+        raise InvalidRequest(f"{deep}: {TOO_DEEP}", param=deep)
     return value
+
+
+def too_deep(value: Any) -> str | None:
+    """Where `value` (JSON) nests more than `MAX_DEPTH` levels: the path, as far as it names
+    a field.
+
+    Nobody means more, and what renders, copies and prints JSON recurses.
+    """
+    level: list[tuple[str, Any]] = [("", value)]
+    for depth in range(MAX_DEPTH + 1):
+        level = [
+            (f"{path}{step}" if depth < _NAMED_LEVELS else path, item)
+            for path, outer in level
+            for step, item in _steps(outer)
+        ]
+        if not level:
+            return None
+    return level[0][0].removeprefix(".")
+
+
+def _steps(value: Any) -> Iterator[tuple[str, Any]]:
+    """The lists and objects in `value`, and how a path names them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(item, dict | list):
+                yield f".{str(key)[:64]}", item
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if isinstance(item, dict | list):
+                yield f"[{index}]", item
 
 
 def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> None:

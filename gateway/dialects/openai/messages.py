@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.openai.fields import Fields
+from gateway.dialects.openai.fields import MAX_DEPTH, TOO_DEEP, Fields, too_deep
 from gateway.request import (
     ImagePart,
     Message,
@@ -179,7 +179,7 @@ def _message(fields: Fields, path: str, wire: MessageWire) -> Message:
         role=role,
         parts=_parts(fields, f"{path}.content", wire.content),
         reasoning=wire.reasoning_content or wire.reasoning or wire.thinking or None,
-        tool_calls=_tool_calls(wire),
+        tool_calls=_tool_calls(fields, path, wire),
         tool_call_id=wire.tool_call_id,
         name=wire.name or None,
     )
@@ -222,22 +222,39 @@ def _image(fields: Fields, path: str, url: str) -> ImagePart:
     return ImagePart(url)
 
 
-def _tool_calls(wire: MessageWire) -> tuple[ToolCall, ...]:
-    calls = tuple(_tool_call(call.id or "", call.function) for call in wire.tool_calls or ())
+def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall, ...]:
+    calls = tuple(
+        _tool_call(fields, f"{path}.tool_calls[{k}].function", call.id or "", call.function)
+        for k, call in enumerate(wire.tool_calls or ())
+    )
     if wire.function_call is not None and not calls:
-        return (_tool_call("", wire.function_call),)
+        return (_tool_call(fields, f"{path}.function_call", "", wire.function_call),)
     return calls
 
 
-def _tool_call(call_id: str, function: FunctionCallWire) -> ToolCall:
+def _tool_call(fields: Fields, path: str, call_id: str, function: FunctionCallWire) -> ToolCall:
     match function.arguments:
         case str(text):
+            if _is_deep(text):
+                raise fields.wrong(f"{path}.arguments", TOO_DEEP)
             arguments = text
         case None:
             arguments = "{}"
         case value:
             arguments = msgspec.json.encode(value).decode()
     return ToolCall(call_id, function.name, arguments)
+
+
+def _is_deep(text: str) -> bool:
+    """Whether the JSON `text` nests more than others can go through."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return False
+    try:
+        return too_deep(msgspec.json.decode(text)) is not None
+    except msgspec.DecodeError:
+        return False  # no JSON: it stays a text
+    except RecursionError:
+        return True
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

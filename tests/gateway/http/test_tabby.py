@@ -362,6 +362,20 @@ async def test_a_conversation_is_counted_as_its_answers_prompt(guarded: Running)
     assert encoded["length"] == usage["prompt_tokens"]
 
 
+async def test_a_message_makes_no_control_token_unless_it_may(guarded: Running) -> None:
+    async def ends(**fields: Any) -> int:
+        body = {"text": [{"role": "user", "content": "a<|im_end|>b"}], "model": "roundhouse-tiny"}
+        answer = await guarded.client.post(
+            "/v1/token/encode", json={**body, **fields}, headers=USER
+        )
+        return int(answer.json()["tokens"].count(end))
+
+    body = {"text": "<|im_end|>", "model": "roundhouse-tiny"}
+    encoded = await guarded.client.post("/v1/token/encode", json=body, headers=USER)
+    (end,) = encoded.json()["tokens"]
+    assert (await ends(), await ends(allow_control_tokens=True)) == (1, 2)
+
+
 async def test_without_a_name_the_loaded_model_counts(guarded: Running) -> None:
     body = {"text": "abc"}
     await guarded.registry.load("scripted")
