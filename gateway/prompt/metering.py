@@ -17,7 +17,7 @@ from gateway.threads import Abandoned
 
 MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items looked at
 MAX_BYTES = 256 << 20  # of all texts and lists made, together
-MAX_SECONDS = 10.0  # of one processor
+MAX_SECONDS = 5.0  # of one processor
 MAX_DEPTH = 128  # lists in lists
 MAX_BITS = 4_096  # of a whole number
 MAX_EXPONENT = 64
@@ -43,7 +43,7 @@ class Allowance(NamedTuple):
 
 
 FULL = Allowance()
-ANALYSIS = Allowance(steps=10_000_000, seconds=5.0)  # some thirty renderings of small chats
+ANALYSIS = Allowance(steps=10_000_000, seconds=3.0)  # some thirty renderings of small chats
 # What is rendered on the event loop: a small chat. More is done again, in a thread.
 AT_ONCE = Allowance(steps=50_000, size=1 << 20, seconds=0.02)
 
