@@ -6,6 +6,7 @@ answers.py       recorded bytes of streams -> figures (pure)
 report.py        figures of several rounds -> table and targets (pure)
 raw_loop.py      the limit: the engine without HTTP, without Python threads, without text
 turns.py         candidates measured in turns
+neighbours.py    the bare loop and the servers beside busy processes
 peers.py         starts and stops the servers that are measured
 footprint.py     memory and start time
 apart.py         runs a module in a process of its own

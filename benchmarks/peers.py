@@ -5,13 +5,15 @@ environment of its own inside the present one; pip takes the wheel that it built
 """
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import msgspec
@@ -39,11 +41,15 @@ class DidNotStart(Exception):
 
 
 @contextlib.contextmanager
-def roundhouse(*arguments: str) -> Iterator[Running]:
-    """`roundhouse serve` of this checkout, with further arguments. Raises DidNotStart."""
+def roundhouse(
+    *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Running]:
+    """`roundhouse serve` of this checkout, with further arguments and variables. Raises
+    DidNotStart.
+    """
     port = free_port()
     command = [sys.executable, "-c", ROUNDHOUSE, "serve", "--port", str(port), *arguments]
-    with serving(command, port) as running:
+    with serving(command, port, environment) as running:
         yield running
 
 
@@ -88,11 +94,19 @@ def peers_python() -> Path:
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str], port: int) -> Iterator[Running]:
+def serving(
+    command: Sequence[str], port: int, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Running]:
     """Run a server until the block ends, then stop it. Raises DidNotStart."""
     with tempfile.TemporaryFile() as log:
         started = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
         try:
             _wait_until_listening(process, port, log)
             yield Running(port, process.pid, time.perf_counter() - started)

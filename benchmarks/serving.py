@@ -61,22 +61,24 @@ def compare(plan: Plan) -> list[report.Row]:
 @contextlib.contextmanager
 def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
     """All servers run from the start to the end; the one that isn't measured is idle."""
-    context = _context(plan.model)
-    no_end = {"logit_bias": {str(token): NEVER for token in _ends(plan.model)}}
+    context = model_context(plan.model)
+    no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
     with (
         roundhouse(str(plan.model)) as ours,
         llama_cpp_python(plan.model, context, interrupt=True) as peer,
         llama_cpp_python(plan.model, context, interrupt=False) as peer_in_line,
     ):
         yield {
-            **{name: _raw(plan, threads) for threads, name in report.RAW.items()},
-            report.OURS: _over_http(plan, ours, {"ignore_eos": True}),
-            report.PEER: _over_http(plan, peer, no_end),
-            report.PEER_IN_LINE: _over_http(plan, peer_in_line, no_end),
+            **{name: raw(plan, threads) for threads, name in report.RAW.items()},
+            report.OURS: over_http(plan, ours, {"ignore_eos": True}),
+            report.PEER: over_http(plan, peer, no_end),
+            report.PEER_IN_LINE: over_http(plan, peer_in_line, no_end),
         }
 
 
-def _over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measure:
+def over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measure:
+    """Streams to a server; `no_end` is how it is asked never to end by itself."""
+
     def measure(streams: int) -> Figures:
         load = Load(
             port=running.port,
@@ -91,7 +93,9 @@ def _over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measu
     return measure
 
 
-def _raw(plan: Plan, threads: int) -> Measure:
+def raw(plan: Plan, threads: int) -> Measure:
+    """The bare loop with so many threads."""
+
     def measure(streams: int) -> Figures:
         load = _raw_load(plan, streams, threads)
         speed = run("benchmarks.raw_loop", load, RawSpeed, PATIENCE)
@@ -112,13 +116,14 @@ def _raw_load(plan: Plan, streams: int, threads: int) -> RawLoad:
     )
 
 
-def _context(model: Path) -> int:
+def model_context(model: Path) -> int:
+    """The tokens that all candidates have room for."""
     files = recognise(model)
     assert files is not None
     return context_length(files, LlamaCppOptions())
 
 
-def _ends(model: Path) -> tuple[int, ...]:
+def end_tokens(model: Path) -> tuple[int, ...]:
     """The token that ends an answer, for servers that must be told its number."""
     return (read_header(model).number("tokenizer.ggml.eos_token_id"),)
 

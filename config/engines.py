@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from config.values import RUNS_CODE, AtLeastOne, Counted, IdleSeconds, PathText
+from config.values import RUNS_CODE, AtLeastOne, Counted, IdleSeconds, PathText, Threads
 
 # tokens; arrays of so many rows are taken at once
 Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
@@ -35,8 +35,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     # None: over all cards, by their sizes. At most 2**7: as many as a machine may have.
     main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
     tensor_split: tuple[float, ...] = ()
-    threads: AtLeastOne | None = None  # for single tokens; None: all processors
-    threads_batch: AtLeastOne | None = None  # for more at once; None: as threads
+    threads: Threads | None = "auto"  # for single tokens; all: every processor; None: auto
+    threads_batch: Threads | None = None  # for more at once; None: as threads
     batch_size: Batch = 2048  # tokens in one llama_decode
     micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
@@ -59,6 +59,7 @@ class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unkno
     attn_implementation: Annotated[str | None, RUNS_CODE] = None  # also a kernel of the hub
     quantization: Literal["bnb-4bit", "bnb-8bit"] | None = None
     compile: bool = False
+    threads: Threads = "auto"  # on the CPU; all: every processor
     trust_remote_code: Annotated[bool, RUNS_CODE] = False
     cache_tokens: Counted | None = None
     adapters: dict[str, PathText] = {}  # LoRA adapters: name to folder

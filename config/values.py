@@ -1,6 +1,6 @@
 """The kinds of values options have, with their limits; editors learn them from the schema."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -12,6 +12,8 @@ AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 # What engines count in 32 bits: a larger number would reach them as another one.
 Counted: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 NotNegative: TypeAlias = Annotated[int, Meta(ge=0)]
+# ggml takes 512 at most (GGML_MAX_N_THREADS)
+Threads: TypeAlias = Annotated[int, Meta(ge=1, le=512)] | Literal["auto", "all"]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 # An option that runs code which comes with a model. As with files, a request may not set it.

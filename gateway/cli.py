@@ -13,6 +13,7 @@ import msgspec
 import bundled
 from backends.gpus import number_by_bus
 from backends.protocol import Sampling
+from backends.threads import prepare_process
 from config.errors import ConfigError
 from config.loader import load_config
 from config.settings import Config, ModelConfig
@@ -69,6 +70,7 @@ def serve(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
     config = with_models(config, arguments.models)
     configure(config.log)
+    prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
         try:

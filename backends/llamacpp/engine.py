@@ -9,7 +9,6 @@ looks at it in a thread of its own, and a later step puts what it found into the
 """
 
 import ctypes
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -53,6 +52,7 @@ class LlamaCppEngine:
         self._running: dict[int, Running] = {}
         self._forced: list[Token] = []
         self._batch = Batch(loaded.batch_size)
+        self._threads = loaded.threads
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
         self._draw = drawing(loaded.vocabulary)
@@ -68,6 +68,7 @@ class LlamaCppEngine:
     def admit(self, key: int, job: Generation) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
         self._running[key] = running
+        self._threads.pause()
         return running.prompt_tokens
 
     def _reading(self, key: int, job: Generation) -> Running:
@@ -171,16 +172,19 @@ class LlamaCppEngine:
         while True:
             work = self._compose()
             if not work:
+                self._threads.pause()
                 return work
-            started = time.perf_counter()
+            answering = len(work) == self._batch.rows
+            self._threads.begin("decode" if answering else "prefill", self._batch.rows)
             result = api.llama_decode(self._context, self._batch.ready())
             if self._loaded.on_device:
                 api.llama_synchronize(self._context)  # wait here, without the GIL
             if result == 0:
-                self._fed(work, time.perf_counter() - started)
+                self._fed(work, self._threads.end())
                 return work
             if result != NO_ROOM:
                 raise GenerationFailed(f"llama_decode failed with code {result}")
+            self._threads.pause()
             self._make_room()
 
     def _compose(self) -> list[tuple[Running, int]]:

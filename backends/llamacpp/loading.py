@@ -22,6 +22,7 @@ from backends.llamacpp.files import MOST_SLOTS, cache_layout, context_length, es
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
+from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Loaded(msgspec.Struct, frozen=True):
     cells: int
     split: bool  # each sequence has its own part of the cache
     batch_size: int
+    threads: StepThreads
     on_device: bool  # decoding runs on beside the CPU
     held: ExitStack  # gives back the newest first
 
@@ -99,6 +101,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
             cells=layout.cells,
             split=layout.split,
             batch_size=options.batch_size,
+            threads=_threads(context, options),
             on_device=_on_device(options),
             held=undone.pop_all(),
         )
@@ -165,8 +168,8 @@ def _make_context(
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
-    params.n_threads = options.threads or processors.count()
-    params.n_threads_batch = options.threads_batch or params.n_threads
+    params.n_threads = counts(options.threads)[-1]  # until the first step
+    params.n_threads_batch = _batch_counts(options)[-1]
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -176,6 +179,18 @@ def _make_context(
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {_last_words()}")
     return context  # type: ignore[no-any-return]
+
+
+def _batch_counts(options: LlamaCppOptions) -> tuple[int, ...]:
+    return counts(options.threads if options.threads_batch is None else options.threads_batch)
+
+
+def _threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
+    def use(count: int) -> None:
+        api.llama_set_n_threads(context, count, count)
+
+    controller = ThreadController(counts(options.threads), _batch_counts(options))
+    return StepThreads(controller, use, processors.IdleCores())
 
 
 def _open_projector(
@@ -198,7 +213,7 @@ def _open_projector(
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = _on_device(options)
     params.print_timings = False
-    params.n_threads = options.threads_batch or options.threads or processors.count()
+    params.n_threads = _batch_counts(options)[-1]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
     params.progress_callback = callback

@@ -11,7 +11,6 @@ pass reads a run of neighbours and copies nothing. Idle rows keep their cells fo
 next turn.
 """
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +19,7 @@ from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import Failed, Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation
+from backends.threads import StepThreads
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.memory import while_generating
@@ -55,12 +55,19 @@ class Batching:
     """The jobs that share passes. Only the engine's thread calls it."""
 
     def __init__(
-        self, forward: Forward, grid: Grid, limit: Limit, vocabulary: Vocabulary, desk: Desk
+        self,
+        forward: Forward,
+        grid: Grid,
+        limit: Limit,
+        vocabulary: Vocabulary,
+        desk: Desk,
+        threads: StepThreads,
     ) -> None:
         self._forward = forward
         self._grid = grid
         self._limit = limit
         self._desk = desk
+        self._threads = threads
         self._slots: list[Slot] = []  # one per row
         self._busy: list[Running] = []  # the first rows, in order
         self._jobs: dict[int, Running] = {}
@@ -73,6 +80,7 @@ class Batching:
 
     def admit(self, key: int, job: Generation) -> int:
         self._jobs[key] = Running(key, job, self._desk)
+        self._threads.pause()
         return len(job.prompt)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
@@ -115,7 +123,9 @@ class Batching:
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
         # cell that its next chunk overwrites before anyone looks.
         span = self._busy[first:last]
+        self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
+        self._threads.end()
         if len(rows) < len(span):
             logits = logits[[row - first for row in rows]]
         ready = [self._busy[row] for row in rows]
@@ -134,13 +144,15 @@ class Batching:
         first, last = self._run_around(oldest, width, max(1, chunk // width))
         span = self._busy[first:last]
         counts = [min(running.left, width) for running in span]
-        started = time.perf_counter()
+        self._threads.begin("prefill", width * len(span))
         logits = self._forward.run(
             first,
             [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
             [r.fed for r in span],
         )
-        self._measure(width * len(span), started)
+        if self._desk.device.type == "cuda":
+            torch.cuda.synchronize(self._desk.device)
+        self._measure(width * len(span), self._threads.end())
         for running, count in zip(span, counts, strict=True):
             self._fed(running, count)
         done = [place for place, running in enumerate(span) if not running.left]
@@ -166,11 +178,9 @@ class Batching:
         timely = int(self._prompt_rate * STEP_SECONDS)
         return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
 
-    def _measure(self, tokens: int, started: float) -> None:
-        if self._desk.device.type == "cuda":
-            torch.cuda.synchronize(self._desk.device)
+    def _measure(self, tokens: int, seconds: float) -> None:
         if tokens > SMALLEST_CHUNK:
-            measured = tokens / max(time.perf_counter() - started, 1e-6)
+            measured = tokens / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
 
     def _fed(self, running: Running, count: int) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from backends.driver import Failed, Token
+from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
+from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
@@ -24,7 +26,9 @@ class TransformersEngine:
         desk = Desk(loaded.vocabulary, loaded.device)
         self._device = loaded.device
         self._batching = _batching(loaded, desk)
-        self._solo = Solo(loaded.model, loaded.vocabulary, desk, loaded.info.context_length)
+        self._solo = Solo(
+            loaded.model, loaded.vocabulary, desk, loaded.info.context_length, loaded.threads
+        )
         self._pictures = (
             Pictures(loaded.processor, loaded.vocabulary, loaded.model)
             if loaded.processor
@@ -109,4 +113,6 @@ def _batching(loaded: Loaded, desk: Desk) -> Batching | None:
         return None
     grid = Grid(loaded.layers)
     forward = Forward(loaded.model, grid, loaded.pattern)
-    return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk)
+    controller = ThreadController(loaded.threads, loaded.threads)
+    threads = StepThreads(controller, torch.set_num_threads, IdleCores())
+    return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk, threads)

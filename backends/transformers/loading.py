@@ -13,11 +13,12 @@ import torch
 import transformers
 from transformers.utils import logging as transformers_logging
 
-from backends import generation_config, hf_folder, processors
+from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import ModelInfo
+from backends.threads import counts
 from backends.transformers import adapters, processor
 from backends.transformers.files import computes_wide, shape
 from backends.transformers.forward import batching_pattern
@@ -27,9 +28,6 @@ from backends.transformers.room import Limit
 from backends.transformers.sampling.chooser import SUPPORTED
 from config.engines import TransformersOptions
 
-# Below this the machine's second core gains nothing: its threads wait for each other at every small
-# operation.
-SERIAL_WEIGHTS = 64 << 20  # bytes
 # transformers announces its progress through one hook for the whole process, so loads take turns.
 _ONE_AT_A_TIME = threading.Lock()
 Step = Callable[[float], bool]
@@ -46,6 +44,7 @@ class Loaded(msgspec.Struct):
     pattern: Pattern | None  # None: it can't be batched
     layers: int
     limit: Limit
+    threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
         """Harmless a second time."""
@@ -82,7 +81,6 @@ def _load(
     )
     kind = _kind(config, sees="image" in files.modalities)
     made = _processor(files, options, config)  # fails sooner than the weights load
-    _set_threads(files, device)
     model = _model(kind, files, options, config, device, progress)
     vocabulary = _vocabulary(model, files, options)
     layers = model.config.get_text_config().num_hidden_layers
@@ -99,6 +97,7 @@ def _load(
         pattern=pattern,
         layers=layers,
         limit=Limit(rows=together, tokens=size.tokens, length=size.length),
+        threads=counts(options.threads if device.type == "cpu" else "all"),
     )
 
 
@@ -115,12 +114,6 @@ def _device(wish: str) -> torch.device:
             f"device {wish!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices"
         )
     return device
-
-
-def _set_threads(files: ModelFiles, device: torch.device) -> None:
-    """For the whole process, as torch has it: the model loaded last decides."""
-    serial = device.type == "cpu" and files.size_bytes < SERIAL_WEIGHTS
-    torch.set_num_threads(1 if serial else processors.count())
 
 
 def _kind(config: Any, *, sees: bool) -> Any:

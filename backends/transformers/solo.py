@@ -20,7 +20,9 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from backends.driver import Failed, Token
 from backends.hf_vocabulary import Vocabulary
+from backends.processors import IdleCores
 from backends.protocol import Generation
+from backends.threads import StepThreads, ThreadController
 from backends.transformers.memory import while_generating
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
@@ -38,15 +40,18 @@ class Abandoned(BaseException):
 class Handover(LogitsProcessor):
     """Gives each step's logits away and makes `generate` choose the token that comes back."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: StepThreads) -> None:
+        self._threads = threads
         self.scores: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
         self.tokens: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._threads.end()
         self.scores.put(scores)
         token = self.tokens.get()
         if token is None:
             raise Abandoned
+        self._threads.begin("decode", 1)
         return torch.full_like(scores, float("-inf")).index_fill_(
             1, torch.tensor([token], device=scores.device), 0.0
         )
@@ -55,8 +60,9 @@ class Handover(LogitsProcessor):
 class Generating:
     """One `generate` under way."""
 
-    def __init__(self, model: Any, inputs: Inputs, length: int) -> None:
-        self._handover = Handover()
+    def __init__(self, model: Any, inputs: Inputs, length: int, threads: StepThreads) -> None:
+        self._threads = threads
+        self._handover = Handover(threads)
         self._thread = threading.Thread(target=self._run, args=(model, inputs, length), daemon=True)
         self._thread.start()
 
@@ -64,6 +70,7 @@ class Generating:
         plain = GenerationConfig(
             do_sample=False, num_beams=1, max_length=length, pad_token_id=0, use_cache=True
         )
+        self._threads.begin("prefill", inputs["input_ids"].shape[1])
         try:
             model.generate(
                 **inputs,
@@ -111,12 +118,20 @@ class Running:
 class Solo:
     """The jobs that run one after another, oldest first. Only the engine's thread calls it."""
 
-    def __init__(self, model: Any, vocabulary: Vocabulary, desk: Desk, length: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        vocabulary: Vocabulary,
+        desk: Desk,
+        length: int,
+        threads: Sequence[int],
+    ) -> None:
         self._model = model
         self._vocabulary = vocabulary
         self._desk = desk
         self._sampler = Sampler(desk, vocabulary.piece)
         self._length = length
+        self._threads = ThreadController(threads, threads)
         self._jobs: dict[int, Running] = {}
 
     def admit(self, key: int, job: Generation, inputs: Inputs) -> int:
@@ -134,7 +149,9 @@ class Solo:
     def step(self) -> list[Token | Failed]:
         for running in self._jobs.values():
             if running.generating is None:
-                running.generating = Generating(self._model, running.inputs, self._length)
+                # torch's count is each thread's own
+                threads = StepThreads(self._threads, torch.set_num_threads, IdleCores())
+                running.generating = Generating(self._model, running.inputs, self._length, threads)
             return [self._next(running, running.generating)]
         return []
 

@@ -229,7 +229,7 @@ def test_a_models_own_options_win_over_its_engines() -> None:
 def test_an_option_set_back_to_its_default_wins_too() -> None:
     config = msgspec.convert({"engines": {"llamacpp": {"threads": 3}}}, Config)
 
-    assert options_for(config, model(options={"threads": None}), "llamacpp") == LlamaCppOptions()
+    assert options_for(config, model(options={"threads": "auto"}), "llamacpp") == LlamaCppOptions()
 
 
 def test_options_of_another_backend_are_refused_once_the_files_told_which_it_is() -> None:

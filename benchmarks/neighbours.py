@@ -1,0 +1,117 @@
+"""Tokens a second beside busy processes: the bare loop, fixed thread counts, `threads: auto`, and
+llama-cpp-python's server, in one run.
+
+    python -m benchmarks.neighbours [--busy 0 1 2 4] [--streams 1 4] [--rounds 1] [--seconds 2]
+
+A busy process is a shell that computes for ever. The candidates take turns beside the same ones.
+Every measurement begins after a warm-up in which a server may find out what runs beside it. The
+last column is the share that `auto` reaches of our server's best fixed count.
+"""
+
+import argparse
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import bundled
+from benchmarks import report
+from benchmarks.peers import llama_cpp_python, roundhouse
+from benchmarks.serving import Plan, end_tokens, model_context, over_http, raw
+from benchmarks.turns import Measure, taken
+
+NEVER = -100.0  # the logit bias that bans a token
+LONGEST = 900  # CPU seconds after which a busy process ends, even if nobody ends it
+BUSY = f"ulimit -t {LONGEST}; while :; do :; done"
+FIXED = (1, 2)  # thread counts
+AUTO = "Roundhouse, auto"
+PEER = "llama-cpp-python"
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[Sequence[int]]:
+    """So many processes that each want a core; their ids. They end with the block, or by
+    themselves after `LONGEST` CPU seconds.
+    """
+    with contextlib.ExitStack() as ended:
+        started = []
+        for _ in range(count):
+            process = subprocess.Popen(["sh", "-c", BUSY])
+            ended.callback(process.wait)
+            ended.callback(process.kill)
+            started.append(process.pid)
+        yield started
+
+
+@contextlib.contextmanager
+def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
+    """All servers run from the start to the end; those that aren't measured are idle."""
+    no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
+    endless = {"ignore_eos": True}
+    with contextlib.ExitStack() as running:
+        peer = running.enter_context(
+            llama_cpp_python(plan.model, model_context(plan.model), interrupt=False)
+        )
+        measures = {f"bare loop, {count}": raw(plan, count) for count in FIXED}
+        for name, threads in [*((f"Roundhouse, {n}", str(n)) for n in FIXED), (AUTO, "auto")]:
+            environment = {
+                f"ROUNDHOUSE_ENGINES_LLAMACPP_{option}": threads
+                for option in ("THREADS", "THREADS_BATCH")
+            }
+            ours = running.enter_context(roundhouse(str(plan.model), environment=environment))
+            measures[name] = over_http(plan, ours, endless)
+        measures[PEER] = over_http(plan, peer, no_end)
+        yield measures
+
+
+def table(rows: Mapping[int, Sequence[report.Row]], streams: Sequence[int]) -> str:
+    """Markdown: a line for each number of busy processes and of streams."""
+    names = list(dict.fromkeys(row.candidate for each in rows.values() for row in each))
+    head = f"| busy | streams | {' | '.join(names)} | auto of best |"
+    lines = [head, "|--:|--:|" + "--:|" * (len(names) + 1)]
+    for busy, measured in rows.items():
+        for count in streams:
+            speeds = {
+                row.candidate: row.middle.tokens_per_second
+                for row in measured
+                if row.streams == count
+            }
+            best = max(speeds[f"Roundhouse, {threads}"] for threads in FIXED)
+            cells = " | ".join(f"{speeds[name]:,.0f}" for name in names)
+            lines.append(f"| {busy} | {count} | {cells} | {speeds[AUTO] / best:.0%} |")
+    return "\n".join(lines)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt  # so that SIGTERM, too, ends what was started
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, default=bundled.GGUF)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--warm-up", type=float, default=2.0)
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _stop)
+    streams = tuple(options.streams)
+    plan = Plan(options.model.resolve(), streams, options.rounds, options.seconds, options.warm_up)
+    machine = report.machine()
+    rows = {}
+    with candidates(plan) as measures:
+        for count in options.busy:
+            print(f"beside {count} busy processes", flush=True)
+            with busy_processes(count):
+                rows[count] = taken(measures, plan.streams, plan.rounds)
+    print(f"\n{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}\n")
+    print(table(rows, streams))
+
+
+if __name__ == "__main__":
+    main()
