@@ -37,12 +37,12 @@ FIRST_WAIT = 0.5  # seconds of steps until a trial in the same direction after o
 LONGEST_WAIT = {-1: 4.0, 1: 1.5}  # lower counts are also tried when steps become slow
 LOST_SHARE = {-1: 0.02, 1: 0.06}  # of all time may go to trials that lose
 NO_CORE_WAIT = 8.0  # more seconds between trials of more threads while no core is idle
-IDLE_CORE = 0.2  # idle cores below which another thread has nowhere to run
+IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
 SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # The engine's thread, back from the device, waits for the GIL as long as this when the event loop
 # computes: Python's default of 5 ms is many steps of a small model.
 SWITCH_INTERVAL = 0.0005
-LOOK_EVERY = 0.2  # seconds between two looks at the system's idle time
+LOOK_EVERY = 0.3  # seconds between two looks at the system's idle time
 
 
 def candidates(cores: int) -> tuple[int, ...]:

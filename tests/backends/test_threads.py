@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from backends.threads import (
     IDLE_CORE,
+    LOOK_EVERY,
     Kind,
     StepThreads,
     ThreadController,
@@ -96,7 +97,7 @@ def speed(
         threads = controller.count(kind, rows)
         seconds = machine.step(kind, threads, rows)
         controller.measured(kind, threads, rows, seconds)
-        if machine.now - looked > 0.2:
+        if machine.now - looked > LOOK_EVERY:
             looked = machine.now
             controller.idle(machine.idle(threads))
         if machine.now - seconds >= start:
