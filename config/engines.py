@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from config.values import RUNS_CODE, AtLeastOne, Counted, IdleSeconds, PathText, Threads
+from config.values import RUNS_CODE, Counted, IdleSeconds, PathText, Threads
 
 # tokens; arrays of so many rows are taken at once
 Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
