@@ -225,10 +225,11 @@ SAMPLING: Mapping[str, Bound] = {
 GENERATION: Mapping[str, Bound] = {
     "prompt": Prompt(),
     "sampling": Nested(),
-    "max_tokens": Number(low=1, enough="context"),
+    "max_tokens": OF_CONTEXT,
     "min_tokens": OF_CONTEXT,
     "stop": Texts(1_024, 1_000),  # compared with the end of the text at every token
     "logprobs": Number(low=0, high=1_000),  # so many objects at every token
+    "prompt_logprobs": Number(low=0, high=1_000),
     "thinking": Budget(),
     "images": Images(1_024, 1 << 30),
 }
@@ -240,7 +241,7 @@ BUDGET: Mapping[str, Bound] = {
     "is_open": Flag(),
 }
 # The request's field that a client knows, where it is not our own.
-PARAMS = {"thinking": "thinking_budget", "images": "messages"}
+PARAMS = {"thinking": "thinking_budget", "images": "messages", "prompt_logprobs": "logprobs"}
 
 
 def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:
@@ -266,6 +267,8 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model can't see images", "messages")
+    if job.prompt_logprobs is not None and (job.images or not info.scores_prompts):
+        raise InvalidJob(f"{info.backend} tells no log probabilities of such a prompt", "logprobs")
     for name, fault in (
         *_faults_for(GENERATION, job, info),
         *_faults_for(SAMPLING, job.sampling, info),

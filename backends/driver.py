@@ -31,7 +31,7 @@ from backends.errors import (
     while_generating,
 )
 from backends.mailbox import Mailbox
-from backends.protocol import Ended, Generation, ModelInfo, Output, TokenLogprob
+from backends.protocol import Ended, Generation, ModelInfo, Output, Scored, TokenLogprob
 from backends.transcript import Transcript, Written
 
 
@@ -41,6 +41,13 @@ class Token(msgspec.Struct, frozen=True):
     key: int
     id: int
     logprob: TokenLogprob | None = None
+
+
+class PromptScored(msgspec.Struct, frozen=True):
+    """The next tokens of job `key`'s prompt, in order; all of them before its first `Token`."""
+
+    key: int
+    scored: Scored
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -78,7 +85,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self) -> "Sequence[Token | Failed]":
+    def step(self) -> "Sequence[Token | PromptScored | Failed]":
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
         Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
@@ -289,6 +296,8 @@ class Driver:
             if isinstance(result, Failed):
                 self._drop(running)
                 outputs.append((running.mailbox, result.error))
+            elif isinstance(result, PromptScored):
+                outputs.append((running.mailbox, result.scored))
             else:
                 self._tell(running, result, now, outputs)
         if outputs:
@@ -318,6 +327,8 @@ class Driver:
         if not transcript.completion_tokens:
             running.first_token = now
         running.last_token = now
+        if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
+            return Written(cause="max_tokens")
         ends = engine.ends(token.id)
         written = transcript.add(token.id, engine.piece(token.id), token.logprob, ends=ends)
         if written.force and written.cause is None:

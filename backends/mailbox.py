@@ -1,10 +1,11 @@
 """One job's outputs on their way from the engine's thread to whoever reads them."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 
 from backends.errors import BackendError
-from backends.protocol import Ended, Output, Piece
+from backends.protocol import Ended, Output, Piece, Scored
 
 
 class Mailbox:
@@ -17,6 +18,7 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._scored: deque[Scored] = deque()  # all that comes of it comes before the pieces
         self._pieces: list[Piece] = []
         self._last: Ended | BackendError | None = None
         self._closed = False
@@ -26,6 +28,8 @@ class Mailbox:
         """Called on the event loop's thread, by the driver's one call per step."""
         if isinstance(output, Piece):
             self._pieces.append(output)
+        elif isinstance(output, Scored):
+            self._scored.append(output)
         else:
             self._last = output
         if self._reader is not None and not self._reader.done():
@@ -37,9 +41,11 @@ class Mailbox:
     async def __anext__(self) -> Output:
         if self._closed:
             raise StopAsyncIteration
-        while not self._pieces and self._last is None:
+        while not self._pieces and self._last is None and not self._scored:
             self._reader = self._loop.create_future()
             await self._reader
+        if self._scored:
+            return self._scored.popleft()
         if self._pieces:
             return self._take_pieces()
         self._closed = True

@@ -6,6 +6,7 @@ process boundary without a caller noticing. This module knows no engine and no g
     async with container.generate(job) as outputs:
         async for output in outputs:
             match output:
+                case Scored(): ...          # only where `prompt_logprobs` are asked for
                 case Piece(): ...
                 case Ended(): ...           # always the last one, exactly once
     # here the device no longer works for this job
@@ -106,10 +107,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: tuple[int, ...]
     sampling: Sampling = Sampling()
-    max_tokens: int | None = None  # None: until the context is full
+    max_tokens: int | None = None  # None: until the context is full; 0: the prompt alone
     min_tokens: int = 0
     stop: tuple[str, ...] = ()  # not included in the text
     logprobs: int | None = None  # alternatives per token; None: no logprobs at all
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens; see `Scored`
     thinking: ThinkingBudget | None = None
     images: tuple[Image, ...] = ()
 
@@ -129,6 +131,16 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
     chosen: Candidate
     top: tuple[Candidate, ...] = ()
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """The next tokens of the prompt and how likely the model finds each after those before it.
+
+    All of them come, in one or several of these, before the first `Piece`. Nothing stands before
+    the prompt's first token: its logprob is 0, and it has no alternatives.
+    """
+
+    logprobs: tuple[TokenLogprob, ...]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -158,7 +170,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     decode: float = 0.0  # from the first token to the last
 
 
-Output: TypeAlias = Piece | Ended
+Output: TypeAlias = Scored | Piece | Ended
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +209,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
+    scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
 
 

@@ -16,6 +16,8 @@ class Delta(msgspec.Struct, frozen=True):
     choice: int
     events: tuple[Event, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
+    # Of the prompt's next tokens, where it is echoed with its log probabilities.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from backends.errors import BackendError
-from backends.protocol import Ended, Generation, Output, Piece, TokenLogprob
+from backends.protocol import Ended, Generation, Output, Piece, Scored, TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -77,6 +77,9 @@ class Choice:
                 self.ended = output
                 yield Delta(self.index, tuple(self._splitting.finish(_reason(output))))
                 return
+            if isinstance(output, Scored):
+                yield Delta(self.index, (), prompt_logprobs=output.logprobs)
+                continue
             delta = self._take(output.parts or (output,))
             if self._one_call and (calls := _first_call(delta.events)):
                 finished = self._splitting.finish("stop")

@@ -85,6 +85,8 @@ class Pipeline:
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             prompts = await self._prompts(request, lease.container)
             jobs = self._jobs(prompts, request.answering, lease)
+            if request.echo:  # with log probabilities where they are asked for at all
+                jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
             n = request.answering.n
             choices = [
                 Choice(index, job, Unsplit(), prompt=index // n) for index, job in enumerate(jobs)

@@ -44,14 +44,18 @@ class Batch:
         self._wanted[start:end] = 1
         self.rows = end
 
-    def chunk(self, tokens: list[int], position: int, sequence: int, *, last: bool) -> None:
-        """Consecutive tokens of one sequence. `last`: the logits after them are wanted."""
+    def chunk(
+        self, tokens: list[int], position: int, sequence: int, *, last: bool, every: bool = False
+    ) -> None:
+        """Consecutive tokens of one sequence. `last`: the logits after them are wanted; `every`:
+        those after each of them.
+        """
         start, end = self.rows, self.rows + len(tokens)
         self._tokens[start:end] = tokens
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
-        self._wanted[start:end] = 0
-        self._wanted[end - 1] = last
+        self._wanted[start:end] = every
+        self._wanted[end - 1] = last or every
         self.rows = end
 
     def ready(self) -> api.llama_batch:

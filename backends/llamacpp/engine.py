@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Failed, Token
+from backends.driver import Failed, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.kv_cache import KvCache
@@ -26,7 +27,7 @@ from backends.llamacpp.loading import Loaded
 from backends.llamacpp.running import Running
 from backends.llamacpp.sampling import Chain, drawing, logprob
 from backends.llamacpp.sight import Look, Sight
-from backends.protocol import Generation, ModelInfo
+from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import Pictures
@@ -128,13 +129,13 @@ class LlamaCppEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token | Failed]:
+    def step(self) -> Sequence[Token | PromptScored | Failed]:
         forced, self._forced = self._forced, []
         failed = self._see(self._sight) if self._sight is not None else ()
         work = self._decode()
         if not work and self._sight is not None:
             self._sight.wait(STEP_SECONDS)
-        return [*forced, *failed, *self._draw_all(work)]
+        return [*forced, *failed, *self._score_all(work), *self._draw_all(work)]
 
     def _see(self, sight: Sight) -> Sequence[Failed]:
         """Use what a look has found, and begin with the next."""
@@ -209,6 +210,7 @@ class LlamaCppEngine:
 
     def _compose_prompts(self, room: int) -> list[tuple[Running, int]]:
         work = []
+        outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # one is everybody's
         for running in self._running.values():
             if room <= 0:
                 break
@@ -221,10 +223,13 @@ class LlamaCppEngine:
             until = running.left if picture is None else picture.start - running.fed
             if not until:
                 continue  # the next step computes the picture
-            count = min(room, until)
+            scoring = running.scoring
+            count = min(room, until, outputs) if scoring else min(room, until)
+            outputs -= count - 1 if scoring else 0
             chunk = running.tokens[running.fed : running.fed + count]
             last = count == running.left
-            self._batch.chunk(chunk, running.position, running.slot.index, last=last)
+            at = running.position, running.slot.index
+            self._batch.chunk(chunk, *at, last=last, every=scoring)
             work.append((running, count))
             room -= count
         return work
@@ -235,6 +240,34 @@ class LlamaCppEngine:
         if self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
+
+    def _score_all(self, work: Sequence[tuple[Running, int]]) -> list[PromptScored]:
+        scored, row = [], 0
+        for running, count in work:
+            if running.scoring and (told := self._told(running, row, count)):
+                scored.append(PromptScored(running.key, Scored(tuple(told))))
+                running.scored += len(told)
+            row += count
+        return scored
+
+    def _told(self, running: Running, row: int, count: int) -> list[TokenLogprob]:
+        """Of the prompt's tokens not told yet, as far as the `count` rows of its newest cells, the
+        first of which is `row`, tell of the next.
+        """
+        prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
+        first, told = running.fed - count, []
+        if not running.scored:
+            told.append(TokenLogprob(Candidate(prompt[0], self.piece(prompt[0]), 0.0)))
+        for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
+            logits = self._row(row + at - 1 - first)
+            told.append(logprob(logits, prompt[at], wanted, self._vocabulary))
+        return told
+
+    def _row(self, row: int) -> npt.NDArray[np.float32]:
+        """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
+        address = ctypes.addressof(self._logits(self._context, row).contents)
+        there = (ctypes.c_float * self._vocabulary.size).from_address(address)
+        return np.frombuffer(there, np.float32)
 
     def _draw_all(self, work: Sequence[tuple[Running, int]]) -> list[Token]:
         drawn, row = [], -1
@@ -250,14 +283,8 @@ class LlamaCppEngine:
         running.tokens.append(token)
         if running.job.logprobs is None:
             return Token(running.key, token)
-        pointer = self._logits(self._context, row)
-        address = ctypes.addressof(pointer.contents)
-        logits = np.frombuffer(
-            (ctypes.c_float * self._vocabulary.size).from_address(address), np.float32
-        )
-        return Token(
-            running.key, token, logprob(logits, token, running.job.logprobs, self._vocabulary)
-        )
+        wanted = running.job.logprobs
+        return Token(running.key, token, logprob(self._row(row), token, wanted, self._vocabulary))
 
     # -- cells -----------------------------------------------------------------------------------
 
@@ -265,8 +292,8 @@ class LlamaCppEngine:
         """Give the sequence a slot and what is already computed; False: better wait, see below."""
         if not self._fits(running):
             return False
-        placement = place(running.tokens, self._slots, compact=self._loaded.split)
-        if self._worth_waiting(running, placement.keep):
+        placement = place(running.known, self._slots, compact=self._loaded.split)
+        if not running.scoring and self._worth_waiting(running, placement.keep):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         running.start(slot, self._take_over(slot, source, running, placement.keep))

@@ -38,6 +38,7 @@ CACHE_TYPES = {
     "q8_0": 8,
     "bf16": 30,
 }  # ggml_type
+OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
 ANNOYED = (3, 4)  # ggml_log_level (ggml.h): warning, error
@@ -61,6 +62,7 @@ class Loaded(msgspec.Struct, frozen=True):
     info: ModelInfo
     slots: int
     cells: int
+    outputs: int  # rows of a batch whose logits may be wanted
     split: bool  # each sequence has its own part of the cache
     batch_size: int
     threads: StepThreads
@@ -85,7 +87,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
         model = _load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
         vocabulary = Vocabulary(model)
-        context = _make_context(model, files, options)
+        context = _make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)
         pictures = None
         if files.projector is not None:
@@ -99,6 +101,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
             info=_info(model, vocabulary, files, options, pictures),
             slots=layout.slots,
             cells=layout.cells,
+            outputs=_outputs(vocabulary.size, files, options),
             split=layout.split,
             batch_size=options.batch_size,
             threads=_threads(context, options),
@@ -158,13 +161,13 @@ def _spread(params: Any, options: LlamaCppOptions) -> None:
 
 
 def _make_context(
-    model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions
+    model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions, vocabulary_size: int
 ) -> api.llama_context_p:
     layout = cache_layout(files, options)
     params = api.llama_context_default_params()
     params.n_ctx = layout.cells
     params.n_seq_max = layout.slots
-    params.n_outputs_max = layout.slots
+    params.n_outputs_max = _outputs(vocabulary_size, files, options)  # more of them abort
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
@@ -191,6 +194,12 @@ def _threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThre
 
     controller = ThreadController(counts(options.threads), _batch_counts(options))
     return StepThreads(controller, use, processors.IdleCores())
+
+
+def _outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
+    """One for each sequence; more, for the log probabilities of prompts, where they cost little."""
+    cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
+    return max(cache_layout(files, options).slots, cheap)
 
 
 def _open_projector(
@@ -258,5 +267,6 @@ def _info(
         modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
+        scores_prompts=True,
         generation_defaults=defaults.of(files),
     )

@@ -32,11 +32,24 @@ class Running:
         self.fed = 0
         self.lag = 0  # positions that pictures among the fed cells saved, see `Picture`
         self.cached = 0
+        # Tokens of the prompt whose log probabilities are told, or not wanted.
+        self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
 
     @property
     def left(self) -> int:
         return len(self.tokens) - self.fed
+
+    @property
+    def scoring(self) -> bool:
+        return self.scored < self.prompt_tokens
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens whose cells may be taken over. Cells tell nothing of the tokens in them: where
+        that is wanted the prompt is computed again from what is told on.
+        """
+        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
 
     @property
     def position(self) -> int:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from backends.catalog import ModelFiles
-from backends.driver import Token
+from backends.driver import PromptScored, Token
 from backends.errors import GenerationFailed
-from backends.protocol import Candidate, Generation, Image, ModelInfo, TokenLogprob
+from backends.protocol import Candidate, Generation, Image, ModelInfo, Scored, TokenLogprob
 from backends.scripted.files import Line, Script
 from config.engines import ScriptedOptions
 
@@ -38,6 +38,7 @@ class Speaker:
         self.rest = [*line.say.replace(IMAGES, seen(job.images)).encode(), END]
         self.fail_after = line.fail_after
         self.said = 0
+        self.scored = job.prompt_logprobs is None
 
     def next(self) -> int:
         if self.said == self.fail_after:
@@ -64,6 +65,7 @@ class ScriptedEngine:
             size_bytes=files.size_bytes,
             chat_template=files.chat_template,
             modalities=files.modalities,
+            scores_prompts=True,
         )
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
@@ -84,17 +86,25 @@ class ScriptedEngine:
         self._speakers[key] = Speaker(job, line)
         return _prompt_tokens(job)
 
-    def step(self) -> Sequence[Token]:
+    def step(self) -> Sequence[Token | PromptScored]:
         if self._pause:
             time.sleep(self._pause)
-        return [self._said(key, speaker) for key, speaker in self._speakers.items()]
+        scored = [self._scored(key, one) for key, one in self._speakers.items() if not one.scored]
+        return [*scored, *(self._said(key, one) for key, one in self._speakers.items())]
+
+    def _scored(self, key: int, speaker: Speaker) -> PromptScored:
+        speaker.scored = True
+        return PromptScored(key, Scored(tuple(map(self._certain, speaker.job.prompt))))
+
+    def _certain(self, token: int) -> TokenLogprob:
+        """A script leaves no choice: everything has probability one."""
+        return TokenLogprob(Candidate(token, self.piece(token), 0.0))
 
     def _said(self, key: int, speaker: Speaker) -> Token:
         token = speaker.next()
         if speaker.job.logprobs is None:
             return Token(key, token)
-        # A script leaves no choice: what it says has probability one.
-        return Token(key, token, TokenLogprob(Candidate(token, self.piece(token), 0.0)))
+        return Token(key, token, self._certain(token))
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._speakers[key].rest[:0] = tokens

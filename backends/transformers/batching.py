@@ -12,19 +12,21 @@ next turn.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Failed, Token
+from backends.driver import Failed, PromptScored, Token
 from backends.hf_vocabulary import Vocabulary
-from backends.protocol import Generation
+from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.threads import StepThreads
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.memory import while_generating
 from backends.transformers.room import Limit, Size, fit
 from backends.transformers.sampling.chooser import Chooser, Desk
+from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.sampler import Sampled, Sampler
 
 STEP_SECONDS = (
@@ -32,6 +34,8 @@ STEP_SECONDS = (
 )
 SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
+SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
+Result: TypeAlias = Token | PromptScored | Failed
 
 
 class Running:
@@ -44,11 +48,24 @@ class Running:
         self.chooser = Chooser(job, self.tokens, desk)
         self.fed = 0
         self.cached = 0
+        # Tokens of the prompt whose log probabilities are told, or not wanted.
+        self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
 
     @property
     def left(self) -> int:
         return len(self.tokens) - self.fed
+
+    @property
+    def scoring(self) -> bool:
+        return self.scored < len(self.job.prompt)
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens whose cells may be taken over. Cells tell nothing of the tokens in them: where
+        that is wanted the prompt is computed again from what is told on.
+        """
+        return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
 
 
 class Batching:
@@ -72,6 +89,7 @@ class Batching:
         self._busy: list[Running] = []  # the first rows, in order
         self._jobs: dict[int, Running] = {}
         self._forced: list[Token] = []
+        self._piece = vocabulary.piece
         self._sampler = Sampler(desk, vocabulary.piece)
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
@@ -108,15 +126,15 @@ class Batching:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> list[Token | Failed]:
+    def step(self) -> list[Result]:
         forced, self._forced = self._forced, []
         self._start_waiting()
         self._grow()
         return [*forced, *self._continue_answers(), *self._read_prompts()]
 
-    def _continue_answers(self) -> list[Token | Failed]:
+    def _continue_answers(self) -> list[Result]:
         """One token for every job that has all but its newest token in the grid."""
-        rows = [row for row, running in enumerate(self._busy) if running.left == 1]
+        rows = [row for row, one in enumerate(self._busy) if one.left == 1 and not one.scoring]
         if not rows:
             return []
         first, last = rows[0], rows[-1] + 1
@@ -133,12 +151,14 @@ class Batching:
             self._fed(running, 1)
         return self._draw(ready, logits)
 
-    def _read_prompts(self) -> list[Token | Failed]:
+    def _read_prompts(self) -> Sequence[Result]:
         """The next chunk of the oldest prompt, together with its neighbours' where they fit."""
-        reading = [row for row, running in enumerate(self._busy) if running.left > 1]
+        reading = [row for row, one in enumerate(self._busy) if one.left > 1 or one.scoring]
         if not reading:
             return []
         oldest = min(reading, key=lambda row: self._busy[row].key)
+        if self._busy[oldest].scoring:
+            return self._score(oldest, self._busy[oldest])
         chunk = self._chunk()
         width = min(self._busy[oldest].left, chunk)
         first, last = self._run_around(oldest, width, max(1, chunk // width))
@@ -158,6 +178,37 @@ class Batching:
         done = [place for place, running in enumerate(span) if not running.left]
         return self._draw([span[place] for place in done], logits[done]) if done else []
 
+    def _score(self, row: int, running: Running) -> list[Result]:
+        """The next chunk of one prompt, and how likely each of its tokens was."""
+        count = min(running.left, self._chunk(), max(1, SCORING_BYTES // (4 * self._desk.size)))
+        chunk = running.tokens[running.fed : running.fed + count]
+        first = running.fed
+        self._threads.begin("prefill", count)
+        logits = self._forward.score(row, chunk, first)
+        if self._desk.device.type == "cuda":
+            torch.cuda.synchronize(self._desk.device)
+        self._measure(count, self._threads.end())
+        self._fed(running, count)
+        results: list[Result] = []
+        if told := self._told(running, logits, first):
+            results.append(PromptScored(running.key, Scored(tuple(told))))
+            running.scored += len(told)
+        return results + (self._draw([running], logits[-1:]) if not running.left else [])
+
+    def _told(self, running: Running, logits: torch.Tensor, first: int) -> list[TokenLogprob]:
+        """Of the prompt's tokens not told yet, as far as `logits` (tokens, vocabulary), those
+        after token `first` and later ones, tell of the next.
+        """
+        prompt, told = running.job.prompt, []
+        if not running.scored:
+            start = Candidate(prompt[0], self._piece(prompt[0]), 0.0)
+            told.append(TokenLogprob(start))
+        begin = max(running.scored, first + 1, 1)
+        tokens = prompt[begin : first + 1 + len(logits)]
+        wanted = [running.job.prompt_logprobs] * len(tokens)
+        rows = logits[begin - first - 1 :][: len(tokens)]
+        return [*told, *(one for one in logprobs(rows, tokens, wanted, self._piece) if one)]
+
     def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
         """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit
         behind their end.
@@ -165,7 +216,8 @@ class Batching:
 
         def joins(row: int) -> bool:
             running = self._busy[row]
-            return running.left > 1 and running.fed + width <= self._grid.capacity
+            fits = running.fed + width <= self._grid.capacity
+            return running.left > 1 and fits and not running.scoring
 
         first, last = oldest, oldest + 1
         while last < len(self._busy) and last - first < most and joins(last):
@@ -188,7 +240,7 @@ class Batching:
         self._slots[running.row].tokens += running.tokens[running.fed : running.fed + count]
         running.fed += count
 
-    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Token | Failed]:
+    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Result]:
         drawn = self._sampler.sample([running.chooser for running in ready], logits)
         return [
             self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)
@@ -217,17 +269,18 @@ class Batching:
 
     def _start(self, running: Running) -> None:
         """Give the job a row with what is already computed, unless it better waits, see below."""
-        placement = place(running.tokens, self._slots, compact=False)
-        if self._worth_waiting(running, placement.keep):
+        placement = place(running.known, self._slots, compact=False)
+        keep = placement.keep
+        if not running.scoring and self._worth_waiting(running, keep):
             return
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         if slot is not source:
-            self._grid.copy(source.index, slot.index, placement.keep)
-        slot.tokens = source.tokens[: placement.keep]
+            self._grid.copy(source.index, slot.index, keep)
+        slot.tokens = source.tokens[:keep]
         slot.busy = True
         self._exchange(slot.index, len(self._busy))
-        running.row, running.fed = len(self._busy), placement.keep
-        running.cached = max(running.cached, min(placement.keep, len(running.job.prompt)))
+        running.row, running.fed = len(self._busy), keep
+        running.cached = max(running.cached, min(keep, len(running.job.prompt)))
         self._busy.append(running)
 
     def _worth_waiting(self, running: Running, keep: int) -> bool:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 
-from backends.driver import Failed, Token
+from backends.driver import Failed, PromptScored, Token
 from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
 from backends.threads import StepThreads, ThreadController
@@ -35,7 +36,10 @@ class TransformersEngine:
             else None
         )
         self._alone: set[int] = set()  # the keys of Solo's jobs
-        self.info: ModelInfo = loaded.info
+        # `generate` gives the logits after the last token alone.
+        self.info: ModelInfo = msgspec.structs.replace(
+            loaded.info, scores_prompts=self._batching is not None
+        )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
         self.piece = loaded.vocabulary.piece
@@ -60,7 +64,7 @@ class TransformersEngine:
         self._alone.add(key)
         return count
 
-    def step(self) -> Sequence[Token | Failed]:
+    def step(self) -> Sequence[Token | PromptScored | Failed]:
         with in_our_words(), torch.inference_mode():
             together = self._batching.step() if self._batching is not None else []
             return [*together, *self._step_alone()]

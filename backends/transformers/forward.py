@@ -43,8 +43,21 @@ class Forward:
         vocabulary), float32.
         """
         counts = [len(row) for row in tokens]
-        width = max(counts)
-        if min(counts) < width:
+        return self._last(self._pass(first, tokens, starts, counts), counts)
+
+    def score(self, row: int, tokens: Sequence[int], start: int) -> torch.Tensor:
+        """Feed one row; the logits after each of its `tokens`: (tokens, vocabulary), float32."""
+        return self._pass(row, [tokens], [start], None)[0].float()
+
+    def _pass(
+        self,
+        first: int,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        counts: Sequence[int] | None,
+    ) -> torch.Tensor:
+        width = max(map(len, tokens))
+        if min(map(len, tokens)) < width:
             tokens = [[*row, *[0] * (width - len(row))] for row in tokens]
         ids = torch.tensor(tokens, device=self._device)
         positions = torch.tensor(starts, device=self._device)[:, None]
@@ -55,15 +68,22 @@ class Forward:
         return self._logits(ids, positions, length, counts)
 
     def _logits(
-        self, ids: torch.Tensor, positions: torch.Tensor, length: int, counts: Sequence[int]
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        length: int,
+        counts: Sequence[int] | None,
     ) -> torch.Tensor:
-        last = sorted({count - 1 for count in counts})
+        """(rows, kept, vocabulary): after the places where a row may end, see `_last`; with
+        `counts` None after all.
+        """
         wanted: dict[str, Any] = {}
-        if self._picks_logits:
+        if self._picks_logits and counts is not None:
+            last = _ends(counts)
             wanted["logits_to_keep"] = (
                 1 if last == [ids.shape[1] - 1] else torch.tensor(last, device=self._device)
             )
-        logits = self._model(
+        logits: torch.Tensor = self._model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=masks(self._pattern, positions, length, self._dtype),
@@ -71,11 +91,19 @@ class Forward:
             use_cache=True,
             **wanted,
         ).logits
+        return logits
+
+    def _last(self, logits: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         if logits.shape[1] == 1:
             return logits[:, 0].float()
-        kept = last if self._picks_logits else range(ids.shape[1])
+        kept = _ends(counts) if self._picks_logits else range(max(counts))
         places = [kept.index(count - 1) for count in counts]
         return logits[torch.arange(len(counts)), places].float()
+
+
+def _ends(counts: Sequence[int]) -> list[int]:
+    """The places of a pass at which one of its rows ends."""
+    return sorted({count - 1 for count in counts})
 
 
 def batching_pattern(model: Any, layers: int) -> Pattern | None:

@@ -1,7 +1,7 @@
 """Log probabilities in OpenAI's two shapes: chat's list of tokens, text completion's columns."""
 
 import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -37,12 +37,13 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
 class TextLogprobs(msgspec.Struct, frozen=True):
     """A choice's `logprobs` in legacy completions: column by column, an entry for each token.
 
-    An entry of `top_logprobs` always holds the chosen token, so it is neither null nor empty.
+    An entry of `top_logprobs` always holds the chosen token, so it is not empty. Null are those of
+    the first token of an echoed prompt: nothing stands before it.
     """
 
     tokens: tuple[str, ...]
-    token_logprobs: tuple[float, ...]
-    top_logprobs: tuple[dict[str, float], ...]
+    token_logprobs: tuple[float | None, ...]
+    top_logprobs: tuple[dict[str, float] | None, ...]
     text_offset: tuple[int, ...]
 
 
@@ -82,6 +83,57 @@ class TextOffsets:
         offset = self._next
         self._next += _utf16_length(self._decoder.decode(candidate.text))
         return offset
+
+
+class EchoedPrompt:
+    """The text of a prompt while its tokens come, and where in it each begins."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0  # characters passed
+        self._offset = 0  # the same in UTF-16 units
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = False
+
+    def take(self, tokens: Sequence[TokenLogprob]) -> tuple[str, TextLogprobs]:
+        """The text up to the end of `tokens`, which follow those of the last call."""
+        start, offsets = self._at, []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._pass(self._decoder.decode(token.chosen.text))
+        known = tokens if self._begun else tokens[1:]
+        nothing = (None,) * (len(tokens) - len(known))
+        self._begun = True
+        return self._text[start : self._at], TextLogprobs(
+            tokens=tuple(_text(token.chosen) for token in tokens),
+            token_logprobs=(*nothing, *(_finite(token.chosen) for token in known)),
+            top_logprobs=(*nothing, *map(_alternatives, known)),
+            text_offset=tuple(offsets),
+        )
+
+    def rest(self) -> str:
+        """What no token stood for."""
+        start, self._at = self._at, len(self._text)
+        return self._text[start:]
+
+    def _pass(self, text: str) -> None:
+        """A token may have a space that the prompt has not (SentencePiece's first), or stand for
+        nothing in it (a bos).
+        """
+        candidates = (text, text.removeprefix(" "))
+        passed = next((one for one in candidates if self._text.startswith(one, self._at)), "")
+        self._at += len(passed)
+        self._offset += _utf16_length(passed)
+
+
+def together(first: TextLogprobs, second: TextLogprobs) -> TextLogprobs:
+    """Columns that follow each other."""
+    return TextLogprobs(
+        (*first.tokens, *second.tokens),
+        (*first.token_logprobs, *second.token_logprobs),
+        (*first.top_logprobs, *second.top_logprobs),
+        (*first.text_offset, *second.text_offset),
+    )
 
 
 class TextCuts:

@@ -132,6 +132,8 @@ def read_chat(body: bytes) -> ChatExchange:
     fields = read_fields(body)
     shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
     _refuse_unmet(fields, shared)
+    if shared.max_tokens == 0:
+        raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
     conversation = read_conversation(fields)
     messages, continue_final = _continued(fields, wire, conversation.messages)
     variables = wire.template_variables
@@ -166,8 +168,10 @@ def read_text(body: bytes) -> TextExchange:
     shared, wire = fields.read(AnsweringWire), fields.read(TextWire)
     _refuse_unmet(fields, shared)
     logprobs = (wire.n_probs or None) if wire.logprobs is None else wire.logprobs
-    if wire.echo and logprobs is not None:
-        raise fields.wrong("logprobs", "Not available together with echo: prompts have none here.")
+    if not wire.echo and shared.max_tokens == 0:
+        raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
+    if wire.echo and wire.suffix and logprobs is not None:
+        raise fields.wrong("logprobs", "Not available together with echo and suffix.")
     return TextExchange(
         request=TextRequest(
             model=shared.model,
@@ -199,8 +203,6 @@ def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
 
 
 def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Answering:
-    if wire.max_tokens == 0:
-        raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
     return Answering(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,

@@ -13,7 +13,13 @@ from backends.protocol import TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
-from gateway.dialects.openai.logprobs import TextCuts, TextLogprobs, TextOffsets
+from gateway.dialects.openai.logprobs import (
+    EchoedPrompt,
+    TextCuts,
+    TextLogprobs,
+    TextOffsets,
+    together,
+)
 from gateway.dialects.openai.request import TextExchange
 from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
@@ -58,6 +64,9 @@ class _Growing:
     def __init__(self, index: int, echo: str) -> None:
         self.index = index
         self.echo = echo
+        self._prompt = EchoedPrompt(echo)
+        self._scored = False
+        self._echoed: list[TokenLogprob] = []
         self._offsets = TextOffsets(echo)
         self._cuts = TextCuts()
         self._waiting: tuple[TokenLogprob, ...] = ()
@@ -67,7 +76,14 @@ class _Growing:
 
     def steps(self, delta: Delta) -> Iterable[TextChoice]:
         """The choices to send for `delta`: text first, by tokens; the finish reason alone."""
+        if delta.prompt_logprobs:
+            text, columns = self._prompt.take(delta.prompt_logprobs)
+            self._scored = True
+            yield TextChoice(index=self.index, text=text, logprobs=columns)
+            return
         said = self._said(delta)
+        if self._scored and (rest := self._prompt.rest()):
+            yield TextChoice(index=self.index, text=rest)
         if said.text:
             for text, logprobs in self._cuts.pieces(said.text, said.logprobs):
                 yield TextChoice(index=self.index, text=text, logprobs=self._columns(logprobs))
@@ -82,6 +98,7 @@ class _Growing:
 
     def add(self, delta: Delta) -> None:
         """Keep what `delta` says for `whole`."""
+        self._echoed += delta.prompt_logprobs
         said = self._said(delta)
         self._texts.append(said.text)
         self._logprobs += said.logprobs
@@ -93,7 +110,7 @@ class _Growing:
         return TextChoice(
             index=self.index,
             text="".join(self._texts),
-            logprobs=self._columns(self._logprobs),
+            logprobs=self._all_columns(),
             finish_reason=self._finish_reason,
         )
 
@@ -107,6 +124,13 @@ class _Growing:
             return _Said("", (), None)
         logprobs, self._waiting = self._waiting, ()
         return _Said(text, logprobs, finish)
+
+    def _all_columns(self) -> TextLogprobs | UnsetType:
+        answer = self._columns(self._logprobs)
+        if not self._echoed:
+            return answer
+        _, prompt = self._prompt.take(self._echoed)
+        return prompt if answer is UNSET else together(prompt, answer)
 
     def _columns(self, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | UnsetType:
         return self._offsets.columns(logprobs) if logprobs else UNSET
@@ -141,6 +165,8 @@ class TextReply:
 
     def opening(self) -> bytes:
         """The echoed prompts; otherwise nothing, because a text has no role."""
+        if self._has_logprobs:
+            return b""  # it comes with its log probabilities
         return b"".join(
             frame(self._chunk(TextChoice(index=choice.index, text=choice.echo)))
             for choice in self._choices

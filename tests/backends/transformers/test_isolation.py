@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.driver import Failed
+from backends.driver import Failed, Token
 from backends.errors import BackendError
 from backends.protocol import Generation, Sampling
 from backends.transformers import loading
@@ -63,7 +63,7 @@ def said(engine: TransformersEngine, beside: Sequence[Generation] = ()) -> list[
                 assert result.key, "the healthy job never fails"
                 engine.release(result.key)
                 running.remove(result.key)
-            elif not result.key:
+            elif isinstance(result, Token) and not result.key:
                 tokens.append(result.id)
         for key, job in enumerate(beside if len(tokens) == 2 else (), start=1):
             if key not in running:

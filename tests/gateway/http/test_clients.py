@@ -185,6 +185,53 @@ async def test_text_completion_is_raw(running: Running) -> None:
     assert two.choices[2].text.startswith("Once upon")
 
 
+@pytest.mark.parametrize("limit", [0, 1])
+async def test_a_prompt_is_scored_as_evaluation_harnesses_do(limit: int, running: Running) -> None:
+    """Echo, logprobs and no new token, or one: by text and by token ids, whole and streamed."""
+    text = "Once upon 🚂 a time"
+    async with client(running) as api:
+        tokens = (await running.client.post("/v1/token/encode", json={"text": text})).json()
+        ids: list[int] = tokens["tokens"]
+        whole = await api.completions.create(
+            model="", prompt=[text, ids], echo=True, logprobs=2, max_tokens=limit, temperature=0
+        )
+        chunks = [
+            chunk.choices[0]
+            async for chunk in await api.completions.create(
+                model="", prompt=text, echo=True, logprobs=2, max_tokens=limit, stream=True
+            )
+            if chunk.choices
+        ]
+        plain = await api.completions.create(model="", prompt=text, echo=True, max_tokens=limit)
+    first, second = whole.choices
+    assert first.logprobs == second.logprobs
+    assert first.logprobs is not None
+    told = first.logprobs
+    assert told.tokens is not None
+    assert told.token_logprobs is not None
+    assert told.top_logprobs is not None
+    assert told.text_offset is not None
+    assert len(told.tokens) == len(ids) + limit
+    assert told.token_logprobs[0] is None
+    assert told.top_logprobs[0] is None
+    assert all(one is not None and one <= 0 for one in told.token_logprobs[1:])
+    assert all(len(one) >= 2 for one in told.top_logprobs[1:])
+    units = first.text.encode("utf-16-le")
+    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        if "\ufffd" not in token:
+            assert units[2 * offset :].decode("utf-16-le").startswith(token)
+    assert first.text.startswith(text)
+    assert (first.text == text) == (limit == 0)
+    assert first.finish_reason == "length"
+    assert "".join(chunk.text for chunk in chunks) == first.text == plain.choices[0].text
+    streamed = [chunk.logprobs for chunk in chunks if chunk.logprobs]
+    assert [one for part in streamed for one in part.tokens or ()] == told.tokens
+    assert [one for part in streamed for one in part.text_offset or ()] == told.text_offset
+    assert whole.usage is not None
+    assert whole.usage.prompt_tokens == 2 * len(ids)
+    assert whole.usage.completion_tokens == 2 * limit
+
+
 async def test_models_are_listed_and_found_by_ids_with_slashes(running: Running) -> None:
     async with client(running) as api:
         assert [model.id async for model in await api.models.list()] == [

@@ -32,7 +32,7 @@ def test_a_prompt_means(prompt: object, meant: tuple[object, ...]) -> None:
         ({"prompt": [-1]}, "prompt[0]"),
         ({"prompt": [[1, "x"]]}, "prompt[0][1]"),
         ({"echo": "yes"}, "echo"),
-        ({"echo": True, "logprobs": 0}, "logprobs"),
+        ({"echo": True, "suffix": "x", "logprobs": 0}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": 11}, "temperature"),
