@@ -267,8 +267,6 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model can't see images", "messages")
-    if job.prompt_logprobs is not None and (job.images or not info.scores_prompts):
-        raise InvalidJob(f"{info.backend} tells no log probabilities of such a prompt", "logprobs")
     for name, fault in (
         *_faults_for(GENERATION, job, info),
         *_faults_for(SAMPLING, job.sampling, info),

@@ -26,6 +26,7 @@ from backends.bounds import bounded, check_tokens
 from backends.errors import (
     BackendError,
     GenerationFailed,
+    InvalidJob,
     OutOfMemory,
     PromptTooLong,
     while_generating,
@@ -411,6 +412,9 @@ class DrivenContainer:
     async def generate(self, job: Generation) -> AsyncIterator[AsyncIterator[Output]]:
         """See `ModelContainer.generate`."""
         job = bounded(job, self.info)
+        if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
+            backend = self.info.backend
+            raise InvalidJob(f"{backend} tells no log probabilities of this prompt", "logprobs")
         self._keys += 1
         mailbox = Mailbox(asyncio.get_running_loop())
         running = Running(self._keys, job, mailbox, self.info)

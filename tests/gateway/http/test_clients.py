@@ -190,11 +190,14 @@ async def test_a_prompt_is_scored_as_evaluation_harnesses_do(limit: int, running
     """Echo, logprobs and no new token, or one: by text and by token ids, whole and streamed."""
     text = "Once upon 🚂 a time"
     async with client(running) as api:
-        tokens = (await running.client.post("/v1/token/encode", json={"text": text})).json()
-        ids: list[int] = tokens["tokens"]
-        whole = await api.completions.create(
-            model="", prompt=[text, ids], echo=True, logprobs=2, max_tokens=limit, temperature=0
-        )
+        encoded = await running.client.post("/v1/token/encode", json={"text": text})
+        ids: list[int] = encoded.json()["tokens"]
+        whole, by_ids = [
+            await api.completions.create(
+                model="", prompt=prompt, echo=True, logprobs=2, max_tokens=limit, temperature=0
+            )
+            for prompt in (text, ids)
+        ]
         chunks = [
             chunk.choices[0]
             async for chunk in await api.completions.create(
@@ -203,33 +206,30 @@ async def test_a_prompt_is_scored_as_evaluation_harnesses_do(limit: int, running
             if chunk.choices
         ]
         plain = await api.completions.create(model="", prompt=text, echo=True, max_tokens=limit)
-    first, second = whole.choices
-    assert first.logprobs == second.logprobs
-    assert first.logprobs is not None
-    told = first.logprobs
-    assert told.tokens is not None
-    assert told.token_logprobs is not None
-    assert told.top_logprobs is not None
-    assert told.text_offset is not None
-    assert len(told.tokens) == len(ids) + limit
-    assert told.token_logprobs[0] is None
-    assert told.top_logprobs[0] is None
-    assert all(one is not None and one <= 0 for one in told.token_logprobs[1:])
-    assert all(len(one) >= 2 for one in told.top_logprobs[1:])
-    units = first.text.encode("utf-16-le")
-    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+    [choice] = whole.choices
+    assert by_ids.choices == whole.choices
+    assert choice.logprobs is not None
+    tokens, offsets = choice.logprobs.tokens or [], choice.logprobs.text_offset or []
+    nothing, *likely = list[Any](choice.logprobs.token_logprobs or [])
+    no_others, *others = list[Any](choice.logprobs.top_logprobs or [])
+    assert len(tokens) == len(offsets) == len(ids) + limit
+    assert nothing is no_others is None
+    assert max(likely) <= 0
+    assert min(map(len, others)) >= 2
+    units = choice.text.encode("utf-16-le")
+    for token, offset in zip(tokens, offsets, strict=True):
         if "\ufffd" not in token:
             assert units[2 * offset :].decode("utf-16-le").startswith(token)
-    assert first.text.startswith(text)
-    assert (first.text == text) == (limit == 0)
-    assert first.finish_reason == "length"
-    assert "".join(chunk.text for chunk in chunks) == first.text == plain.choices[0].text
+    assert choice.text.startswith(text)
+    assert (choice.text == text) == (limit == 0)
+    assert choice.finish_reason == "length"
+    assert "".join(chunk.text for chunk in chunks) == choice.text == plain.choices[0].text
     streamed = [chunk.logprobs for chunk in chunks if chunk.logprobs]
-    assert [one for part in streamed for one in part.tokens or ()] == told.tokens
-    assert [one for part in streamed for one in part.text_offset or ()] == told.text_offset
+    assert [one for part in streamed for one in part.tokens or ()] == tokens
+    assert [one for part in streamed for one in part.text_offset or ()] == offsets
     assert whole.usage is not None
-    assert whole.usage.prompt_tokens == 2 * len(ids)
-    assert whole.usage.completion_tokens == 2 * limit
+    assert whole.usage.prompt_tokens == len(ids)
+    assert whole.usage.completion_tokens == limit
 
 
 async def test_models_are_listed_and_found_by_ids_with_slashes(running: Running) -> None:
