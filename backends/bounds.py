@@ -241,7 +241,7 @@ BUDGET: Mapping[str, Bound] = {
     "is_open": Flag(),
 }
 # The request's field that a client knows, where it is not our own.
-PARAMS = {"thinking": "thinking_budget", "images": "messages", "prompt_logprobs": "logprobs"}
+PARAMS = {"thinking": "thinking_budget", "images": "messages"}
 
 
 def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:

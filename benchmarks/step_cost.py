@@ -25,6 +25,7 @@ import bundled
 from backends.driver import DrivenContainer, Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
+from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.grid import Grid
 from backends.transformers.room import Limit
@@ -67,7 +68,7 @@ class Device:
 
     def __init__(self, clock: Clock, streams: int) -> None:
         self._clock = clock
-        self._logits = torch.randn(streams, ROWS)
+        self._logits = 4 * torch.randn(streams, ROWS)  # as peaked as a model's
 
     def run(
         self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
@@ -125,6 +126,7 @@ class Sampled(StandIn):
             limit,
             vocabulary,
             Desk(vocabulary, torch.device("cpu")),
+            StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),
         )
         self.admit = self._batching.admit  # type: ignore[method-assign]
         self.release = self._batching.release  # type: ignore[method-assign]

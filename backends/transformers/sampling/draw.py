@@ -59,8 +59,10 @@ class Draw:
         noise = torch.empty_like(probabilities)
         if len(self._seeded) < len(self.rows):  # one call for all who don't mind
             noise.uniform_(generator=self._desk.dice)
-        for row, chooser in self._seeded:
-            noise[row].uniform_(generator=chooser.dice())
+        if self._seeded:
+            rows = noise.unbind(0)
+            for row, chooser in self._seeded:
+                rows[row].uniform_(generator=chooser.dice())
         # Minus a logarithm makes them exponential, in a third of the time of `exponential_`.
         return (probabilities / noise.log_().neg_()).argmax(-1)
 
