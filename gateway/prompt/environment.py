@@ -324,6 +324,11 @@ def _rewritten(node: nodes.Node) -> nodes.Node:
             return _filtered(_BUILT, node)
         case nodes.Tuple(ctx="load"):
             return _filtered(_BUILT, node)
+        case (
+            nodes.Call(dyn_args=nodes.Expr() as spread)
+            | nodes.Filter(dyn_args=nodes.Expr() as spread)
+        ):
+            node.dyn_args = _filtered(_EACH, spread, nodes.Const(1))
         case nodes.EvalContextModifier():
             raise TemplateError("autoescape isn't available in a chat template")
     return node

@@ -111,7 +111,7 @@ class Meter:
     def _counted(self, items: Iterable[Any], steps: int) -> Iterator[Any]:
         for item in items:
             self.step(steps)
-            self.grow(16)
+            self.grow(96)
             yield item
 
     def made(self, value: Any) -> Any:

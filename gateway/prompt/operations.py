@@ -23,6 +23,11 @@ from gateway.prompt.traced import clients, is_traced, joined, plain
 
 MAX_WIDTH = 10_000  # of a padded field, an indentation, a batch; decimal places
 MAX_SLOW = 20_000  # characters for what may take quadratic time
+PIECE = 96  # bytes of a short text in a list
+_SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+_LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 MAX_FORM = 1_000  # characters of a date's format
 
 Operation = Callable[..., Any]
@@ -54,6 +59,20 @@ def _bare(method: Operation) -> Operation:
 
     def run(text: str, *args: Any) -> Any:
         return method(text, *args)
+
+    return run
+
+
+def _splitting(method: Operation, breaks: str) -> Operation:
+    """One that makes a list of pieces, charged before it is there. `breaks`: the characters it
+    splits at where no separator is given.
+    """
+
+    def run(text: str, *args: Any, **named: Any) -> Any:
+        given = (*args, *named.values())
+        at = [arg for arg in given if isinstance(arg, str)] or breaks
+        meter().grow(PIECE * sum(str.count(text, one) for one in at))
+        return method(text, *args, **named)
 
     return run
 
@@ -126,6 +145,8 @@ def replaced(text: str, old: str, new: str, count: int = -1) -> str:
 
 def text_join(separator: str, items: Iterable[Any]) -> str:
     """As `str.join`."""
+    if isinstance(items, str):
+        meter().grow(PIECE * len(items))
     texts = list(meter().each(items, 1))
     if any(not isinstance(text, str) for text in texts):
         raise TypeError("only texts can be joined")
@@ -149,9 +170,9 @@ TEXT_METHODS: Mapping[str, Operation] = {
     },
     "rfind": _backwards(str.rfind),
     "rindex": _backwards(str.rindex),
-    "split": origin.split,
-    "rsplit": _backwards(origin.rsplit),
-    "splitlines": origin.splitlines,
+    "split": _splitting(origin.split, _SPACES),
+    "rsplit": _backwards(_splitting(origin.rsplit, _SPACES)),
+    "splitlines": _splitting(origin.splitlines, _LINE_ENDS),
     "partition": origin.partition,
     "rpartition": _backwards(origin.rpartition),
     "strip": _stripped(left=True, right=True),
@@ -221,6 +242,7 @@ def formatted(
 ) -> str:
     """As `form.format(*args, **named)`."""
     meter().step(1 + (len(form) >> 4))
+    meter().grow(2 * PIECE * str.count(form, "{"))
     pieces = _Format(environment).pieces(form, args, named)
     meter().grow(sum(map(len, pieces)))
     return joined(pieces)
@@ -229,6 +251,7 @@ def formatted(
 def percent(form: str, values: Any) -> str:
     """As `form % values`. Widths are numbers, not stars."""
     meter().step(1 + (len(form) >> 4))
+    meter().grow(2 * PIECE * str.count(form, "%"))
     rest = list(values) if isinstance(values, tuple) else [values]
     keyed = False
     pieces: list[str] = []
@@ -317,7 +340,7 @@ def _indent(
     blank: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
     step = width if isinstance(width, str) else " " * max(0, bounded(width))
-    lines = origin.splitlines(_text(text) + "\n")
+    lines = TEXT_METHODS["splitlines"](_text(text) + "\n")
     meter().grow(len(lines) * len(step) * 4)
     kept = [
         joined((step, line)) if (line or blank) and number else line
@@ -333,6 +356,8 @@ def _join(context: Context, items: Any, d: Any = "", attribute: Any = None) -> s
         items = context.environment.call_filter(
             "map", items, kwargs={"attribute": attribute}, context=context
         )
+    if isinstance(items, str):
+        meter().grow(PIECE * len(items))
     texts = [_text(item) for item in meter().each(items, 1)]
     return text_join(_text(d), texts)
 
@@ -432,6 +457,7 @@ _PASSING = frozenset(
 _CHEAP = frozenset(
     ("abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length")
 )
+_LISTING = frozenset(("batch", "list", "slice", "sort", "unique"))
 _COMPARING = frozenset(
     (
         *("in", "eq", "==", "equalto", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt"),
@@ -467,8 +493,9 @@ def _charge(name: str, given: Sequence[Any]) -> None:
             charged.walk(value)
     if name in _SLOW and sum(map(charged.weight, given)) > MAX_SLOW:
         raise TemplateError(f"the filter {name} takes {MAX_SLOW} characters at most")
-    if name not in _OWN and name not in _PASSING:  # escaping makes six characters of one
-        charged.grow(8 * sum(len(value) for value in given if isinstance(value, str)))
+    unplaced = name not in _OWN and name not in _PASSING
+    if unplaced or name in _LISTING:  # one piece of each character, at the worst
+        charged.grow(PIECE * sum(len(value) for value in given if isinstance(value, str)))
 
 
 def _passed(function: Operation, context: Context) -> tuple[Any, ...]:

@@ -134,14 +134,14 @@ def stripped(text: str, characters: str | None = None, *, left: bool, right: boo
     return text[start:end]
 
 
-def split(text: str, separator: str | None = None, maxsplit: int = -1) -> list[str]:
+def split(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
     """As `str.split`."""
-    return _located(text, str.split(text, separator, maxsplit), separator)
+    return _located(text, str.split(text, sep, maxsplit), sep)
 
 
-def rsplit(text: str, separator: str | None = None, maxsplit: int = -1) -> list[str]:
+def rsplit(text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
     """As `str.rsplit`."""
-    return _located(text, str.rsplit(text, separator, maxsplit), separator)
+    return _located(text, str.rsplit(text, sep, maxsplit), sep)
 
 
 def splitlines(text: str, keepends: bool = False) -> list[str]:  # noqa: FBT001, FBT002 - str's own

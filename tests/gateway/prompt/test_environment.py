@@ -69,6 +69,13 @@ def test_a_template_too_deep_to_compile_is_refused() -> None:
         CompiledTemplate("{{ " + "(" * 5_000 + "1" + ")" * 5_000 + " }}")
 
 
+def test_texts_are_split_as_python_splits_them() -> None:
+    assert rendered("{{ 'a-b-c'.split('-', 1) }}") == "['a', 'b-c']"
+    assert rendered("{{ 'a-b-c'.rsplit(sep='-', maxsplit=1) }}") == "['a-b', 'c']"
+    assert rendered("{{ ' a  b '.split() }}") == "['a', 'b']"
+    assert rendered("{{ 'a\\nb'.splitlines(keepends=true) | length }}") == "2"
+
+
 def test_small_products_and_powers_are_computed() -> None:
     assert rendered("{{ 'ab' * 2 }} {{ 3 * 4 }} {{ 2 ** 10 }}") == "abab 12 1024"
 

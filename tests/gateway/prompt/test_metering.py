@@ -33,7 +33,7 @@ def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
     with pytest.raises((Refused, LimitExceeded)):
         CompiledTemplate(source).render({}, Meter(SMALL))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
-    assert grown < 200 << 10
+    assert grown < 100 << 10
 
 
 @pytest.mark.parametrize("name", sorted(set(dir(str)) - set(TEXT_METHODS)))
