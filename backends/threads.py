@@ -40,8 +40,8 @@ NO_CORE_WAIT = 8.0  # more seconds between trials of more threads while no core 
 IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
 SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # The engine's thread, back from the device, waits for the GIL as long as this when the event loop
-# computes: Python's default of 5 ms is many steps of a small model. Less than 1 ms costs a third of
-# the tokens at four streams (benchmarks/README.md).
+# computes: Python's default of 5 ms is many steps of a small model. Measured on a machine that was
+# not idle, 5 to 0.2 ms can't be told apart (benchmarks/README.md), so this is a cautious choice.
 SWITCH_INTERVAL = 0.001
 LOOK_EVERY = 0.3  # seconds between two looks at the system's idle time
 
