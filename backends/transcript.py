@@ -119,6 +119,7 @@ class Transcript:
         self._inside_character = False
         self._stops = StopScanner(job.stop)
         self._watch = BudgetWatch(job.thinking) if job.thinking else None
+        self._flows = not job.stop and self._watch is None  # whole characters hold nothing back
         self._tokens: list[int] = []  # not handed on yet: their text is held back
         self._lengths: list[int] = []  # of their texts, in characters
         self._logprobs: list[TokenLogprob] = []
@@ -130,6 +131,9 @@ class Transcript:
         self.completion_tokens += 1
         if ends:
             return Written(self._rest(""), "end_token")
+        waits = self._tokens or self._inside_character or self.completion_tokens >= self._limit
+        if self._flows and not waits and (written := _flowing(token, text, logprob)) is not None:
+            return written
         self._tokens.append(token)
         if logprob is not None:
             self._logprobs.append(logprob)
@@ -189,3 +193,14 @@ class Transcript:
         piece = Piece(text, tuple(self._tokens[:count]), tuple(self._logprobs[:count]))
         del self._tokens[:count], self._lengths[:count], self._logprobs[:count]
         return piece
+
+
+def _flowing(token: int, text: bytes, logprob: TokenLogprob | None) -> Written | None:
+    """Nearly every token: whole characters, and nothing waits. None where they aren't."""
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError:
+        return None
+    if not decoded:
+        return None
+    return Written(Piece(decoded, (token,), () if logprob is None else (logprob,)))

@@ -42,6 +42,7 @@ def test_any_cut_of_the_bytes_gives_the_text(text: str, where: list[int]) -> Non
     assert transcribe(pieces)[0] == text
 
 
+@example(b"a\xe8x", [2])  # half a character behind a whole one, then another token
 @given(st.binary(max_size=40), borders)
 def test_broken_bytes_are_replaced_as_in_the_whole(data: bytes, where: list[int]) -> None:
     assert transcribe(cuts(data, where))[0] == data.decode(errors="replace")
