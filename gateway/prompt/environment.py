@@ -21,6 +21,8 @@ from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
+from gateway.prompt.filters import metered_filters, metered_tests
+from gateway.prompt.formatting import concatenated, formatted, percent
 from gateway.prompt.metering import (
     FULL,
     MAX_BITS,
@@ -30,21 +32,13 @@ from gateway.prompt.metering import (
     meter,
     metered,
 )
-from gateway.prompt.operations import (
-    MAX_FORM,
-    TEXT_METHODS,
-    call_method,
-    concatenated,
-    formatted,
-    metered_filters,
-    metered_tests,
-    percent,
-    shown,
-)
+from gateway.prompt.operations import TEXT_METHODS, call_method, shown
 from gateway.prompt.traced import joined
 from gateway.threads import Abandoned
 
 MAX_SOURCE = 256 << 10  # characters; real templates have up to thirty thousand
+
+MAX_FORM = 1_000  # characters of a date's format
 
 _FILENAME = "<chat template>"
 # Filters with names that no template can write, so none can call or replace them.

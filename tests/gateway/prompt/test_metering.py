@@ -11,8 +11,9 @@ from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt import ChatTemplate
 from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.filters import metered_filters
 from gateway.prompt.metering import AT_ONCE, Allowance, LimitExceeded, Meter
-from gateway.prompt.operations import TEXT_METHODS, metered_filters
+from gateway.prompt.operations import TEXT_METHODS
 from gateway.prompt.template import RenderedPrompt
 from gateway.request import ChatRequest, Message, TextPart
 from gateway.threads import Abandoned
