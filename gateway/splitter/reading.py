@@ -53,7 +53,7 @@ class Reader:
 
     def append(self, text: str) -> None:
         """Adds text that has arrived. What was read is forgotten, so the cost is the text's own."""
-        if self._keeping:
+        if self._keeping and self.at > self._mark:
             if self._kept is None:
                 self._kept = StringIO()
                 self._kept.write(self._before)
@@ -81,6 +81,12 @@ class Reader:
         self._before = already_read
         self._kept = None
         self._mark = self.at
+
+    def spend(self) -> None:
+        """Starts the record anew, while there is one: what was read up to here is delivered."""
+        self._mark = self.at
+        self._before = ""
+        self._kept = None
 
     def forget(self) -> None:
         """Ends the record."""

@@ -89,12 +89,12 @@ _STRICT, _LENIENT = _Json(lenient=False), _Json(lenient=True)
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
     """Copies one value. Raises Malformed at what is none."""
-    yield from values.copy(reader, writer, _LENIENT if lenient else _STRICT)
+    return values.copy(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def copy_members(reader: Reader, writer: ArgumentsWriter) -> Parsing[None]:
     """Copies the rest of a call's object after its "{", bare words as strings."""
-    yield from values.copy_members(reader, writer, _LENIENT)
+    return values.copy_members(reader, writer, _LENIENT)
 
 
 def copy_word(reader: Reader, writer: ArgumentsWriter, *, lenient: bool) -> Parsing[None]:
@@ -117,15 +117,17 @@ def read_string(reader: Reader) -> Parsing[str]:
 
 def copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:
     """As `read_string`, handed over as it arrives, never in the middle of an escape."""
-    while character := (yield from reader.peek()):
+    while True:
+        if found := _PLAIN.match(reader.text, reader.at):  # first: most of all text
+            reader.at = found.end()
+            sink(found.group())
+        if not (character := (yield from reader.peek())):
+            break
         if character == '"':
             reader.at += 1
             return
         if character == "\\":
             yield from _copy_escape(reader, sink)
-        elif found := _PLAIN.match(reader.text, reader.at):
-            reader.at = found.end()
-            sink(found.group())
         elif found := _CONTROL.match(reader.text, reader.at):
             reader.at = found.end()
             sink(escaped(found.group()))

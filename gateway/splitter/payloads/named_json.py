@@ -44,7 +44,10 @@ def _head(reader: Reader, syntax: NamedJsonCalls) -> Parsing[tuple[str, str]]:
     if syntax.id_end:
         call_id = yield from reader.run(NAME)
         yield from reader.expect(syntax.id_end)
-    name = yield from reader.run(NAME)
+    if not (name := (yield from reader.run(NAME))):
+        raise reader.fault(
+            "no name"
+        )  # at once: openers may be short, and follow each other for ever
     yield from reader.space()
     if syntax.id_opens and (yield from reader.accept(syntax.id_opens)):
         call_id = yield from reader.run(NAME)

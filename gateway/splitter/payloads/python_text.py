@@ -64,7 +64,7 @@ _STRICT, _LENIENT = _Python(lenient=False), _Python(lenient=True)
 
 def copy_value(reader: Reader, writer: ArgumentsWriter, *, lenient: bool = False) -> Parsing[None]:
     """Copies one literal. Raises Malformed at what is none."""
-    yield from values.copy(reader, writer, _LENIENT if lenient else _STRICT)
+    return values.copy(reader, writer, _LENIENT if lenient else _STRICT)
 
 
 def _copy_string(reader: Reader, sink: Callable[[str], object]) -> Parsing[None]:

@@ -32,50 +32,46 @@ class Notation(Protocol):
 
 def copy(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:
     """Copies one value. Raises Malformed at what is none, and where it is nested too deep."""
-    closers: list[str] = []
-    yield from _value(reader, writer, notation, closers)
-    yield from _rest(reader, writer, notation, closers)
+    return _copy(reader, writer, notation, [])
 
 
 def copy_members(reader: Reader, writer: ArgumentsWriter, notation: Notation) -> Parsing[None]:
     """Copies the rest of an object after its "{", which is written."""
-    yield from _rest(reader, writer, notation, ["}"])
+    return _copy(reader, writer, notation, ["}"])
 
 
-def _rest(
+def _copy(
     reader: Reader, writer: ArgumentsWriter, notation: Notation, closers: list[str]
 ) -> Parsing[None]:
-    """Copies what is in the objects and arrays that are open, up to the end of the outermost."""
-    fresh = True  # it has just been opened, or a comma came: it may end, or something follows
-    while closers:
-        yield from reader.space()
-        if fresh:
-            ended = bool((yield from reader.accept((closers[-1],))))
-        else:
-            ended = (yield from reader.expect(",", closers[-1])) != ","
-        if ended:
+    """Copies a value, or what follows in the objects and arrays that are open, to the very end."""
+    fresh = True  # the innermost has just been opened, or a comma came: a value may follow
+    while True:
+        if closers and (yield from _ends(reader, closers[-1], fresh=fresh)):
             writer.close()
             closers.pop()
             fresh = False
         elif not fresh:
             fresh = True
         else:
-            if closers[-1] == "}":
+            if closers and closers[-1] == "}":
                 writer.key((yield from notation.key(reader)))
                 yield from reader.space()
                 yield from reader.expect(":")
                 yield from reader.space()
-            fresh = yield from _value(reader, writer, notation, closers)
+            bracket = yield from reader.accept(notation.brackets)
+            if bracket:
+                writer.open("{" if bracket == "{" else "[")
+                closers.append(_CLOSING[bracket])
+            else:
+                yield from notation.leaf(reader, writer)
+                fresh = False
+        if not closers:
+            return
 
 
-def _value(
-    reader: Reader, writer: ArgumentsWriter, notation: Notation, closers: list[str]
-) -> Parsing[bool]:
-    """Copies a value that holds no other, or opens one that does: then True."""
-    bracket = yield from reader.accept(notation.brackets)
-    if not bracket:
-        yield from notation.leaf(reader, writer)
-        return False
-    writer.open("{" if bracket == "{" else "[")
-    closers.append(_CLOSING[bracket])
-    return True
+def _ends(reader: Reader, closer: str, *, fresh: bool) -> Parsing[bool]:
+    """Whether what is open ends here; otherwise a comma is read, unless the place is fresh."""
+    yield from reader.space()
+    if fresh:
+        return bool((yield from reader.accept((closer,))))
+    return (yield from reader.expect(",", closer)) != ","

@@ -138,6 +138,16 @@ def test_what_is_too_long_for_a_name_is_text(
     assert answer.finished.reason == "stop"
 
 
+@pytest.mark.parametrize("size", [7, 100_000])
+def test_a_header_without_end_is_text(size: int) -> None:
+    text = "<|start|>" + "<|channel|>" * (LONGEST + 10)
+    splitter = Splitter(FORMATS["harmony"], in_reasoning=False, tools=[NOTE])
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    events = [event for piece in pieces for event in splitter.feed(piece)]
+    answer = join(events + splitter.finish("stop"))
+    assert answer.content.count("<|channel|>") >= LONGEST
+
+
 def patterns() -> list[re.Pattern[str]]:
     """Every regular expression of the splitter: constants of its modules, and of its tables."""
     found: set[re.Pattern[str]] = set()

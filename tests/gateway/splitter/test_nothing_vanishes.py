@@ -193,3 +193,11 @@ def test_a_header_that_was_cut_is_in_the_warning() -> None:
         answer.finished.warning
         == "the output ended in a header: '<|start|>assistant to=functions.wea'"
     )
+
+
+def test_a_close_tag_that_closes_nothing_is_content() -> None:
+    text = minimax("<alpha>a</alpha><free></other>")
+    answer = read("minimax_m3", text)
+    assert answer.arguments == ('{"alpha":"a"}',)
+    assert "</other>" in answer.content
+    assert answer.finished.reason == "stop"
