@@ -48,6 +48,9 @@ UNLIMITED = frozenset(
     }
 )
 
+# At every digit this one looks ahead to the last, so that a run costs its square.
+COSTLY: Mapping[str, tuple[int, int]] = {"superbpe": (NUMBER, 96)}
+
 _KINDS = {
     "L": LETTER | SPACED | UNSEPARATED | INK,
     "M": LETTER | SIGN | SPACED | UNSEPARATED | INK,
@@ -65,20 +68,22 @@ _FAR_FROM = 0x0800
 
 def cuts(text: str, pre: str) -> list[int]:
     """Where to cut `text`, ascending, for a vocabulary with the pre-tokenizer `pre`. Linear."""
-    if len(text) <= LONGEST or pre in UNLIMITED:
+    kind, longest = COSTLY.get(pre, (0, LONGEST))
+    if len(text) <= longest or pre in UNLIMITED:
         return []
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     kinds = _table()[codes]
     wider = (WIDER[pre],) if pre in WIDER else ()
-    return sorted({place for kind in (*USUAL, *wider) for place in _cuts(kinds & kind)})
+    places = {place for one in (*USUAL, *wider) for place in _cuts(kinds & one, LONGEST)}
+    return sorted(places.union(_cuts(kinds & kind, longest)))
 
 
-def _cuts(inside: npt.NDArray[np.uint8]) -> Iterator[int]:
+def _cuts(inside: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
     """Places in the runs of what isn't 0."""
     breaks = np.concatenate(([-1], np.flatnonzero(inside == 0), [len(inside)]))
-    for index in np.flatnonzero(np.diff(breaks) > LONGEST + 1):
+    for index in np.flatnonzero(np.diff(breaks) > longest + 1):
         start, end = int(breaks[index]) + 1, int(breaks[index + 1])
-        yield from range(start + LONGEST, end, LONGEST)
+        yield from range(start + longest, end, longest)
 
 
 @cache

@@ -177,6 +177,7 @@ def test_runs_are_cut_and_other_text_is_not() -> None:
     assert runs.cuts("word " * longest, "exaone-moe") != []
     assert runs.cuts('{"a":1},' * longest, "tekken") == []
     assert runs.cuts('{"a":1},' * longest, "whitespace") != []
+    assert runs.cuts("a" + "1" * 200, "superbpe") == [97, 193]
 
 
 def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
