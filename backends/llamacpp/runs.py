@@ -74,8 +74,8 @@ def cuts(text: str, pre: str) -> list[int]:
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     kinds = _table()[codes]
     wider = (WIDER[pre],) if pre in WIDER else ()
-    places = {place for one in (*USUAL, *wider) for place in _cuts(kinds & one, LONGEST)}
-    return sorted(places.union(_cuts(kinds & kind, longest)))
+    places = {place for one in (*USUAL, *wider) for place in _cuts(kinds & np.uint8(one), LONGEST)}
+    return sorted(places.union(_cuts(kinds & np.uint8(kind), longest)))
 
 
 def _cuts(inside: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
