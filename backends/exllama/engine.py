@@ -12,6 +12,7 @@ import torch
 from backends.driver import Failed, Token
 from backends.exllama.library import while_generating
 from backends.exllama.loading import Loaded
+from backends.exllama.results import Result
 from backends.exllama.running import Running
 from backends.protocol import Generation, ModelInfo
 
@@ -23,6 +24,7 @@ class ExLlamaEngine:
         self._loaded = loaded
         self._running: dict[int, Running] = {}
         self._trouble: Exception | None = None  # met where the driver expects none
+        self._refused: list[Failed] = []  # jobs that could not be continued
         self._ends = sorted(loaded.vocabulary.ends)
         self.info: ModelInfo = loaded.info
         self.tokenize = loaded.vocabulary.tokenize
@@ -69,10 +71,14 @@ class ExLlamaEngine:
         running = self._running[key]
         self._cancel(running)
         running.force(tokens)
+        self._continue(running)
+
+    def _continue(self, running: Running) -> None:
+        """As `_begin`; where that fails it is this job's failure alone, for the coming step."""
         try:
             self._begin(running)
-        except Exception as error:  # noqa: BLE001 - told by the next step
-            self._trouble = error
+        except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
+            self._refused.append(self._failed(running, error))
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
@@ -93,6 +99,7 @@ class ExLlamaEngine:
         """A generator whose step failed may have lost track of its pages: a new one is made."""
         self._running.clear()
         self._trouble = None
+        self._refused = []
         self._loaded.renew()
 
     def close(self) -> None:
@@ -102,35 +109,40 @@ class ExLlamaEngine:
     # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> Sequence[Token | Failed]:
-        failed = []
         try:
             if not any(running.ready for running in self._running.values()):
-                failed = self._iterate()
+                self._iterate()
             ready = [running for running in self._running.values() if running.ready]
-            return [*failed, *(running.hand_over() for running in ready)]
+            failed, self._refused = self._refused, []
+            return [*(running.hand_over() for running in ready), *failed]
         except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
             failure = while_generating(self._loaded.name, error)
         # Out here the error is gone, and with it the frames that held tensors.
         raise failure
 
-    def _iterate(self) -> list[Failed]:
+    def _iterate(self) -> None:
         if self._trouble is not None:
             raise self._trouble
-        failed = []
         for result in self._loaded.generator.iterate():
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
-                failed.append(self._failed(result["job"].identifier, result["error"]))
-                continue
-            running = self._running.get(result["identifier"])
-            if result["stage"] == "streaming" and running is not None:
-                drawn = self._loaded.read(result)
-                running.write(drawn)
-                if result["eos"]:
-                    running.current = None
-                if drawn.at_limit:
-                    self._begin(running)
-        return failed
+                running = self._running[result["job"].identifier]
+                running.current = None  # the generator has let go of it already
+                self._refused.append(self._failed(running, result["error"]))
+            elif result["stage"] == "streaming" and result["identifier"] in self._running:
+                self._take(self._running[result["identifier"]], result)
 
-    def _failed(self, key: int, error: Exception) -> Failed:
-        self._running[key].current = None  # the generator has let go of it already
-        return Failed(key, while_generating(self._loaded.name, error))
+    def _take(self, running: Running, result: Result) -> None:
+        """What one job's result says; what can't be read is that job's failure alone."""
+        if result["eos"]:
+            running.current = None
+        try:
+            drawn = self._loaded.read(result)
+        except Exception as error:  # noqa: BLE001 - the library's results are whatever they are
+            self._refused.append(self._failed(running, error))
+            return
+        running.write(drawn)
+        if drawn.at_limit:
+            self._continue(running)
+
+    def _failed(self, running: Running, error: Exception) -> Failed:
+        return Failed(running.key, while_generating(self._loaded.name, error))

@@ -108,6 +108,7 @@ class PagedGenerator:
         job.generator = self
         job.pages = -(-(len(job.sequence) + reserved) // self.page_size)
         assert job.pages <= self.max_pages, f"Job requires {job.pages} pages"
+        assert self.world.refused_token not in job.sequence, "Job holds a token it may not"
         self.pending_jobs.append(job)
         self.world.jobs.append(job)
         return len(self.world.jobs)

@@ -5,6 +5,7 @@ jobs, forced tokens, and failures that the two have in common.
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 pytest.importorskip("torch")
@@ -226,6 +227,30 @@ async def test_a_job_the_generator_refuses_fails_alone(
     pieces, _ = await run(container, asked(container, max_tokens=5))
     assert pieces
     assert world.generators == [generator]
+
+
+async def test_a_job_that_can_t_be_continued_fails_alone(
+    world: World, container: ModelContainer
+) -> None:
+    (forced,) = container.tokenize("~", special=False)  # in no prompt and no answer
+    world.refused_token = forced
+    budget = ThinkingBudget(
+        tokens=2, closing=(forced,), open="<think>", close="</think>", is_open=True
+    )
+    whole: list[str] = []
+
+    async def answer() -> None:
+        whole.append(text_of((await run(container, asked(container, STORY)))[0]))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        await anyio.lowlevel.checkpoint()
+        for _ in range(3):  # it never counts as the engine's failure
+            with pytest.raises(GenerationFailed, match="may not"):
+                await run(container, asked(container, STORY, thinking=budget, max_tokens=30))
+    assert whole == [STORY_TEXT]
+    assert container.failure is None
+    assert len(world.generators) == 1
 
 
 async def test_cells_for_fewer_than_all_serve_all(kind: Kind, world: World) -> None:

@@ -25,6 +25,7 @@ class World:
         self.generators: list[Any] = []
         self.jobs: list[Any] = []  # all that were enqueued
         self.fail_iterate: Exception | None = None
+        self.refused_token: int | None = None  # no job is enqueued whose sequence holds it
         self.fail_load: Exception | None = None
 
     def of(self, name: str, *bases: type) -> Any:
