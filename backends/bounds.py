@@ -57,6 +57,10 @@ class Flag(_Any, frozen=True):
     """True or false."""
 
 
+class Label(_Any, frozen=True):
+    """Only compared, and never handed to an engine's library."""
+
+
 class Number(_Any, frozen=True, kw_only=True):
     """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
     of the model means the same as that.
@@ -232,6 +236,7 @@ GENERATION: Mapping[str, Bound] = {
     "prompt_logprobs": Number(low=0, high=1_000),
     "thinking": Budget(),
     "images": Images(1_024, 1 << 30),
+    "request": Label(),
 }
 BUDGET: Mapping[str, Bound] = {
     "tokens": OF_CONTEXT,

@@ -3,6 +3,8 @@
     event loop                                engine thread
     generate(job) ── Submit ──────────────▶   waits in line, then engine.admit
     outputs  ◀── one call per step ────────   engine.step, for all jobs together
+    outputs.stop() ── Finish ─────────────▶   engine.release
+    outputs  ◀── Ended ────────────────────
     context exits ── Stop ────────────────▶   engine.release
                   ◀── stopped ─────────────
 
@@ -14,7 +16,6 @@ import asyncio
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
@@ -31,9 +32,18 @@ from backends.errors import (
     PromptTooLong,
     while_generating,
 )
-from backends.mailbox import Mailbox
-from backends.protocol import Ended, Generation, ModelInfo, Output, Scored, TokenLogprob
+from backends.mailbox import JobOutputs, Mailbox
+from backends.protocol import (
+    Cause,
+    Ended,
+    Generation,
+    ModelInfo,
+    Output,
+    Scored,
+    TokenLogprob,
+)
 from backends.transcript import Transcript, Written
+from backends.waiting import WaitingLine
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -118,6 +128,7 @@ class Running:
 
     def __init__(self, key: int, job: Generation, mailbox: Mailbox, info: ModelInfo) -> None:
         self.key = key
+        self.request = -key if job.request is None else job.request  # whose turns in line it takes
         self.job = job
         self.mailbox = mailbox
         self.over = False
@@ -126,11 +137,10 @@ class Running:
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 
-    def ended(self, written: Written, cached_tokens: int) -> Ended:
-        assert written.cause is not None
+    def ended(self, cause: Cause, stop_string: str | None, cached_tokens: int) -> Ended:
         return Ended(
-            cause=written.cause,
-            stop_string=written.stop_string,
+            cause=cause,
+            stop_string=stop_string,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=cached_tokens,
             completion_tokens=self.transcript.completion_tokens,
@@ -142,6 +152,12 @@ class Running:
 
 class Submit(msgspec.Struct, frozen=True):
     """A job joins the line."""
+
+    running: Running
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """A job has said enough; its `Ended` comes when it is gone."""
 
     running: Running
 
@@ -165,8 +181,8 @@ class Driver:
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Submit | Stop | Close] = queue.SimpleQueue()
-        self._waiting: deque[Running] = deque()
+        self._commands: queue.SimpleQueue[Submit | Finish | Stop | Close] = queue.SimpleQueue()
+        self._waiting: WaitingLine[Running] = WaitingLine()
         self._active: dict[int, Running] = {}
         self._failures = 0  # failed steps since the last job that ended well
         self.failure: str | None = None  # why the engine is of no use any more
@@ -178,6 +194,11 @@ class Driver:
     def submit(self, running: Running) -> None:
         self._put(Submit(running))
 
+    def finish(self, running: Running) -> None:
+        """The job ends before the next step; nobody waits for that here."""
+        if not running.over:
+            self._put(Finish(running))
+
     async def stop(self, running: Running) -> None:
         """When this returns, the device no longer works for the job."""
         stopped = anyio.Event()
@@ -188,7 +209,7 @@ class Driver:
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    def _put(self, command: Submit | Stop) -> None:
+    def _put(self, command: Submit | Finish | Stop) -> None:
         self._commands.put(command)
         if self._ended:  # looked at second: whichever side comes last finds the command
             self._answer_the_rest()
@@ -221,9 +242,11 @@ class Driver:
                 match self._commands.get_nowait():
                     case Submit(running):
                         self._fail([running], GenerationFailed("the model has been closed"))
+                    case Finish(running) if not running.over:
+                        self._fail([running], GenerationFailed("the model has been closed"))
                     case Stop(_, stopped):
                         stopped()
-                    case Close():
+                    case Finish() | Close():
                         pass
 
     def _take_commands(self) -> None:
@@ -231,7 +254,9 @@ class Driver:
         while idle or not self._commands.empty():
             match self._commands.get():
                 case Submit(running):
-                    self._waiting.append(running)
+                    self._waiting.join(running.request, running)
+                case Finish(running):
+                    self._finish(running)
                 case Stop(running, stopped):
                     try:
                         self._drop(running)
@@ -248,7 +273,19 @@ class Driver:
         if self._active.pop(running.key, None):
             self._release(running)
         else:
-            self._waiting.remove(running)
+            self._waiting.leave(running.request, running)
+
+    def _finish(self, running: Running) -> None:
+        if running.over:
+            return
+        running.over = True
+        cached = 0
+        if self._active.pop(running.key, None):
+            cached = self._release(running) or 0
+        else:
+            self._waiting.leave(running.request, running)
+        outputs = [(running.mailbox, running.ended("stopped", None, cached))]
+        self._call(lambda: _deliver(outputs))
 
     def _release(self, running: Running) -> int | None:
         """See `Engine.release`. None where that fails: nobody knows what the device still does for
@@ -262,7 +299,7 @@ class Driver:
 
     def _admit_waiting(self) -> None:
         while self._waiting and len(self._active) < self._engine.info.max_concurrent:
-            running = self._waiting.popleft()
+            running = self._waiting.next()
             if self.failure is not None:
                 self._fail([running], GenerationFailed(self.failure))
                 continue
@@ -339,10 +376,11 @@ class Driver:
     def _end(self, running: Running, written: Written) -> Ended:
         running.over = True
         del self._active[running.key]
+        assert written.cause is not None
         cached = self._release(running)
         if cached is not None:
             self._failures = 0
-        return running.ended(written, cached or 0)
+        return running.ended(written.cause, written.stop_string, cached or 0)
 
     def _step_failed(self, error: Exception) -> None:
         """Only the requests of this step fail, and the engine is rebuilt once; a second failure is
@@ -363,9 +401,8 @@ class Driver:
         """The driver itself has failed, so nobody knows what is true of the engine."""
         reason = _translated(error)
         self.failure = str(reason)
-        jobs = [*self._active.values(), *self._waiting]
+        jobs = [*self._active.values(), *self._waiting.leave_all()]
         self._active.clear()
-        self._waiting.clear()
         self._fail(jobs, reason)
 
     def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
@@ -409,7 +446,7 @@ class DrivenContainer:
         return self._engine.detokenize(tokens)
 
     @asynccontextmanager
-    async def generate(self, job: Generation) -> AsyncIterator[AsyncIterator[Output]]:
+    async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:
         """See `ModelContainer.generate`."""
         job = bounded(job, self.info)
         if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
@@ -420,7 +457,7 @@ class DrivenContainer:
         running = Running(self._keys, job, mailbox, self.info)
         self._driver.submit(running)
         try:
-            yield mailbox
+            yield JobOutputs(mailbox, lambda: self._driver.finish(running))
         finally:
             if not running.over:
                 with anyio.CancelScope(shield=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from backends.errors import BackendError
 from backends.protocol import Ended, Output, Piece, Scored
@@ -64,3 +64,17 @@ class Mailbox:
             tuple(logprob for piece in pieces for logprob in piece.logprobs),
             tuple(pieces),
         )
+
+
+class JobOutputs:
+    """See `protocol.Outputs`. Who iterates gets the mailbox itself, for it is the hot path."""
+
+    def __init__(self, mailbox: Mailbox, stop: Callable[[], None]) -> None:
+        self._mailbox = mailbox
+        self.stop = stop
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self._mailbox
+
+    def __anext__(self) -> Awaitable[Output]:
+        return self._mailbox.__anext__()

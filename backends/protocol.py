@@ -14,7 +14,7 @@ process boundary without a caller noticing. This module knows no engine and no g
 Times are seconds, sizes are bytes, probabilities are natural logarithms.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias
 
@@ -114,6 +114,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None  # the same for the prompt's tokens; see `Scored`
     thinking: ThinkingBudget | None = None
     images: tuple[Image, ...] = ()
+    request: int | None = None  # jobs of one request share its turns in line; None: it is alone
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -154,7 +155,7 @@ class Piece(msgspec.Struct, frozen=True):
     parts: "tuple[Piece, ...]" = ()
 
 
-Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full"]
+Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_full", "stopped"]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +172,21 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Output: TypeAlias = Scored | Piece | Ended
+
+
+class Outputs(Protocol):
+    """What a job gives: an asynchronous iterator of pieces, and its `Ended` as the last."""
+
+    def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    def __anext__(self) -> Awaitable[Output]: ...
+
+    def stop(self) -> None:
+        """Whoever reads has enough: the engine drops the job before its next step, and its `Ended`
+        comes with the cause "stopped". What was generated meanwhile may come before it. Does not
+        wait; harmless when the job is over.
+        """
+        ...
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,7 +253,7 @@ class ModelContainer(Protocol):
         """
         ...
 
-    def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
+    def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
         """Run `job`. When the context has exited the device no longer works for it and its cells
         are free.
 

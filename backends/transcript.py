@@ -34,7 +34,13 @@ class StopScanner:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
+        self._first = frozenset(stop[0] for stop in stops)
         self._held = ""
+
+    @property
+    def held(self) -> str:
+        """The text that may still become a stop string."""
+        return self._held
 
     def feed(self, text: str) -> str | StopFound:
         """The text that can be handed on now, or where it stops."""
@@ -62,7 +68,10 @@ class StopScanner:
     def _held_length(self, window: str) -> int:
         tail = window[-(self._longest - 1) :] if self._longest > 1 else ""
         for start in range(len(tail)):
-            if any(stop.startswith(tail[start:]) for stop in self._stops):
+            if tail[start] not in self._first:
+                continue
+            begun = tail[start:]
+            if any(stop.startswith(begun) for stop in self._stops):
                 return len(tail) - start
         return 0
 

@@ -54,6 +54,7 @@ class ServerConfig(Section, frozen=True):
     hosts: tuple[Name, ...] = ()  # further names of this server, for when there are no keys
     max_body: AtLeastOne = 64 * 1024 * 1024
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
+    max_choices: AtLeastOne = 256  # of one request: prompts times n
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     allow_control_tokens: bool = False  # in a client's texts, in chat
     keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent

@@ -5,13 +5,13 @@ It holds nothing that must be given back: the jobs and the lease belong to the p
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from backends.errors import BackendError
-from backends.protocol import Ended, Generation, Output, Piece, Scored, TokenLogprob
+from backends.protocol import Ended, Generation, Outputs, Piece, Scored, TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.errors import GatewayError
 from gateway.events import (
@@ -24,27 +24,10 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Lease
+from gateway.stopping import Splitting, StopStrings
 from gateway.trouble import translated
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
-
-
-class Splitting(Protocol):
-    """A `gateway.splitter.Splitter`, or `Unsplit`."""
-
-    def feed(self, text: str) -> list[Event]: ...
-
-    def finish(self, reason: FinishReason) -> list[Event]: ...
-
-
-class Unsplit:
-    """Raw text: all of it is content."""
-
-    def feed(self, text: str) -> list[Event]:
-        return [Content(text)] if text else []
-
-    def finish(self, reason: FinishReason) -> list[Event]:
-        return [Finished(reason)]
 
 
 class Choice:
@@ -54,7 +37,7 @@ class Choice:
         self,
         index: int,
         job: Generation,
-        splitting: Splitting,
+        splitting: Splitting | StopStrings,
         *,
         prompt: int = 0,
         one_call: bool = False,
@@ -65,46 +48,77 @@ class Choice:
         self.ended: Ended | None = None
         self.generated = 0
         self.reasoning_tokens = 0
-        self._splitting = splitting
+        self._splitting: Splitting = splitting
+        self._stops = splitting if isinstance(splitting, StopStrings) else None
         self._one_call = one_call  # the answer is over after its first tool call
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
 
-    async def deltas(self, outputs: AsyncIterator[Output]) -> AsyncIterator[Delta]:
-        """Ends with the delta that holds `Finished`."""
+    async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
+        """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
+        job is ended: its choice has got all it asked for.
+        """
         async for output in outputs:
             if isinstance(output, Ended):
                 self.ended = output
-                yield Delta(self.index, tuple(self._splitting.finish(_reason(output))))
+                yield Delta(self.index, self._last(output))
                 return
             if isinstance(output, Scored):
                 yield Delta(self.index, (), prompt_logprobs=output.logprobs)
                 continue
             delta = self._take(output.parts or (output,))
-            if self._one_call and (calls := _first_call(delta.events)):
-                finished = self._splitting.finish("stop")
-                yield Delta(self.index, (*calls, *finished), delta.logprobs)
+            if delta.events and isinstance(delta.events[-1], Finished):
+                outputs.stop()
+                yield delta
+                await self._settle(outputs)
                 return
             if delta.events:
                 yield delta
+
+    def _last(self, ended: Ended) -> tuple[Event, ...]:
+        events = self._splitting.finish(_reason(ended))
+        if ended.stop_string is not None:
+            finished = events[-1]
+            assert isinstance(finished, Finished), "it is always the last"
+            events[-1] = replace(finished, stop=ended.stop_string)
+        return tuple(events)
+
+    async def _settle(self, outputs: Outputs) -> None:
+        """What the job cost, up to where its answer ended. What came behind is nobody's."""
+        try:
+            async for output in outputs:
+                if isinstance(output, Ended):
+                    self.ended = replace(output, completion_tokens=self.generated)
+        except BackendError:
+            pass  # the engine broke behind the end: this answer is whole
 
     def _take(self, pieces: Sequence[Piece]) -> Delta:
         """Piece by piece, however many came together: each token counts for its own phase."""
         events: list[Event] = []
         logprobs: list[TokenLogprob] = []
         for piece in pieces:
-            grown = self._splitting.feed(piece.text)
+            grown = self._grown(piece.text)
             self._count(piece, grown)
             logprobs += self._spoken(piece, grown)
             events += grown
+            if grown and isinstance(grown[-1], Finished):
+                break
         if len(pieces) > 1:
             events = joined(events)
         return Delta(self.index, tuple(events), tuple(logprobs))
 
+    def _grown(self, text: str) -> Sequence[Event]:
+        """The events of `text`; behind the last one that counts there is `Finished`."""
+        events = self._splitting.feed(text)
+        if self._one_call and (calls := _first_call(events)):
+            return (*calls, self._splitting.finish("stop")[-1])
+        return events
+
     def _count(self, piece: Piece, events: Sequence[Event]) -> None:
         """Tokens whose text is held back count for the phase before."""
         for event in events:
-            self._reasoning = isinstance(event, Reasoning)
+            if not isinstance(event, Finished):
+                self._reasoning = isinstance(event, Reasoning)
         self.generated += len(piece.tokens)
         if self._reasoning:
             self.reasoning_tokens += len(piece.tokens)
@@ -116,12 +130,17 @@ class Choice:
         if not events:
             self._logprobs += piece.logprobs
             return ()
-        waited, self._logprobs = [*self._logprobs, *piece.logprobs], []
+        waited = [*self._logprobs, *piece.logprobs]
         content = "".join(event.text for event in events if isinstance(event, Content))
-        return _ending(waited, len(content.encode()))
+        unsaid = self._stops.unsaid if self._stops else 0
+        spoken = _ending(waited, len(content.encode()) + unsaid)
+        # A token that ends in text held back waits for the rest of it.
+        held = 0 if isinstance(events[-1], Finished) else len(_ending(spoken, unsaid))
+        self._logprobs = spoken[len(spoken) - held :]
+        return spoken[: len(spoken) - held]
 
 
-def _ending(logprobs: Sequence[TokenLogprob], size: int) -> Sequence[TokenLogprob]:
+def _ending(logprobs: list[TokenLogprob], size: int) -> list[TokenLogprob]:
     """The last tokens, as many as it takes for `size` bytes of text."""
     start = len(logprobs)
     while start and size > 0:
@@ -149,13 +168,13 @@ class Streams:
         self._tasks = tasks
         self._send, self._receive = anyio.create_memory_object_stream[Delta | Exception](BACKLOG)
 
-    def add(self, choice: Choice, outputs: AsyncIterator[Output]) -> None:
+    def add(self, choice: Choice, outputs: Outputs) -> None:
         self._tasks.start_soon(self._forward, choice, outputs, self._send.clone())
 
     async def _forward(
         self,
         choice: Choice,
-        outputs: AsyncIterator[Output],
+        outputs: Outputs,
         send: anyio.abc.ObjectSendStream[Delta | Exception],
     ) -> None:
         async with send:

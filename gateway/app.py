@@ -92,6 +92,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
             Pictures(config.images),
             tokens,
             strict=config.server.strict_sampling,
+            max_choices=config.server.max_choices,
         ),
         doorman=Doorman(config.keys),
         refusals=Refusals(metrics.refused),

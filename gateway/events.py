@@ -47,10 +47,13 @@ class ToolClosed(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The answer is over. `warning` says what was wrong with the output, for the log."""
+    """The answer is over. `warning` says what was wrong with the output, for the log; `stop` is the
+    stop string that was found.
+    """
 
     reason: FinishReason
     warning: str | None = None
+    stop: str | None = None
 
 
 Event: TypeAlias = Reasoning | Content | ToolOpened | ArgumentsGrown | ToolClosed | Finished

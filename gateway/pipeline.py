@@ -10,20 +10,24 @@ Everything an answer holds (the lease, the jobs on the device) belongs to the co
 exited, by whatever way, the device is free and the lease is back.
 """
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 import msgspec
+from anyio.lowlevel import cancel_shielded_checkpoint
 
-from backends.protocol import Generation, ModelContainer, Sampling
+from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from gateway.access import Access
-from gateway.answering import Answer, Choice, Streams, Unsplit
+from gateway.answering import Answer, Choice, Streams
 from gateway.errors import InvalidRequest
 from gateway.pictures import Album, Pictures, pictures_in
 from gateway.presets import Presets
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
+from gateway.splitter import Splitter
+from gateway.stopping import StopStrings, Unsplit
 from gateway.tasks import companions
 from gateway.tokens import Tokens
 from gateway.trouble import as_written, translated
@@ -42,12 +46,18 @@ class Pipeline:
         tokens: Tokens,
         *,
         strict: bool,
+        max_choices: int,
     ) -> None:
+        """`strict`: sampling parameters that an engine lacks are refused. `max_choices`: of one
+        request, all its prompts together.
+        """
         self._registry = registry
         self._presets = presets
         self._pictures = pictures
         self._tokens = tokens
         self._strict = strict
+        self._max_choices = max_choices
+        self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
 
     @asynccontextmanager
     async def chat(
@@ -55,6 +65,7 @@ class Pipeline:
     ) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
         _refuse_what_is_missing(request)
+        self._refuse_too_many(1, request.answering.n)
         async with AsyncExitStack() as held:
             album = await self._album(held, request, access)
             held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
@@ -63,15 +74,16 @@ class Pipeline:
             interpreter, framed = prompt.interpreter, prompt.rendered.framed
             images = await held.enter_async_context(album.decoded()) if album else {}
             shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
+            asked = self._presets.current.over(request.answering)
             budget = interpreter.budget(request, framed, lease.container)
             choices = [
                 Choice(
                     index,
-                    msgspec.structs.replace(job, thinking=budget, images=shown),
-                    interpreter.splitter(request, framed),
+                    msgspec.structs.replace(job, thinking=budget, images=shown, stop=()),
+                    _stopping(interpreter.splitter(request, framed), request, asked),
                     one_call=not request.parallel_tool_calls,
                 )
-                for index, job in enumerate(self._jobs([prompt.tokens], request.answering, lease))
+                for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
             ]
             yield await self._answer(held, lease, choices, request.answering)
 
@@ -80,11 +92,12 @@ class Pipeline:
         self, request: TextRequest, access: Access, on_wait: OnWait | None = None
     ) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
+        self._refuse_too_many(len(request.prompts), request.answering.n)
         async with AsyncExitStack() as held:
             held.enter_context(as_written(request.answering.spelled))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             prompts = await self._prompts(request, lease.container)
-            jobs = self._jobs(prompts, request.answering, lease)
+            jobs = self._jobs(prompts, self._presets.current.over(request.answering), lease)
             if request.echo:  # with log probabilities where they are asked for at all
                 jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
             n = request.answering.n
@@ -114,6 +127,17 @@ class Pipeline:
         if isinstance(prompt, tuple):
             return prompt
         return await self._tokens.of(container, prompt, add_bos=request.add_bos, param="prompt")
+
+    def _refuse_too_many(self, prompts: int, n: int) -> None:
+        if prompts * n <= self._max_choices:
+            return
+        param = "n" if n > 1 else "prompt"
+        asked = f"{prompts} prompts with n = {n} ask" if prompts > 1 else f"n = {n} asks"
+        raise InvalidRequest(
+            f"{param}: {asked} for {prompts * n} choices; this server gives at most "
+            f"{self._max_choices} to one request (server.max_choices).",
+            param=param,
+        )
 
     async def _album(
         self, held: AsyncExitStack, request: ChatRequest, access: Access
@@ -149,13 +173,14 @@ class Pipeline:
     async def _answer(
         self, held: AsyncExitStack, lease: Lease, choices: Sequence[Choice], answering: Answering
     ) -> Answer:
-        """Start all jobs; `held` holds them."""
+        """Start all jobs; `held` holds them, and ends them together."""
         ignored = self._ignored(answering, lease)
+        outputs: list[Outputs] = []
         with translated():
-            outputs = [
-                await held.enter_async_context(lease.container.generate(choice.job))
-                for choice in choices
-            ]
+            for choice in choices:
+                outputs.append(await held.enter_async_context(lease.container.generate(choice.job)))
+                await cancel_shielded_checkpoint()  # others go on between a hundred jobs
+        held.callback(_stop_all, outputs)
         source = choices[0].deltas(outputs[0])
         if len(choices) > 1:
             streams = Streams(await held.enter_async_context(companions()))
@@ -179,12 +204,12 @@ class Pipeline:
         return tuple(sorted(answering.spelled.get(name, name) for name in lacking))
 
     def _jobs(
-        self, prompts: Sequence[tuple[int, ...]], answering: Answering, lease: Lease
+        self, prompts: Sequence[tuple[int, ...]], asked: Answering, lease: Lease
     ) -> list[Generation]:
         """One for each choice. What is said nearer to the request wins: engine, model, preset,
         request.
         """
-        asked = self._presets.current.over(answering)
+        request = next(self._numbers)
         defaults = lease.container.info.generation_defaults or Sampling()
         sampling = asked.sampling.over(lease.entry.sampling.over(defaults))
         return [
@@ -195,10 +220,31 @@ class Pipeline:
                 min_tokens=asked.min_tokens,
                 stop=asked.stop,
                 logprobs=asked.logprobs,
+                request=request,
             )
             for prompt in prompts
             for variant in range(asked.n)
         ]
+
+
+def _stop_all(outputs: Sequence[Outputs]) -> None:
+    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
+    for one in outputs:
+        one.stop()
+
+
+def _stopping(splitter: Splitter, request: ChatRequest, asked: Answering) -> Splitter | StopStrings:
+    """`splitter`, ended by the stop strings. They are not the job's: an engine can't tell an answer
+    from reasoning.
+    """
+    if not asked.stop:
+        return splitter
+    return StopStrings(
+        splitter,
+        asked.stop,
+        in_reasoning=asked.stop_in_reasoning,
+        inline=request.thinking.shown == "inline",
+    )
 
 
 def _refuse_what_is_missing(request: ChatRequest) -> None:

@@ -105,6 +105,7 @@ class Answering(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_in_reasoning: bool = False  # in chat, stop strings count in reasoning too
     n: int = 1
     logprobs: int | None = None  # alternatives per token; None: no logprobs
     # seconds the model stays when idle; -1: for good; None: its own ttl

@@ -40,8 +40,10 @@ def translate(error: BackendError) -> GatewayError:
     match error:
         case PromptTooLong():
             return ContextLengthExceeded(str(error), param=error.param)
+        case InvalidJob(param=str(param)):
+            return InvalidRequest(f"{param}: {error}", param=param)
         case InvalidJob():
-            return InvalidRequest(str(error), param=error.param)
+            return InvalidRequest(str(error))
         case OutOfMemory():
             return ModelUnavailable(f"memory ran out: {error}")
         case LoadFailed():

@@ -61,6 +61,11 @@ class Splitter:
         self._flowing: re.Pattern[str] | None = None  # what text may not hold to pass unread
         self._parsing = self._run()
 
+    @property
+    def in_reasoning(self) -> bool:
+        """The output so far ends inside reasoning."""
+        return self._phase is Phase.REASONING
+
     def feed(self, text: str) -> list[Event]:
         """The events of some more output."""
         if self._flowing is not None and self._flowing.search(text) is None:

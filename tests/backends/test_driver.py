@@ -1,17 +1,25 @@
 """When an engine fails: who is told, who goes on, and when it is given up."""
 
+import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import pytest
+from anyio import to_thread
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backends.driver import DrivenContainer, Failed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
-from backends.protocol import Ended, Generation, ModelInfo, Piece, ThinkingBudget
+from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
+from backends.waiting import WaitingLine
 
 pytestmark = pytest.mark.anyio
 
 END = 0
+HANG = 60  # seconds after which a test that waits is taken to hang
 SHORT, LONG = (1,), (2,)  # prompts: a job of one token, and one that goes on
 
 
@@ -102,7 +110,7 @@ def engine() -> Engine:
 async def container(engine: Engine) -> AsyncIterator[DrivenContainer]:
     made = DrivenContainer(engine)
     yield made
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         await made.aclose()
 
 
@@ -111,7 +119,7 @@ async def outcome(
 ) -> Ended | BackendError:
     """How a job ended: well, or with which error."""
     try:
-        with anyio.fail_after(5):
+        with anyio.fail_after(HANG):
             async with container.generate(Generation(prompt=prompt)) as outputs:
                 *_, last = [output async for output in outputs]
     except BackendError as error:
@@ -243,7 +251,7 @@ async def test_who_leaves_is_let_go_although_the_release_fails(
     engine: Engine, container: DrivenContainer
 ) -> None:
     engine.releasing = [RuntimeError("stuck")]
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         async with container.generate(Generation(prompt=LONG)) as outputs:
             await anext(outputs)
     assert isinstance(await outcome(container), Ended)
@@ -254,7 +262,7 @@ async def test_a_release_that_fails_twice_ends_the_engine_with_the_reason(
 ) -> None:
     for _ in range(2):
         engine.releasing = [RuntimeError("stuck")]
-        with anyio.fail_after(5):
+        with anyio.fail_after(HANG):
             async with container.generate(Generation(prompt=LONG)) as outputs:
                 await anext(outputs)
     failed = await outcome(container)
@@ -270,7 +278,7 @@ async def test_a_failed_release_rebuilds_the_engine_and_the_others_are_told() ->
         engine.releasing = [RuntimeError("stuck")]
         async with container.generate(Generation(prompt=LONG)) as others:
             await anext(others)
-        with anyio.fail_after(5), pytest.raises(GenerationFailed, match="stuck"):
+        with anyio.fail_after(HANG), pytest.raises(GenerationFailed, match="stuck"):
             [output async for output in outputs]
     await container.aclose()
 
@@ -294,7 +302,7 @@ async def test_a_token_that_cannot_be_handed_on_fails_its_own_job_alone(where: s
             failed.append(str(error))
 
     setattr(engine, where, [ValueError("odd")])
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
                 tasks.start_soon(ask, Generation(prompt=LONG, thinking=budget))
@@ -316,7 +324,7 @@ async def test_a_prompt_too_long_whose_release_fails_is_still_too_long(
 async def test_closing_is_over_although_the_engine_fails_to(engine: Engine) -> None:
     engine.closing = [RuntimeError("stuck")]
     container = DrivenContainer(engine)
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         await container.aclose()
 
 
@@ -330,7 +338,7 @@ async def test_whoever_comes_after_the_end_is_told(engine: Engine) -> None:
 
 async def test_whoever_is_left_when_it_closes_is_let_go(engine: Engine) -> None:
     container = DrivenContainer(engine)
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         async with container.generate(Generation(prompt=LONG)) as outputs:
             await anext(outputs)
             await container.aclose()
@@ -353,7 +361,7 @@ async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: 
     assert isinstance(failed, GenerationFailed)
     assert "no idea" in str(container.failure)
     engine.info = told
-    with anyio.fail_after(5):
+    with anyio.fail_after(HANG):
         await container.aclose()
 
 
@@ -362,3 +370,139 @@ async def test_tokens_of_no_vocabulary_have_no_text(container: DrivenContainer) 
         with pytest.raises(InvalidJob, match="not in the vocabulary") as caught:
             container.detokenize((1, token))
         assert caught.value.param == "prompt"
+
+
+class Gated(Engine):
+    """Takes a step only when it is let. `admitted` and `released` are jobs by their keys."""
+
+    def __init__(self, slots: int = 4) -> None:
+        super().__init__(slots)
+        self._gate = threading.Semaphore(0)
+        self.stepping_now = threading.Event()
+        self.admitted: list[tuple[int, ...]] = []
+        self.released: list[int] = []
+
+    def admit(self, key: int, job: Generation) -> int:
+        self.admitted.append(job.prompt)
+        return super().admit(key, job)
+
+    def step(self) -> Sequence[Token | Failed]:
+        self.stepping_now.set()
+        assert self._gate.acquire(timeout=HANG), "the test lets no more steps happen"
+        return super().step()
+
+    def release(self, key: int) -> int:
+        self.released.append(key)
+        return super().release(key) + 1
+
+    def let(self, steps: int) -> None:
+        self._gate.release(steps)
+
+
+@asynccontextmanager
+async def gated(slots: int = 4) -> AsyncIterator[tuple[Gated, DrivenContainer]]:
+    engine = Gated(slots)
+    container = DrivenContainer(engine)
+    try:
+        yield engine, container
+    finally:
+        engine.let(1000)
+        await container.aclose()
+
+
+async def test_a_job_never_waits_behind_the_many_of_another_request() -> None:
+    async with gated(slots=1) as (engine, container), AsyncExitStack() as held:
+
+        async def ask(prompt: int, request: int | None) -> None:
+            job = Generation(prompt=(prompt,), max_tokens=1, request=request)
+            outputs = await held.enter_async_context(container.generate(job))
+            tasks.start_soon(drained, outputs)
+
+        async with anyio.create_task_group() as tasks:
+            await ask(50, None)  # it has the slot while the others come
+            await to_thread.run_sync(engine.stepping_now.wait, HANG)
+            for prompt in (10, 11, 12, 13):
+                await ask(prompt, 1)
+            await ask(20, 2)
+            await ask(21, 2)
+            await ask(30, None)
+            await ask(40, None)
+            engine.let(1000)
+    order = [prompt for (prompt,) in engine.admitted]
+    assert order == [50, 10, 20, 30, 40, 11, 21, 12, 13]
+
+
+async def drained(outputs: Outputs) -> None:
+    async for _ in outputs:
+        pass
+
+
+async def test_a_job_that_is_stopped_leaves_before_the_next_step_and_tells_its_cost() -> None:
+    async with (
+        gated() as (engine, container),
+        container.generate(Generation(prompt=LONG)) as stopped,
+        container.generate(Generation(prompt=LONG)) as other,
+    ):
+        with anyio.fail_after(HANG):
+            await to_thread.run_sync(engine.stepping_now.wait, HANG)
+            stopped.stop()  # while a step goes on
+            engine.let(1)
+            *_, last = [output async for output in stopped]
+        assert isinstance(last, Ended)
+        assert (last.cause, last.prompt_tokens, last.cached_tokens) == ("stopped", 1, 1)
+        assert last.completion_tokens <= 1
+        assert engine.released == [1]
+        stopped.stop()  # harmless
+        engine.let(1000)
+        *_, last = [output async for output in other]
+        assert isinstance(last, Ended)
+        assert last.cause == "context_full"
+
+
+async def test_a_job_that_is_stopped_in_line_never_reaches_the_engine() -> None:
+    async with gated(slots=1) as (engine, container):
+        async with container.generate(Generation(prompt=LONG)):
+            await to_thread.run_sync(engine.stepping_now.wait, HANG)
+            async with container.generate(Generation(prompt=(7,))) as waiting:
+                waiting.stop()
+                engine.let(1)
+                with anyio.fail_after(HANG):
+                    (last,) = [output async for output in waiting]
+            engine.let(1000)
+        assert isinstance(last, Ended)
+        assert (last.cause, last.completion_tokens, last.cached_tokens) == ("stopped", 0, 0)
+        assert engine.admitted == [LONG]
+
+
+async def test_jobs_that_are_stopped_together_leave_together() -> None:
+    async with gated(slots=8) as (engine, container):
+        async with AsyncExitStack() as held:
+            jobs = [container.generate(Generation(prompt=LONG, request=1)) for _ in range(20)]
+            outputs = [await held.enter_async_context(job) for job in jobs]
+            await to_thread.run_sync(engine.stepping_now.wait, HANG)
+            for one in outputs:
+                one.stop()
+            engine.let(1)  # only the step that has begun: a second would wait for ever
+        assert engine.steps == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40))
+def test_the_line_loses_nobody_and_takes_turns(history: list[tuple[int, bool]]) -> None:
+    line: WaitingLine[tuple[int, int]] = WaitingLine()
+    there: list[tuple[int, int]] = []
+    for number, (request, leaves) in enumerate(history):
+        if leaves and there:
+            job = there.pop(request % len(there))
+            line.leave(job[0], job)
+        else:
+            there.append((request, number))
+            line.join(request, (request, number))
+    came = []
+    while line:
+        came.append(line.next())
+    assert sorted(came) == sorted(there)
+    for request in range(4):
+        mine = [number for whose, number in came if whose == request]
+        assert mine == sorted(mine)
+        turns = [place for place, (whose, _) in enumerate(came) if whose == request]
+        assert all(second - first <= 4 for first, second in pairwise(turns))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +11,19 @@ from hypothesis import strategies as st
 from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
 from gateway.answer import Delta
 from gateway.answering import Choice
-from gateway.events import ArgumentsGrown, Content, Event, Finished, Reasoning, joined
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Event,
+    Finished,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+    joined,
+)
+from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from gateway.stopping import StopStrings
 
 pytestmark = pytest.mark.anyio
 ENDED = Ended(cause="end_token", prompt_tokens=3, cached_tokens=0, completion_tokens=9)
@@ -43,15 +55,32 @@ def _join(group: Sequence[Piece]) -> Piece:
     )
 
 
+class Told:
+    """A job's outputs; when it is stopped, its end is the next that comes."""
+
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        self._coming = list(outputs)
+        self.stopped = False
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        if not self._coming:
+            raise StopAsyncIteration
+        return self._coming.pop(0)
+
+    def stop(self) -> None:
+        assert not self.stopped, "once is enough"
+        self.stopped = True
+        self._coming = [msgspec.structs.replace(ENDED, cause="stopped", completion_tokens=99)]
+
+
 async def read(outputs: Sequence[Output]) -> tuple[Choice, list[Delta]]:
     splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
     choice = Choice(0, Generation(prompt=(1, 2, 3)), splitter)
 
-    async def source() -> AsyncIterator[Output]:
-        for output in outputs:
-            yield output
-
-    return choice, [delta async for delta in choice.deltas(source())]
+    return choice, [delta async for delta in choice.deltas(Told(outputs))]
 
 
 @given(st.lists(st.integers(1, len(SAID) - 1), max_size=6))
@@ -83,3 +112,51 @@ def test_only_neighbours_of_a_kind_are_joined() -> None:
         ArgumentsGrown(0, "{}"),
         ArgumentsGrown(1, "{}"),
     ]
+
+
+async def stopped(stop: str, *groups: Sequence[Piece]) -> tuple[Choice, list[Delta], Told]:
+    """A choice with a stop string; `groups` are what came together."""
+    splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
+    choice = Choice(0, Generation(prompt=(1, 2, 3)), StopStrings(splitter, (stop,)))
+    told = Told([*(_join(group) for group in groups), ENDED])
+    return choice, [delta async for delta in choice.deltas(told)], told
+
+
+@given(st.lists(st.integers(1, len(SAID) - 1), max_size=6))
+async def test_a_stop_string_ends_the_job_and_nothing_behind_it_is_said_or_counted(
+    borders: list[int],
+) -> None:
+    edges = [0, *sorted(set(borders)), len(SAID)]
+    groups = [pieces()[start:end] for start, end in pairwise(edges)]
+    choice, deltas, told = await stopped("een", *groups)
+    events = joined([event for delta in deltas for event in delta.events])
+    assert events == [Reasoning("let me"), Content("S"), Finished("stop", stop="een")]
+    assert told.stopped
+    assert choice.ended is not None
+    assert choice.ended.completion_tokens == SAID.index("Seen") + 1
+    assert choice.ended.prompt_tokens == ENDED.prompt_tokens
+
+
+@given(st.lists(st.integers(1, len(SAID) - 1), max_size=6))
+async def test_a_token_held_back_keeps_its_log_probability(borders: list[int]) -> None:
+    edges = [0, *sorted(set(borders)), len(SAID)]
+    groups = [pieces()[start:end] for start, end in pairwise(edges)]
+    _, deltas, told = await stopped("n <b!", *groups)
+    content = "".join(
+        event.text for delta in deltas for event in delta.events if isinstance(event, Content)
+    )
+    spoken = b"".join(one.chosen.text for delta in deltas for one in delta.logprobs)
+    assert spoken.decode() == content == "Seen <b."
+    assert not told.stopped
+
+
+async def test_one_call_is_all_where_calls_may_not_be_parallel() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False, tools=(Tool(name="f"),))
+    choice = Choice(0, Generation(prompt=(1,)), splitter, one_call=True)
+    told = Told([Piece(call, (1,)), Piece(call, (2,)), ENDED])
+    events = [event async for delta in choice.deltas(told) for event in delta.events]
+    assert [type(event) for event in events] == [ToolOpened, ArgumentsGrown, ToolClosed, Finished]
+    assert told.stopped
+    assert choice.ended is not None
+    assert choice.ended.completion_tokens == 1

@@ -13,6 +13,7 @@ from backends.protocol import Candidate, TokenLogprob
 from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import error_event
 from gateway.dialects.openai.frames import frame
+from gateway.dialects.openai.logprobs import TextCuts
 from gateway.dialects.openai.usage import Timings, timings
 from gateway.errors import GatewayError
 from gateway.events import Content, Finished
@@ -43,7 +44,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     stop: bool = False
     completion_probabilities: Sequence[TokenWire] | UnsetType = UNSET
     model: str | UnsetType = UNSET
-    stop_type: str | UnsetType = UNSET  # "eos" or "limit"
+    stop_type: str | UnsetType = UNSET  # "eos", "limit" or "word"
+    stopping_word: str | UnsetType = UNSET  # the stop string that was found, or ""
     tokens_predicted: int | UnsetType = UNSET
     tokens_evaluated: int | UnsetType = UNSET
     tokens_cached: int | UnsetType = UNSET
@@ -57,6 +59,8 @@ class _Growing:
         self.texts: list[str] = []
         self.logprobs: list[TokenLogprob] = []
         self.stop_type = "eos"
+        self.stopping_word = ""
+        self.cuts = TextCuts()
 
     def take(self, delta: Delta) -> str:
         """Keep what `delta` says; its text."""
@@ -65,6 +69,8 @@ class _Growing:
             match event:
                 case Content(more):
                     text += more
+                case Finished(stop=str(word)):
+                    self.stop_type, self.stopping_word = "word", word
                 case Finished(reason=reason):
                     self.stop_type = "limit" if reason == "length" else "eos"
                 case _:
@@ -84,13 +90,17 @@ class CompletionReply:
         return b""
 
     def delta(self, delta: Delta) -> bytes:
-        """Some more of one choice; the end is told by `closing`."""
-        text = self._choices[delta.choice].take(delta)
+        """Some more of one choice, by tokens where those have probabilities; the end is told by
+        `closing`.
+        """
+        choice = self._choices[delta.choice]
+        text = choice.take(delta)
         if not text:
             return b""
-        probabilities = _probabilities(delta.logprobs) if delta.logprobs else UNSET
-        return frame(
-            Completion(index=delta.choice, content=text, completion_probabilities=probabilities)
+        return b"".join(
+            frame(Completion(index=delta.choice, content=piece, completion_probabilities=probable))
+            for piece, tokens in choice.cuts.pieces(text, delta.logprobs)
+            for probable in (_probabilities(tokens) if tokens else UNSET,)
         )
 
     def closing(self, usage: Usage) -> bytes:
@@ -125,6 +135,7 @@ class CompletionReply:
             completion_probabilities=_probabilities(logprobs) if logprobs else UNSET,
             model=self._model,
             stop_type=self._choices[index].stop_type,
+            stopping_word=self._choices[index].stopping_word,
             tokens_predicted=usage.completion_tokens,
             tokens_evaluated=usage.prompt_tokens,
             tokens_cached=usage.cached_tokens,

@@ -1,6 +1,6 @@
 """The steps of one choice, put together to a message. Knows no other choice and no usage."""
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
 from gateway.dialects.openai.chat_steps import Step
@@ -43,6 +43,7 @@ class ChoiceFold:
         self._calls: dict[int, _Call] = {}
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: FinishReason | None = None
+        self._stop: str | UnsetType = UNSET
 
     def add(self, step: Step) -> None:
         """Take one step more."""
@@ -56,8 +57,9 @@ class ChoiceFold:
                 self._calls[index] = _Call(opened)
             case ArgumentsGrown(index, fragment):
                 self._calls[index].fragments.append(fragment)
-            case Finished(reason):
+            case Finished(reason, stop=stop):
                 self._finish_reason = reason
+                self._stop = UNSET if stop is None else stop
 
     def whole(self) -> WholeChoice:
         """The choice, once it is finished."""
@@ -67,6 +69,8 @@ class ChoiceFold:
             message=self._message(),
             logprobs=chat_logprobs(self._logprobs) if self._logprobs else None,
             finish_reason=self._finish_reason,
+            stop_reason=self._stop,
+            stop_str=self._stop,
         )
 
     def _message(self) -> MessageWhole:

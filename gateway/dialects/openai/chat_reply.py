@@ -160,12 +160,18 @@ class ChatLoading:
 
 
 def _choice(index: int, step: Step) -> ChunkChoice:
-    return ChunkChoice(
-        index=index,
-        delta=_chat_delta(step.event),
-        logprobs=_logprobs(step),
-        finish_reason=step.event.reason if isinstance(step.event, Finished) else None,
-    )
+    match step.event:
+        case Finished(reason, stop=stop):
+            stopped_by = UNSET if stop is None else stop
+            return ChunkChoice(
+                index=index,
+                delta=_NOTHING,
+                logprobs=_logprobs(step),
+                finish_reason=reason,
+                stop_reason=stopped_by,
+                stop_str=stopped_by,
+            )
+    return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=_logprobs(step))
 
 
 def _logprobs(step: Step) -> ChatLogprobs | UnsetType:
@@ -185,7 +191,5 @@ def _chat_delta(event: Event) -> ChatDelta:
         case ArgumentsGrown(index, fragment):
             function = FunctionDelta(arguments=fragment)
             return ChatDelta(tool_calls=(ToolCallDelta(index=index, function=function),))
-        case Finished():
-            return _NOTHING
-        case ToolClosed():
-            raise AssertionError("the end of a call is not told")
+        case ToolClosed() | Finished():
+            raise AssertionError("the end of a call is not told, and that of an answer elsewhere")

@@ -40,12 +40,16 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """`finish_reason` is null until the choice ends."""
+    """`finish_reason` is null until the choice ends. The stop string that ended it is vLLM's
+    `stop_reason` and TabbyAPI's `stop_str`.
+    """
 
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | UnsetType = UNSET
     finish_reason: FinishReason | None = None
+    stop_reason: str | UnsetType = UNSET
+    stop_str: str | UnsetType = UNSET
 
 
 class ChatChunk(
@@ -91,6 +95,8 @@ class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
     message: MessageWhole
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
+    stop_reason: str | UnsetType = UNSET
+    stop_str: str | UnsetType = UNSET
 
 
 class ChatCompletion(

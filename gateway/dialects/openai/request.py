@@ -19,7 +19,8 @@ Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
 MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
-MAX_CHOICES = 128
+MAX_STOP_LENGTH = 1_000  # characters; every token's text is compared with each
+MAX_CHOICES = 128  # as OpenAI; the server's own limit may be lower
 
 # Other servers' words for structured output, and the functions of before tools.
 _NOT_YET = "Structured output is not available yet."
@@ -77,6 +78,7 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     template_variables: dict[str, Any] = {}
     verbosity: str | None = None
+    stop_in_reasoning: bool = False
     continue_final_message: bool | None = None
     allow_control_tokens: bool | None = None
     add_generation_prompt: bool | None = None
@@ -143,7 +145,10 @@ def read_chat(body: bytes) -> ChatExchange:
         request=ChatRequest(
             model=shared.model,
             messages=messages,
-            answering=_answering(fields, shared, _chat_logprobs(fields, wire)),
+            answering=msgspec.structs.replace(
+                _answering(fields, shared, _chat_logprobs(fields, wire)),
+                stop_in_reasoning=wire.stop_in_reasoning,
+            ),
             tools=conversation.tools,
             tool_choice=conversation.tool_choice,
             parallel_tool_calls=wire.parallel_tool_calls,
@@ -220,6 +225,9 @@ def _stop(fields: Fields, wire: str | list[str]) -> tuple[str, ...]:
     texts = [wire] if isinstance(wire, str) else wire
     if len(texts) > MAX_STOPS:
         raise fields.wrong("stop", f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
+    if (longest := max(map(len, texts), default=0)) > MAX_STOP_LENGTH:
+        message = f"At most {MAX_STOP_LENGTH} characters in a stop string, got {longest}."
+        raise fields.wrong("stop", message)
     return tuple(text for text in texts if text)
 
 

@@ -29,12 +29,16 @@ TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
 
 class TextChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of one text, or all of it. `finish_reason` is null until the choice ends."""
+    """Some of one text, or all of it. `finish_reason` is null until the choice ends; a stop string
+    that ended it is vLLM's `stop_reason` and TabbyAPI's `stop_str`.
+    """
 
     index: int
     text: str
     logprobs: TextLogprobs | UnsetType = UNSET
     finish_reason: TextFinish | None = None
+    stop_reason: str | UnsetType = UNSET
+    stop_str: str | UnsetType = UNSET
 
 
 class TextCompletion(
@@ -56,6 +60,7 @@ class _Said(msgspec.Struct, frozen=True):
     text: str
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: TextFinish | None
+    stop: str | UnsetType = UNSET
 
 
 class _Growing:
@@ -73,6 +78,7 @@ class _Growing:
         self._texts = [echo]
         self._logprobs: list[TokenLogprob] = []
         self._finish_reason: TextFinish | None = None
+        self._stop: str | UnsetType = UNSET
 
     def steps(self, delta: Delta) -> Iterable[TextChoice]:
         """The choices to send for `delta`: text first, by tokens; the finish reason alone."""
@@ -94,6 +100,8 @@ class _Growing:
                 text="",
                 logprobs=self._columns(late),
                 finish_reason=said.finish_reason,
+                stop_reason=said.stop,
+                stop_str=said.stop,
             )
 
     def add(self, delta: Delta) -> None:
@@ -102,7 +110,8 @@ class _Growing:
         said = self._said(delta)
         self._texts.append(said.text)
         self._logprobs += said.logprobs
-        self._finish_reason = said.finish_reason or self._finish_reason
+        if said.finish_reason is not None:
+            self._finish_reason, self._stop = said.finish_reason, said.stop
 
     def whole(self) -> TextChoice:
         """The choice, once it is finished."""
@@ -112,18 +121,20 @@ class _Growing:
             text="".join(self._texts),
             logprobs=self._all_columns(),
             finish_reason=self._finish_reason,
+            stop_reason=self._stop,
+            stop_str=self._stop,
         )
 
     def _said(self, delta: Delta) -> _Said:
         text = "".join(_text(event) for event in delta.events)
-        finish = next(
-            (_reason(event) for event in delta.events if isinstance(event, Finished)), None
-        )
+        end = next((event for event in delta.events if isinstance(event, Finished)), None)
         self._waiting += delta.logprobs
-        if not text and finish is None:
+        if not text and end is None:
             return _Said("", (), None)
         logprobs, self._waiting = self._waiting, ()
-        return _Said(text, logprobs, finish)
+        if end is None:
+            return _Said(text, logprobs, None)
+        return _Said(text, logprobs, _reason(end), UNSET if end.stop is None else end.stop)
 
     def _all_columns(self) -> TextLogprobs | UnsetType:
         answer = self._columns(self._logprobs)

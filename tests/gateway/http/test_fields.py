@@ -8,8 +8,9 @@ from typing import Any
 import openai
 import pytest
 
+from config.settings import ServerConfig
 from gateway.http.exchange import MOST_LETTERS, MOST_NAMES, names_line
-from tests.gateway.http.serving import HELLO, Running, config, serving
+from tests.gateway.http.serving import HELLO, Running, config, events, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,7 @@ async def test_what_an_engine_lacks_is_named_as_the_client_wrote_it(running: Run
 
 
 async def test_a_request_that_is_used_whole_has_nothing_named(running: Running) -> None:
-    body = {"model": "roundhouse-tiny", "messages": HELLO, "temperature": 0, "user": "me"}
+    body = {"model": "roundhouse-tiny", "messages": HELLO, "user": "me", "max_tokens": 2}
     answer = await running.client.post("/v1/chat/completions", json=body)
     assert IGNORED not in answer.headers
 
@@ -94,7 +95,7 @@ async def test_equal_prompts_are_billed_one_by_one_and_their_choices_are_not(
 
         async def billed(prompt: Any, n: int = 1) -> int:
             answer = await client.completions.create(
-                model="roundhouse-tiny", prompt=prompt, n=n, max_tokens=2
+                model="scripted", prompt=prompt, n=n, max_tokens=2
             )
             assert answer.usage is not None
             return answer.usage.prompt_tokens
@@ -115,6 +116,112 @@ async def test_integral_floats_are_integers_and_others_name_their_field(
     answer = await running.client.post(path, json={**body, "max_new_tokens": 5.5})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "max_new_tokens"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/completion"])
+@pytest.mark.parametrize(
+    ("prompts", "n", "field"), [(1000, 128, "n"), (1000, 1, "prompt"), (3, 100, "n")]
+)
+async def test_more_choices_than_a_request_may_have_are_refused(
+    path: str, prompts: int, n: int, field: str, running: Running
+) -> None:
+    body = {"model": "scripted", "prompt": ["x"] * prompts, "n": n}
+    answer = await running.client.post(path, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert str(prompts * n) in error["message"]
+    assert "server.max_choices" in error["message"]
+
+
+async def test_a_chat_has_no_more_choices_than_the_server_gives(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, server=ServerConfig(max_choices=2)), tmp_path) as running:
+        body = {"model": "scripted", "messages": HELLO, "max_tokens": 1}
+        answer = await running.client.post("/v1/chat/completions", json={**body, "n": 3})
+        assert answer.json()["error"]["param"] == "n"
+        answer = await running.client.post("/v1/chat/completions", json={**body, "n": 2})
+        assert len(answer.json()["choices"]) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("allowed_token_ids", [10**6]),
+        ("custom_token_bans", f"1,{10**6}"),
+        ("logit_bias", {str(10**6): 1}),
+        ("rep_pen", 1e30),
+    ],
+)
+async def test_what_no_model_can_have_is_refused_by_the_clients_name(
+    path: str, field: str, value: Any, running: Running
+) -> None:
+    body = {"model": "scripted", "messages": HELLO, "prompt": "Once", field: value}
+    answer = await running.client.post(path, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == field
+    assert error["message"].startswith(f"{field}: ")
+
+
+STOPPED = {"model": "scripted", "messages": [{"role": "user", "content": "think"}]}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_stop_string_applies_to_the_answer_and_is_told(n: int, running: Running) -> None:
+    async with api(running) as client:
+        body: Any = {**STOPPED, "stop": ["see", "n."], "n": n}
+        whole = await client.chat.completions.create(**body)
+        body |= {"stream_options": {"include_usage": True}}
+        async with client.chat.completions.stream(**body) as stream:
+            streamed = await stream.get_final_completion()
+    for answer in (whole, streamed):
+        assert len(answer.choices) == n
+        for choice in answer.choices:
+            assert choice.finish_reason == "stop"
+            assert choice.message.content == "See"
+            assert choice.message.model_extra is not None
+            assert choice.message.model_extra["reasoning_content"] == "Let me see."
+    assert whole.choices[0].model_extra == {"stop_reason": "n.", "stop_str": "n."}
+    assert whole.usage is not None
+    assert streamed.usage is not None
+    assert whole.usage.completion_tokens == streamed.usage.completion_tokens
+
+
+async def test_a_stop_string_applies_to_reasoning_where_that_is_asked_for(running: Running) -> None:
+    body = {**STOPPED, "stop": "see", "stop_in_reasoning": True}
+    answer = await running.client.post("/v1/chat/completions", json=body)
+    (choice,) = answer.json()["choices"]
+    assert choice["message"]["reasoning_content"] == "Let me "
+    assert choice["message"]["content"] == ""
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "see")
+
+
+@pytest.mark.parametrize("field", ["stop", "stop_sequence"])
+async def test_a_stop_string_has_a_length(field: str, running: Running) -> None:
+    body = {**STOPPED, field: "x" * 1001}
+    answer = await running.client.post("/v1/chat/completions", json=body)
+    assert answer.json()["error"]["param"] == field
+
+
+async def test_raw_text_tells_its_stop_string_in_every_dialect(running: Running) -> None:
+    body = {"model": "scripted", "prompt": "Hi", "stop": ["script"]}
+    told = (await running.client.post("/completion", json=body)).json()
+    assert (told["stop_type"], told["stopping_word"]) == ("word", "script")
+    (choice,) = (await running.client.post("/v1/completions", json=body)).json()["choices"]
+    assert (choice["text"], choice["stop_str"]) == ("Hello from the ", "script")
+    streamed = await running.client.post("/v1/completions", json={**body, "stream": True})
+    assert '"stop_str":"script"' in streamed.text
+
+
+async def test_each_token_with_probabilities_is_an_event_of_its_own(running: Running) -> None:
+    body = {"model": "scripted", "prompt": "Hi", "n_predict": 40, "n_probs": 2, "stream": True}
+    answer = await running.client.post("/completion", json=body)
+    *told, _ = events(answer.text)
+    assert len(told) == len("Hello from the script.")
+    for one in told:
+        (token,) = one["completion_probabilities"]
+        assert token["token"] == one["content"]
 
 
 @pytest.mark.parametrize(

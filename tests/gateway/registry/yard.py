@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import MemoryNeed, ModelFiles
 from backends.errors import LoadFailed
-from backends.protocol import Generation, ModelInfo, Output, Progress, Report
+from backends.protocol import Generation, ModelInfo, Outputs, Progress, Report
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
@@ -90,7 +90,7 @@ class FakeContainer:
     def failure(self) -> str | None:
         return self._engine.broken.get(self.name)
 
-    def generate(self, job: Generation) -> AbstractAsyncContextManager[AsyncIterator[Output]]:
+    def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:
         raise NotImplementedError
 
     async def aclose(self) -> None:

@@ -1,0 +1,125 @@
+r"""Stop strings of a chat: found in the text that the client reads, after it was split.
+
+Who sends a stop string means the answer, so it is looked for in content. Reasoning is passed over,
+unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
+arguments of a tool call are never cut, because nobody can use half a call. A stop string lies
+within one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp look at the raw
+text, where "\n\n" is found behind `</think>`, and "}" in every call.)
+
+It knows no engine: whoever feeds it ends the job when `Finished` comes.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from backends.transcript import StopFound, StopScanner
+from gateway.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
+
+Text: TypeAlias = Content | Reasoning
+
+
+class Splitting(Protocol):
+    """A `gateway.splitter.Splitter`, or `Unsplit`."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """The text fed so far ends inside reasoning, also where that is delivered as content."""
+        ...
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self, reason: FinishReason) -> list[Event]: ...
+
+
+class Unsplit:
+    """Raw text: all of it is content."""
+
+    in_reasoning = False
+
+    def feed(self, text: str) -> list[Event]:
+        return [Content(text)] if text else []
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        return [Finished(reason)]
+
+
+class StopStrings:
+    """A `Splitting` that ends its events with `Finished` where a stop string is found.
+
+    `inline`: the other one delivers reasoning as content.
+    """
+
+    def __init__(
+        self,
+        splitting: Splitting,
+        stops: Sequence[str],
+        *,
+        in_reasoning: bool = False,
+        inline: bool = False,
+    ) -> None:
+        self._splitting = splitting
+        self._stops = tuple(stops)
+        self._scanner = StopScanner(stops)
+        self._kinds: tuple[type[Event], ...] = (Content, Reasoning) if in_reasoning else (Content,)
+        self._by_letter = inline and not in_reasoning
+        self._kind: type[Text] = Content  # of the stretch being scanned
+        self._called = False  # a tool call was delivered whole
+        self.unsaid = 0  # bytes of content behind the last event: held back, or cut off
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._splitting.in_reasoning
+
+    def feed(self, text: str) -> list[Event]:
+        """The events of some more output; after one that is `Finished` nothing may be fed."""
+        if not self._by_letter:
+            return self._scanned(self._splitting.feed(text), self._kinds)
+        # Only between two letters it is known whether the text is reasoning.
+        events: list[Event] = []
+        for letter in text:
+            was_inside = self._splitting.in_reasoning
+            fed = self._splitting.feed(letter)
+            inside = was_inside or self._splitting.in_reasoning
+            events += self._scanned(fed, () if inside else self._kinds)
+            if events and isinstance(events[-1], Finished):
+                break
+        return events
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        """The events that end the answer; the last is Finished."""
+        inside = self._by_letter and self._splitting.in_reasoning
+        return self._scanned(self._splitting.finish(reason), () if inside else self._kinds)
+
+    def _scanned(self, events: Sequence[Event], kinds: tuple[type[Event], ...]) -> list[Event]:
+        said: list[Event] = []
+        for number, event in enumerate(events):
+            if not isinstance(event, (Content, Reasoning)) or not isinstance(event, kinds):
+                self._called = self._called or isinstance(event, ToolClosed)
+                said += (*self._held(), event)
+                continue
+            if type(event) is not self._kind:
+                said += self._held()
+                self._kind = type(event)
+            held = self._scanner.held
+            match self._scanner.feed(event.text):
+                case StopFound(before, stop):
+                    self.unsaid = _bytes(held, events[number:]) - len(before.encode())
+                    finished = Finished("tool_calls" if self._called else "stop", stop=stop)
+                    return [*said, *self._text(before), finished]
+                case str(free):
+                    said += self._text(free)
+        self.unsaid = len(self._scanner.held.encode()) if self._kind is Content else 0
+        return said
+
+    def _held(self) -> Iterator[Event]:
+        """What waited to become a stop string and can't any more."""
+        return iter(self._text(self._scanner.flush()))
+
+    def _text(self, text: str) -> list[Event]:
+        return [self._kind(text)] if text else []
+
+
+def _bytes(held: str, events: Sequence[Event]) -> int:
+    return len(
+        (held + "".join(event.text for event in events if isinstance(event, Content))).encode()
+    )
