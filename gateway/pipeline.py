@@ -24,6 +24,7 @@ from gateway.answering import Answer, Choice, Streams
 from gateway.errors import InvalidRequest
 from gateway.pictures import Album, Pictures, pictures_in
 from gateway.presets import Presets
+from gateway.prompt.length import length_explained
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.splitter import Splitter
@@ -69,6 +70,7 @@ class Pipeline:
         async with AsyncExitStack() as held:
             album = await self._album(held, request, access)
             held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
+            held.enter_context(length_explained(request))
             lease = await self._lease(held, request.model, access, request.answering, on_wait)
             prompt = await self._tokens.chat(request, lease)
             interpreter, framed = prompt.interpreter, prompt.rendered.framed

@@ -15,11 +15,11 @@ from backends.driver import DrivenContainer, Failed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
 from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
 from backends.waiting import WaitingLine
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
 END = 0
-HANG = 60  # seconds after which a test that waits is taken to hang
 SHORT, LONG = (1,), (2,)  # prompts: a job of one token, and one that goes on
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -14,14 +15,25 @@ from anyio import to_thread
 
 import bundled
 from tests.gateway.hub.standin import standin
+from tests.hang import HANG
 
 COMMAND = (sys.executable, "-m", "gateway.cli")
+STARTED: list[subprocess.Popen[str]] = []
 SCRIPT = {"lines": [{"say": "The engine turns. " * 50}]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """A test that fails leaves no server behind, to take the machine from the next."""
+    yield
+    while STARTED:
+        with STARTED.pop() as process:  # closes the pipes and waits
+            process.kill()
 
 
 def start(*arguments: str, folder: Path, **elsewhere: str) -> subprocess.Popen[str]:
     home = {"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -29,6 +41,8 @@ def start(*arguments: str, folder: Path, **elsewhere: str) -> subprocess.Popen[s
         cwd=folder,
         env={**home, **elsewhere},
     )
+    STARTED.append(process)
+    return process
 
 
 def script(folder: Path) -> str:
@@ -50,7 +64,7 @@ def greeting(process: subprocess.Popen[str]) -> list[str]:
 
 def stop(process: subprocess.Popen[str], kind: signal.Signals) -> int:
     process.send_signal(kind)
-    process.communicate(timeout=20)
+    process.communicate(timeout=HANG)
     return process.returncode
 
 
@@ -65,7 +79,7 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     assert model == "model: demo"
     assert f"curl {url}/v1/chat/completions" in attempt
     body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 3}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=30)
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
     assert answer.json()["choices"][0]["message"]["content"] == "The"
     assert stop(process, kind) == 0
 
@@ -80,7 +94,7 @@ def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = start("serve", "--port", port, script(tmp_path), folder=tmp_path)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=HANG)
     assert process.returncode == 1
     assert "address already in use" in told
 
@@ -101,7 +115,7 @@ def test_mistakes_are_told_in_one_line_with_exit_status_2(
     script(tmp_path)
     (tmp_path / "roundhouse.yaml").write_text(config)
     process = start("serve", *arguments, folder=tmp_path)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 2
     assert told in errors
     assert errors.count("\n") == 1
@@ -112,9 +126,9 @@ async def test_a_download_before_the_start_can_be_interrupted(tmp_path: Path) ->
     async with standin({"model.gguf": bytes(9_000_000)}) as hub:
         hub.cut["model.gguf"] = 3_000_000
         process = start("serve", "hf:org/small", folder=tmp_path, HF_ENDPOINT=hub.url)
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG):
             await hub.sent_cut.wait()
         process.send_signal(signal.SIGINT)
-        _, told = await to_thread.run_sync(lambda: process.communicate(timeout=30))
+        _, told = await to_thread.run_sync(lambda: process.communicate(timeout=HANG))
     assert process.returncode == 130
     assert "Traceback" not in told

@@ -18,6 +18,7 @@ from gateway.app import build
 from gateway.http.metrics import Metrics
 from gateway.registry import History, Library, Registry
 from gateway.server import Server
+from tests.hang import HANG
 
 SCRIPT = """{"context_length": 4096, "lines": [
   {"when": "break", "say": "This line breaks.", "fail_after": 4},
@@ -92,10 +93,10 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG):
             await listening.wait()
         try:
-            async with httpx.AsyncClient(base_url=addresses[0], timeout=30) as client:
+            async with httpx.AsyncClient(base_url=addresses[0], timeout=HANG) as client:
                 yield Running(addresses[0], registry, client, server)
         finally:  # a test that fails must not wait for a server that runs on
             server.should_exit = True
@@ -103,7 +104,7 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
 
 async def state(running: Running, name: str, wanted: str) -> None:
     """Wait until a model is in a state."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG):
         while running.registry.status(name).state != wanted:
             await anyio.sleep(0.005)
 

@@ -236,3 +236,34 @@ async def test_a_prompt_that_is_too_long_is_called_as_the_client_calls_it(
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_full_of_tools_says_so_and_what_to_do(
+    stream: bool, running: Running
+) -> None:
+    properties = {f"option_{k}": {"type": "string", "description": "One"} for k in range(8)}
+    parameters = {"type": "object", "properties": properties}
+    tools = [
+        {"type": "function", "function": {"name": f"tool_{k}", "parameters": parameters}}
+        for k in range(36)
+    ]
+    system = {"role": "system", "content": "Be kind. " * 2000}
+    body = {"model": "roundhouse-tiny", "messages": [system, *HELLO], "tools": tools}
+    answer = await running.client.post("/v1/chat/completions", json={**body, "stream": stream})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    assert "tools (36)" in error["message"]
+    assert "Builtin Tools" in error["message"]
+    assert "system messages" in error["message"]
+    assert "context_length" in error["message"]
+
+
+async def test_a_prompt_that_is_too_long_without_tools_speaks_of_none(running: Running) -> None:
+    messages = [{"role": "user", "content": "word " * 5000}]
+    body = {"model": "roundhouse-tiny", "messages": messages}
+    answer = await running.client.post("/v1/chat/completions", json=body)
+    message = answer.json()["error"]["message"]
+    assert "tools" not in message
+    assert message.endswith("Send less, or load the model with a larger context_length.")

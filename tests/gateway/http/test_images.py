@@ -14,6 +14,7 @@ from backends.scripted.engine import IMAGE_TOKENS
 from config.settings import Config, ImagesConfig, ModelConfig, ServerConfig
 from tests.gateway.http.serving import Running, send_chat, serving
 from tests.gateway.pictures.hosts import RED, answer, encoded, hosting
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -151,5 +152,5 @@ async def test_a_client_that_leaves_while_a_picture_is_fetched(running: Running)
         body = msgspec.json.encode({"model": HUB_ID, "messages": messages})
         async with await send_chat(running, body):
             await silent.asked.wait()
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             await silent.left.wait()

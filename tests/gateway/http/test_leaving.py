@@ -13,6 +13,7 @@ from anyio.abc import SocketStream
 from config.settings import ServerConfig
 from gateway.registry import Registry
 from tests.gateway.http.serving import config, send_chat, serving, state
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 LONG = {"model": "scripted", "messages": [{"role": "user", "content": "long"}]}
@@ -20,14 +21,14 @@ LONG = {"model": "scripted", "messages": [{"role": "user", "content": "long"}]}
 
 async def in_use(registry: Registry, count: int) -> None:
     """Wait until `count` leases are out."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG):
         while sum(status.in_use for status in registry.statuses()) != count:
             await anyio.sleep(0.005)
 
 
 async def read_until(stream: SocketStream, text: bytes) -> bytes:
     data = b""
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG):
         while text not in data:
             data += await stream.receive()
     return data
@@ -53,11 +54,11 @@ async def test_a_client_that_leaves_while_the_model_loads_gives_up_its_place(
         serving(config(tmp_path, load_seconds=60), tmp_path) as running,
         await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream,
     ):
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             while running.registry.status("scripted").state != "loading":
                 await anyio.sleep(0.005)
         await stream.aclose()
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             while running.registry.status("scripted").state != "unloaded":
                 await anyio.sleep(0.005)
 

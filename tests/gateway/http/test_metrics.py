@@ -18,6 +18,7 @@ from gateway.http.doorman import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import Running, config, send_chat, serving, state
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -98,11 +99,11 @@ async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
         body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": "long"}]}
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
             told = b""
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG):
                 while b"content" not in told:
                     told += await stream.receive()
         left = "roundhouse_requests_total{api=chat,model=scripted,outcome=left}"
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             while left not in (numbers := await scraped(running)):
                 await anyio.sleep(0.01)
         assert numbers[left] == 1
@@ -213,7 +214,7 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
             body = msgspec.json.encode({**CHAT, "stream": streamed})
             async with await send_chat(running, body):
                 await state(running, "scripted", "loading")
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG):
                 while not (told := [line for line in lines if line["event"] == "answered"]):
                     await anyio.sleep(0.005)
             most = perf_counter() - started

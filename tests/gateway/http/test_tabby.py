@@ -12,6 +12,7 @@ import pytest
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, events, send_chat, serving, state
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -131,8 +132,12 @@ async def test_two_callers_share_one_load(tmp_path: Path) -> None:
 
 async def test_a_client_that_leaves_doesnt_stop_a_load(tmp_path: Path) -> None:
     async with serving(config(tmp_path, load_seconds=0.5), tmp_path) as running:
-        with anyio.move_on_after(0.2):
-            await running.client.post("/v1/model/load", json={"model_name": "scripted"})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                lambda: running.client.post("/v1/model/load", json={"model_name": "scripted"})
+            )
+            await state(running, "scripted", "loading")
+            tasks.cancel_scope.cancel()
         await state(running, "scripted", "loaded")
 
 
@@ -222,14 +227,14 @@ async def test_force_ends_running_answers_with_an_error_event(tmp_path: Path) ->
         }
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
             told = b""
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG):
                 while b"content" not in told:
                     told += await stream.receive()
             gone = await running.client.post(
                 "/v1/model/unload", json={"model": "scripted", "force": True}
             )
             assert gone.status_code == 200
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG):
                 while b'"error"' not in told:
                     told += await stream.receive()
             assert b"unloaded by an administrator" in told
@@ -325,7 +330,7 @@ async def test_capabilities_are_told_before_a_load_and_created_isnt_now(guarded:
 async def test_the_list_answers_while_a_model_loads(tmp_path: Path) -> None:
     async with serving(config(tmp_path, load_seconds=60), tmp_path) as running:
         async with running.registry.loading("scripted"):
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG):
                 while running.registry.status("scripted").progress is None:
                     await anyio.sleep(0.005)
             for path in ("/v1/models", "/v1/model/list"):

@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 from config.settings import Config, ModelConfig, ServerConfig
 from gateway.server import Connection
 from tests.gateway.http.serving import Running, serving
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def unread(
 
 async def logged(lines: Sequence[MutableMapping[str, Any]], event: str) -> Mapping[str, Any]:
     """The line of the log that begins so, once it is there."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(HANG):
         while True:
             for line in lines:
                 if line["event"].startswith(event):
@@ -80,7 +81,7 @@ async def rest(client: socket.socket) -> int:
     """Bytes that come until the connection ends."""
     size = 0
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_000_000)
-    with anyio.fail_after(20):
+    with anyio.fail_after(HANG):
         while True:
             await wait_readable(client)
             try:
@@ -102,7 +103,7 @@ async def test_a_stream_that_nobody_reads_gives_its_lease_back(then: bytes, tmp_
             with await unread(running, "POST /v1/chat/completions HTTP/1.1", body, then) as client:
                 cut = await logged(lines, "client cut off")
                 answered = await logged(lines, "answered")
-                with anyio.fail_after(10):
+                with anyio.fail_after(HANG):
                     while any(status.in_use for status in running.registry.statuses()):
                         await anyio.sleep(0.01)
                 assert await rest(client) < TOKENS * len(NAME)

@@ -10,6 +10,7 @@ from config.settings import Config, HubConfig
 from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub import CachedFiles, Hub, Order, Step
 from tests.gateway.hub.standin import StandIn, standin
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_who_leaves_stops_it_at_once_and_the_next_goes_on_there(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.download, SMALL, ignore)
         await stand.sent_cut.wait()
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             while not any(path.stat().st_size for path in found(tmp_path, "*.part")):
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()

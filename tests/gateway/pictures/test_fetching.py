@@ -18,6 +18,7 @@ from tests.gateway.pictures.hosts import (
     hosting,
     redirect,
 )
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 PUBLIC = "127.0.0.1"  # stands for the internet in these tests
@@ -209,5 +210,5 @@ async def test_who_leaves_leaves_nothing_open() -> None:
         tasks.start_soon(fetched, f"http://a.example:{host.port}/")
         await host.asked.wait()
         tasks.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True), anyio.fail_after(10):
+        with anyio.CancelScope(shield=True), anyio.fail_after(HANG):
             await host.left.wait()

@@ -15,6 +15,7 @@ from gateway.pictures import Pictures, Placed, pictures_in
 from gateway.pictures.quota import Quota
 from gateway.request import ImagePart, Message, TextPart
 from tests.gateway.pictures.hosts import RED, Lookups, answer, encoded, hosting
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_one_refusal_stops_the_other_fetches() -> None:
         pictures = Pictures(
             ImagesConfig(allow_private_addresses=True), resolver=Lookups(a=["127.0.0.1"])
         )
-        with anyio.fail_after(10), pytest.raises(InvalidRequest, match="no picture") as caught:
+        with anyio.fail_after(HANG), pytest.raises(InvalidRequest, match="no picture") as caught:
             await shown_by(pictures, pictures_in(showing(*urls)))
     assert caught.value.param == "messages[1].content[1].image_url"
 
@@ -165,7 +166,7 @@ async def test_decoded_pixels_are_shared_by_all_requests_in_turn() -> None:
             for _ in range(100):
                 await anyio.lowlevel.checkpoint()
             assert not shown.is_set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG):
             await shown.wait()
 
 
@@ -180,7 +181,7 @@ async def test_who_leaves_the_line_for_pixels_or_has_had_them_leaves_nothing_beh
             scope.cancel()
             async with album.decoded():
                 pass
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG):
         assert len(await shown_by(pictures, placed)) == 1
 
 
