@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import msgspec
 
 from backends.errors import UnsupportedModel
-from backends.protocol import Modality, ModelContainer, Report, Sampling
+from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling
 from config.engines import (
     EngineOptions,
     ExLlamaV2Options,
@@ -42,18 +42,10 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Path, ...] = ()  # every file that belongs to it
     projector: Path | None = None  # a file of its own that makes it see
     generation_defaults: Sampling | None = None  # what a header says of sampling
-
-
-class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes a loaded model takes, by use."""
-
-    weights: int
-    cache: int
-    engine: int
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache + self.engine
+    vocab_size: int = 0  # 0: unknown
+    heads: int = 0  # of attention, for queries; 0: unknown
+    activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
+    windowed: bool = False  # some layers attend to a sliding window
 
 
 class FilesModule(Protocol):

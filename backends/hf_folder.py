@@ -17,6 +17,10 @@ Fields = Mapping[str, Any]
 
 GENERATES = ("CausalLM", "ConditionalGeneration", "LMHeadModel")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+WIDTHS = ("hidden_size", "n_embd", "d_model")
+INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
 PICKLES = ("*.bin", "*.pt", "*.pth")
 PREPROCESSOR = "preprocessor_config.json"  # how pictures are prepared; newer folders have
@@ -60,6 +64,9 @@ def recognise(
         modalities=("text", "image") if sees(path, config) else ("text",),
         chat_template=chat_template(path),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
+        vocab_size=_first(text, ("vocab_size",), 0),
+        heads=_first(text, HEADS, 0),
+        activation_bytes=activation_bytes(text),
     )
 
 
@@ -147,14 +154,25 @@ def context_length(text: Fields) -> int:
 def cache_bytes(text: Fields) -> int:
     """Keys and values of one token over all layers, at 16 bits each."""
     layers = _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
-    heads = _first(text, ("num_attention_heads", "n_head", "n_heads"), 1)
+    heads = _first(text, HEADS, 1)
     kv_heads = _first(text, ("num_key_value_heads", "num_kv_heads"), heads)
-    width = _first(text, ("hidden_size", "n_embd", "d_model"), 0) // heads
+    width = _first(text, WIDTHS, 0) // heads
     value = _first(text, ("v_head_dim", "head_dim"), width)
     key = _first(text, ("head_dim",), width)
     if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
         key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
     return _attending(text, layers) * kv_heads * (key + value) * 2
+
+
+def activation_bytes(text: Fields) -> int:
+    """What one token of a pass holds at its widest, at 32 bits: the feed-forward (gate, up and
+    their product) or the queries, keys and values, besides the residual stream.
+    """
+    width, heads = _first(text, WIDTHS, 0), _first(text, HEADS, 1)
+    experts = _first(text, ("moe_intermediate_size",), 0) * _first(text, EXPERTS_USED, 1)
+    inner = max(_first(text, INNER, 4 * width), experts)
+    attention = 3 * heads * _first(text, ("head_dim",), width // heads)
+    return 4 * (4 * width + max(3 * inner, attention))
 
 
 def _attending(text: Fields, layers: int) -> int:

@@ -205,6 +205,18 @@ class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
     fill_middle: str = ""
 
 
+class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes a loaded model takes, by use. `engine`: activations and other buffers."""
+
+    weights: int
+    cache: int
+    engine: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.engine
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a loaded model is and can do; fixed for its life."""
 
@@ -227,6 +239,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
+    memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
 
 
 class ModelContainer(Protocol):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalog import MemoryNeed
 from backends.llamacpp.files import estimate, recognise
+from backends.protocol import MemoryNeed
 from benchmarks.answers import Figures
 from benchmarks.apart import run
 from benchmarks.load import Load

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, MemoryNeed, ModelFiles, divided
+from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.protocol import MemoryNeed
 from config.engines import ExLlamaOptions
 
 PAGE = 256  # tokens; the cache's size is a multiple of it

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backends import hf_folder
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import ModelFiles
 from backends.exllama import files as exllama
 from backends.exllama.files import Shape
 from backends.hf_folder import Fields
+from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV3Options
 
 FORMATS = {None: "safetensors", "exl3": "exl3"}  # by quantization

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, MemoryNeed, ModelFiles, divided
+from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
 from backends.llamacpp import defaults, projectors
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
+from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, LlamaCppOptions
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -20,7 +21,6 @@ LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
-COMPUTE = 96 << 20  # bytes llama.cpp takes for graphs and buffers of a small model (measured)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
     "f32": 32,
@@ -111,6 +111,10 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
         parts=files,
         projector=projector,
         generation_defaults=defaults.carried(header),
+        vocab_size=header.vocabulary,
+        heads=header.number(f"{architecture}.attention.head_count"),
+        activation_bytes=_activation_bytes(architecture, header),
+        windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
     )
 
 
@@ -134,6 +138,25 @@ def _cache_bytes(architecture: str, header: Header) -> int:
     key = header.number(f"{architecture}.attention.key_length", width)
     value = header.number(f"{architecture}.attention.value_length", width)
     return layers * kv_heads * (key + value) * 2
+
+
+def _activation_bytes(architecture: str, header: Header) -> int:
+    """What one token of a pass holds at the widest place of the graph, at 32 bits: the feed-forward
+    (gate, up and their product) or the queries, keys and values, besides the residual stream.
+    (Fitted to llama.cpp's `compute buffer size` over random models.)
+    """
+
+    def number(key: str, default: int = 0) -> int:
+        return header.number(f"{architecture}.{key}", default)
+
+    width, heads = number("embedding_length"), number("attention.head_count", 1)
+    key = number("attention.key_length", width // max(heads, 1))
+    value = number("attention.value_length", width // max(heads, 1))
+    kv_heads = number("attention.head_count_kv", heads)
+    experts = number("expert_feed_forward_length") * number("expert_used_count", 1)
+    feed_forward = 3 * max(number("feed_forward_length"), experts) + 4 * width
+    attention = 2 * heads * key + kv_heads * (2 * key + value) + 2 * width
+    return 4 * max(feed_forward, attention)
 
 
 def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -184,11 +207,27 @@ def built_for_cards(libraries: Path) -> bool:
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """Weights as on disk; cache by its types; graphs and buffers by a rule of thumb."""
+    """Weights as on disk; cache by its types; the buffers of the graph by its dimensions."""
     assert isinstance(options, LlamaCppOptions)
     projector = fitted(files, options).projector
     weights = files.size_bytes + (projector.stat().st_size if projector else 0)
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
-    cells = cache_layout(files, options).cells
-    cache = int(cells * files.cache_bytes_per_token * bits / 16)
-    return MemoryNeed(weights=weights, cache=cache, engine=COMPUTE)
+    layout = cache_layout(files, options)
+    cache = int(layout.cells * files.cache_bytes_per_token * bits / 16)
+    return MemoryNeed(weights=weights, cache=cache, engine=_buffers(files, options, layout))
+
+
+def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int:
+    """One pass over the graph: activations, and the attention's mask over all cells it may see (one
+    more for sliding windows); or the logits, where they are larger. And the logits handed out.
+    """
+    cells = layout.cells // layout.slots if layout.split else layout.cells
+    tokens = min(options.micro_batch_size, options.batch_size, layout.cells)
+    mask = tokens * cells * (2 if files.windowed else 1)
+    scores = 0
+    if options.flash_attention == "off":  # then the scores themselves lie in memory, at 32 bits
+        mask, scores = 4 * mask, 4 * tokens * cells * files.heads
+    else:
+        mask = 2 * mask
+    logits = 4 * layout.slots * files.vocab_size
+    return mask + max(tokens * files.activation_bytes + scores, logits) + logits

@@ -14,6 +14,7 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+EMBEDDING = "token_embd.weight"
 _SCALARS = {
     0: "B",
     1: "b",
@@ -57,6 +58,7 @@ class Header(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Value]
     tensors: int
     tensor_bytes: int
+    vocabulary: int = 0  # rows of the embedding
 
     def text(self, key: str, default: str = "") -> str:
         value = self.metadata.get(key)
@@ -97,16 +99,19 @@ class _Reader:
         for _ in range(entries):
             key = self._text()
             metadata[key] = self._value(self._number("<I"))
-        size = self._tensor_table(tensors, metadata)
-        return Header(metadata, tensors, size)
+        size, vocabulary = self._tensor_table(tensors, metadata)
+        return Header(metadata, tensors, size, vocabulary)
 
-    def _tensor_table(self, tensors: int, metadata: Mapping[str, Value]) -> int:
-        end, total, name = 0, 0, ""
+    def _tensor_table(self, tensors: int, metadata: Mapping[str, Value]) -> tuple[int, int]:
+        """The bytes of all tensors, and the rows of the embedding."""
+        end, total, name, vocabulary = 0, 0, "", 0
         for _ in range(tensors):
             name = self._text()
             dimensions = [self._count() for _ in range(self._number("<I"))]
             kind, offset = self._number("<I"), self._count()
             size = _tensor_size(kind, dimensions)
+            if name == EMBEDDING:
+                vocabulary = dimensions[-1]
             total += size
             end = max(end, offset + size)
         alignment = metadata.get("general.alignment")
@@ -115,7 +120,7 @@ class _Reader:
         if start + end > len(self._data):
             missing = start + end - len(self._data)
             raise BrokenFile(f"it is cut off: {missing:,} bytes are missing ({name})")
-        return total
+        return total, vocabulary
 
     def _number(self, form: str) -> int:
         (value,) = struct.unpack_from(form, self._data, self._at)

@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as api
 from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
-from backends.llamacpp import defaults
+from backends.llamacpp import buffers, defaults
 from backends.llamacpp.files import MOST_SLOTS, cache_layout, context_length, estimate, fitted
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
@@ -41,7 +41,7 @@ CACHE_TYPES = {
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
-ANNOYED = (3, 4)  # ggml_log_level (ggml.h): warning, error
+INFO, ANNOYED = 2, (3, 4)  # ggml_log_level (ggml.h): info; warning, error
 
 _words = threading.local()  # what llama.cpp logged on this thread while it loaded
 
@@ -51,6 +51,8 @@ def _listen(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
     if level in ANNOYED:
         heard = _words.__dict__.setdefault("heard", deque(maxlen=3))
         heard.append(text.decode(errors="replace").strip())
+    elif level == INFO and b"buffer size" in text:
+        _words.__dict__.setdefault("buffers", []).append(text.decode(errors="replace"))
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
     files = fitted(files, options)
     _refuse_the_impossible(files, options)
     api.llama_log_set(_listen, None)
-    _words.__dict__.pop("heard", None)
+    _words.__dict__.clear()
     with ExitStack() as undone:
         model = _load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
@@ -269,4 +271,8 @@ def _info(
         samplers=SUPPORTED,
         scores_prompts=True,
         generation_defaults=defaults.of(files),
+        memory=buffers.counted(
+            _words.__dict__.get("buffers", ()),
+            files.projector.stat().st_size if files.projector else 0,
+        ),
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, MemoryNeed, ModelFiles
-from backends.protocol import Modality
+from backends.catalog import CPU, ModelFiles
+from backends.protocol import MemoryNeed, Modality
 from config.engines import EngineOptions
 
 SUFFIX = ".script.json"

@@ -21,6 +21,7 @@ from backends.driver import Failed, PromptScored, Token
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.threads import StepThreads
+from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.memory import while_generating
@@ -29,10 +30,6 @@ from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.sampler import Sampled, Sampler
 
-STEP_SECONDS = (
-    0.05  # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
-)
-SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
 Result: TypeAlias = Token | PromptScored | Failed

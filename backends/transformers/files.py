@@ -11,14 +11,21 @@ from pathlib import Path
 import msgspec
 
 from backends import hf_folder
-from backends.catalog import CPU, MemoryNeed, ModelFiles
+from backends.catalog import CPU, ModelFiles
+from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, TransformersOptions
 
 LONGEST_BY_DEFAULT = (
     32_768  # tokens; models trained for a million would claim all memory for their cache
 )
 CACHE_BY_DEFAULT = 2 << 30  # bytes of KV cache for all requests, where one full context takes less
-COMPUTE = 256 << 20  # bytes: activations of a prompt chunk, logits, torch's own buffers (measured)
+# A prompt chunk is cut so that a pass takes no longer: others' tokens don't stall.
+STEP_SECONDS = 0.05
+SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
+# Operations a second, at a guess, from which follow the tokens that a pass of `STEP_SECONDS` takes.
+CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
+LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
+FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
 OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
 CARD = Path("/dev/nvidiactl")  # there when the driver is; asking torch would mean to import it
 
@@ -70,12 +77,26 @@ def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, 
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """Weights as they will be held; the cache when it is full; a rule of thumb for the rest."""
+    """Weights as they will be held; the cache when it is full; activations by the dimensions."""
     assert isinstance(options, TransformersOptions)
-    wide = _widening(files, options)
-    weights = int(files.size_bytes * _share_left(options) * wide)
-    cache = int(shape(files, options).tokens * files.cache_bytes_per_token * wide)
-    return MemoryNeed(weights=weights, cache=cache, engine=COMPUTE)
+    number = number_bytes(files, options)
+    weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
+    cache = shape(files, options).tokens * files.cache_bytes_per_token * number // 2
+    return MemoryNeed(weights=int(weights), cache=cache, engine=buffers(files, options))
+
+
+def buffers(files: ModelFiles, options: TransformersOptions) -> int:
+    """Bytes of the largest pass: activations and the attention's mask (as booleans, and as numbers
+    inside the attention) of a prompt chunk, and the logits of all answers.
+    """
+    size, number = shape(files, options), number_bytes(files, options)
+    speed = CPU_SPEED if on_cpu(options.device) else CARD_SPEED
+    parameters = max(files.size_bytes // _stored_bytes(files), 1)
+    timely = int(speed * STEP_SECONDS / (2 * parameters))  # two operations for each parameter
+    tokens = min(size.tokens, LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
+    mask = tokens * min(size.length, size.tokens) * (1 + number)
+    logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
+    return FIXED + tokens * files.activation_bytes * number // 4 + mask + logits
 
 
 def _share_left(options: TransformersOptions) -> float:
@@ -83,21 +104,27 @@ def _share_left(options: TransformersOptions) -> float:
     return {"bnb-4bit": 0.35, "bnb-8bit": 0.6, None: 1.0}[options.quantization]
 
 
-def _widening(files: ModelFiles, options: TransformersOptions) -> float:
-    """How many times 16 bits a number takes once loaded, for weights stored at 16 bits."""
-    if options.dtype == "float32" or (
-        options.dtype == "auto" and computes_wide(files, options.device)
-    ):
-        return 2.0 if stored_dtype(files) != "float32" else 1.0
-    return 1.0
+def number_bytes(files: ModelFiles, options: TransformersOptions) -> int:
+    """Of one number that is computed with, and kept in the cache."""
+    if options.dtype == "auto":
+        return 4 if computes_wide(files, options.device) else _stored_bytes(files)
+    return 4 if options.dtype == "float32" else 2
+
+
+def _stored_bytes(files: ModelFiles) -> int:
+    return 4 if stored_dtype(files) == "float32" else 2
+
+
+def on_cpu(device: str) -> bool:
+    """Whether the option `device` means the CPU on this machine."""
+    return device == "cpu" or (device == "auto" and not CARD.exists())
 
 
 def computes_wide(files: ModelFiles, device: str) -> bool:
     """Half precision is slower than float32 on a CPU, which converts at every operation (measured:
     1.3 times).
     """
-    on_cpu = device == "cpu" or (device == "auto" and not CARD.exists())
-    return on_cpu and stored_dtype(files) == "float16"
+    return on_cpu(device) and stored_dtype(files) == "float16"
 
 
 def stored_dtype(files: ModelFiles) -> str | None:

@@ -17,10 +17,10 @@ from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import Vocabulary
-from backends.protocol import ModelInfo
+from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import counts
 from backends.transformers import adapters, processor
-from backends.transformers.files import computes_wide, shape
+from backends.transformers.files import buffers, computes_wide, shape
 from backends.transformers.forward import batching_pattern
 from backends.transformers.masks import Pattern
 from backends.transformers.memory import give_back, ran_out
@@ -92,12 +92,28 @@ def _load(
         model=model,
         processor=made,
         vocabulary=vocabulary,
-        info=_info(files, vocabulary, size.length, together),
+        info=msgspec.structs.replace(
+            _info(files, vocabulary, size.length, together),
+            memory=_memory(model, files, options),
+        ),
         device=device,
         pattern=pattern,
         layers=layers,
         limit=Limit(rows=together, tokens=size.tokens, length=size.length),
         threads=counts(options.threads if device.type == "cpu" else "all"),
+    )
+
+
+def _memory(model: Any, files: ModelFiles, options: TransformersOptions) -> MemoryNeed:
+    """Weights as they are held; the cache when it is full, which it is not yet."""
+    tensors = (*model.parameters(), *model.buffers())
+    return MemoryNeed(
+        weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        cache=shape(files, options).tokens
+        * files.cache_bytes_per_token
+        * model.dtype.itemsize
+        // 2,
+        engine=buffers(files, options),
     )
 
 

@@ -123,6 +123,22 @@ def _sizes(memory: Mapping[str, int]) -> str:
     return ", ".join(f"{gibibytes(size)} of {name}" for name, size in memory.items())
 
 
+class ForgottenWire(msgspec.Struct, frozen=True):
+    """Whose measured memory was forgotten."""
+
+    models: Sequence[str]
+
+
+@post("/measurements/reset")
+async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp:
+    """Forget what the named model's loads seemed to take, or all models': the next load of each is
+    planned by its estimate and measured anew.
+    """
+    services.doorman.admit(request.headers).require_admin()
+    order = wire.read(await request.body(), wire.MaybeNamed)
+    return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
+
+
 # ------------------------------------------------------------------------------- transformers serve
 
 
@@ -275,6 +291,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
 ROUTES = (
     status,
     unload,
+    reset_measurements,
     load_model,
     models,
     begin_load,

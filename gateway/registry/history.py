@@ -42,6 +42,20 @@ class History:
             measurement = msgspec.structs.replace(measurement, size=earlier.size)
         self._known[key] = measurement
 
+    def forget_sizes(self, path: Path) -> bool:
+        """What loads of the model at `path` took, with whatever options; their seconds stay.
+
+        Whether anything was known.
+        """
+        sized = {
+            key: one
+            for key, one in self._known.items()
+            if one.size is not None and key.startswith(f"{path}#")
+        }
+        for key, one in sized.items():
+            self._known[key] = msgspec.structs.replace(one, size=None)
+        return bool(sized)
+
     def save(self) -> None:
         """Write the file as a whole or not at all. Blocks; for a worker thread."""
         if self._path is None:

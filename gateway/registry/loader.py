@@ -9,9 +9,9 @@ from typing import Protocol
 
 from anyio import to_thread
 
-from backends.catalog import BACKENDS, MemoryNeed, ModelFiles
+from backends.catalog import BACKENDS, ModelFiles
 from backends.errors import BackendMissing
-from backends.protocol import ModelContainer, Report
+from backends.protocol import MemoryNeed, ModelContainer, Report
 from config.engines import EngineOptions
 
 

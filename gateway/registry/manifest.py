@@ -1,12 +1,13 @@
 """What each model is to be loaded with, and what it will take. Moves nothing."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import ModelFiles
 from backends.errors import BackendError
+from backends.protocol import MemoryNeed
 from config.check import convert
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -18,6 +19,7 @@ from gateway.registry.memory import corrected, shares
 from gateway.registry.orders import Bytes, Model
 
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
+Obstacle: TypeAlias = Callable[[str, Bytes], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
@@ -34,12 +36,15 @@ class Cargo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest:
-    """`cards`: this machine's, with their bytes, in CUDA's order."""
+    """`cards`: this machine's, with their bytes, in CUDA's order. `obstacle`: why so many bytes per
+    device can never be had for a model, or None.
+    """
 
-    def __init__(self, loader: Loader, history: History, cards: Bytes) -> None:
+    def __init__(self, loader: Loader, history: History, cards: Bytes, obstacle: Obstacle) -> None:
         self._loader = loader
         self._history = history
         self._cards = cards
+        self._obstacle = obstacle
         self._options: dict[str, EngineOptions] = {}
         self._cargo: dict[str, Cargo] = {}
 
@@ -49,7 +54,34 @@ class Manifest:
         known = self._cargo.get(entry.name)
         if known is None or known.entry is not entry or known.options != options:
             known = self._cargo[entry.name] = self._estimated(entry, options)
-        return known
+        if self._is_refused_by_measurement(known):
+            self.forget_measurements([entry])
+        return self._cargo[entry.name]
+
+    def _is_refused_by_measurement(self, cargo: Cargo) -> bool:
+        """It could be loaded, were it not for what an earlier load seemed to take."""
+        return (
+            cargo.measured
+            and self._obstacle(cargo.entry.name, cargo.devices) is not None
+            and self._obstacle(cargo.entry.name, self._unmeasured(cargo).devices) is None
+        )
+
+    def _unmeasured(self, cargo: Cargo) -> Cargo:
+        """By its estimate alone, so that its next load is measured again."""
+        return msgspec.structs.replace(
+            cargo,
+            need=cargo.estimate,
+            measured=False,
+            devices=self._spread(cargo.entry.files, cargo.options, cargo.estimate),
+        )
+
+    def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
+        """What earlier loads of `entries` took is forgotten; whose was known."""
+        found = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
+        for entry in found:
+            if (known := self._cargo.get(entry.name)) is not None:
+                self._cargo[entry.name] = self._unmeasured(known)
+        return tuple(entry.name for entry in found)
 
     def known(self, entry: ModelEntry) -> Cargo | None:
         """As `cargo`, but None where it can't be estimated."""

@@ -5,12 +5,14 @@ Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 
 from collections.abc import Mapping, Sequence
 
-from backends.catalog import MemoryNeed
+from backends.protocol import MemoryNeed
 from gateway.registry.orders import Bytes, Evicted
 
 GIB = 2**30
 MIB = 2**20
-TRUSTED = 0.75  # less than this part of the estimate was measured wrong: the process reused memory
+# What lies outside of these parts of the estimate was measured wrong: whatever else the machine did
+# meanwhile must neither lock a model out nor let two of them take the same memory.
+LEAST, MOST = 0.5, 1.5
 
 
 def gibibytes(size: int) -> str:
@@ -19,10 +21,12 @@ def gibibytes(size: int) -> str:
 
 
 def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
-    """The estimate with the measured total: what isn't weights or cache is the engine's."""
+    """The estimate with the measured total, within `LEAST` to `MOST` of it: what isn't weights or
+    cache is the engine's.
+    """
     if measured is None:
         return estimate
-    total = max(measured, int(estimate.total * TRUSTED))
+    total = min(max(measured, int(estimate.total * LEAST)), int(estimate.total * MOST))
     weights = min(estimate.weights, total)
     cache = min(estimate.cache, total - weights)
     return MemoryNeed(weights=weights, cache=cache, engine=total - weights - cache)

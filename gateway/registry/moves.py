@@ -13,8 +13,9 @@ import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from backends.catalog import CPU
 from backends.errors import LoadFailed, OutOfMemory
-from backends.protocol import ModelContainer, Progress
+from backends.protocol import MemoryNeed, ModelContainer, Progress
 from gateway.registry.clock import Clock
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
@@ -28,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Arrived(msgspec.Struct, frozen=True, kw_only=True):
-    """The model is in memory. `measured`: bytes it took; None, if other moves blurred it."""
+    """The model is in memory. `measured`: bytes it takes, see `_measured`; None: not known."""
 
     name: str
     seconds: float
@@ -163,7 +164,8 @@ class Moves:
             cargo=cargo, container=container, started=loading.started, arrived=arrived
         )
         after = await to_thread.run_sync(self._gauge.used)
-        measured = _growth(before, after, cargo.devices) if is_alone() else None
+        grown = _growth(before, after, cargo.devices) if is_alone() else None
+        measured = _measured(container.info.memory, grown)
         return self._arrived(order, cargo, arrived - loading.started, measured)
 
     def _arrived(self, order: Load, cargo: Cargo, seconds: float, measured: int | None) -> Arrived:
@@ -218,8 +220,20 @@ class Moves:
             self._running -= 1
 
 
+def _measured(counted: MemoryNeed | None, grown: int | None) -> int | None:
+    """What belongs to the model: by how much its cards filled up, or what its engine counts.
+
+    Never by how much this process grew: it does for many reasons at a time.
+    """
+    if grown is not None:
+        return grown
+    return None if counted is None else counted.total
+
+
 def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
-    """By how much more is in use on `devices`; None where one of them can't be measured."""
-    if not devices.keys() <= before.keys() & after.keys():
+    """By how much more is in use on `devices`; None where one of them is no card, or can't be
+    measured.
+    """
+    if CPU in devices or not devices.keys() <= before.keys() & after.keys():
         return None
     return sum(after[device] - before[device] for device in devices)

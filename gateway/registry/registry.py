@@ -92,7 +92,7 @@ class Registry:
         self._scheduler = Scheduler(self._budgets, self._config.swap)
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
-        self._manifest = Manifest(self._loader, self._history, cards)
+        self._manifest = Manifest(self._loader, self._history, cards, self._scheduler.room.obstacle)
         self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,
@@ -222,6 +222,17 @@ class Registry:
             if (entry := self._present.get(name)) is None or not access.allows(entry.name):
                 raise
             return entry  # its files are gone, but it is in memory
+
+    async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
+        """What loads of a model, or of all, seemed to take is forgotten, over restarts too: the
+        next one is planned by its estimate and measured anew. Whose measurement was known.
+
+        Raises ModelNotFound.
+        """
+        entries = self._library.entries() if name is None else (await self._find(name),)
+        found = self._manifest.forget_measurements(entries)
+        await to_thread.run_sync(self._history.save)
+        return found
 
     async def refresh(self) -> None:
         """Look at the model folders again, off the event loop."""

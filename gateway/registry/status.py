@@ -5,8 +5,8 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from backends.catalog import MemoryNeed, ModelFiles
-from backends.protocol import Modality, ModelContainer, ModelInfo, Progress
+from backends.catalog import ModelFiles
+from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
 from config.engines import EngineOptions
 from gateway.registry.library import ModelEntry, Unusable
 from gateway.registry.manifest import Cargo

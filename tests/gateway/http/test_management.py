@@ -101,6 +101,18 @@ async def test_status_and_unload_for_people(tmp_path: Path) -> None:
         assert again == {"message": "No model was loaded.", "status": "unloaded"}
 
 
+async def test_measurements_are_reset_by_administrators(tmp_path: Path) -> None:
+    async with serving(config(tmp_path, keys=KEYS), tmp_path) as running:
+        path = "/measurements/reset"
+        await running.registry.load("roundhouse-tiny")
+        assert (await running.client.post(path, headers=USER)).status_code == 403
+        unknown = await running.client.post(path, json={"model": "x"}, headers=ADMIN)
+        assert unknown.status_code == 404
+        named = await running.client.post(path, json={"model": "org/tiny"}, headers=ADMIN)
+        assert named.json() == {"models": ["roundhouse-tiny"]}
+        assert (await running.client.post(path, headers=ADMIN)).json() == {"models": []}
+
+
 async def test_unload_takes_all_that_are_loaded_unless_one_is_named(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         for body, left in (({}, set()), ({"model": "scripted"}, {"roundhouse-tiny"})):

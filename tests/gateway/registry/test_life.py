@@ -4,9 +4,20 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
+import bundled
 from backends.errors import LoadFailed
+from config.engines import ScriptedOptions
+from config.settings import Config, ModelConfig
 from gateway.errors import ShuttingDown
-from gateway.registry import History, ModelLoaded, ModelLoadFailed, ModelUnloaded, Registry
+from gateway.registry import (
+    History,
+    Library,
+    ModelLoaded,
+    ModelLoadFailed,
+    ModelUnloaded,
+    Registry,
+)
+from gateway.registry.history import Measurement
 from tests.gateway.registry.yard import (
     Client,
     Clients,
@@ -174,6 +185,45 @@ async def test_what_a_load_really_took_replaces_the_estimate_and_is_remembered()
         assert engine.present == {"b50": 50}
     async with yard("a40", engine=FakeEngine(), history=history) as registry:
         assert need(registry, "a40") == 55
+
+
+async def test_a_model_refused_for_its_measurement_alone_is_loaded_and_measured_anew() -> None:
+    history = History(None)
+    async with yard("a80", engine=FakeEngine(real={"a80": 90}), history=history) as registry:
+        history.put(
+            registry.resolve("a80").files,
+            ScriptedOptions(),
+            Measurement(size=800, load_seconds=1.0),
+        )
+        await registry.load("a80")
+        assert need(registry, "a80") == 90
+    async with yard("a80", engine=FakeEngine(), history=history) as registry:
+        assert need(registry, "a80") == 90
+
+
+async def test_a_measurement_can_be_forgotten_on_request() -> None:
+    engine, history = FakeEngine(real={"a40": 55, "b20": 25}), History(None)
+    async with yard("a40", "b20", engine=engine, history=history) as registry:
+        await registry.load("a40")
+        await registry.load("b20")
+        assert await registry.forget_measurements("a40") == ("a40",)
+        assert need(registry, "a40") == 40
+        assert await registry.forget_measurements() == ("b20",)
+        assert await registry.forget_measurements() == ()
+
+
+async def test_what_the_process_takes_besides_a_load_is_not_the_model_s() -> None:
+    pytest.importorskip("llama_cpp")
+    config = Config(models=(ModelConfig(name="tiny", path=str(bundled.GGUF)),))
+    ballast: list[bytearray] = []
+    async with Registry(Library(config), config, history=History(None)) as registry:
+        estimate = need(registry, "tiny")
+        async with registry.loading("tiny") as news:
+            ballast.append(bytearray(b"x" * (400 << 20)))
+            async for _ in news:
+                pass
+        assert need(registry, "tiny") < 1.25 * estimate
+    assert ballast
 
 
 def need(registry: Registry, name: str) -> int:

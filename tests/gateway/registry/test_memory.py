@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.catalog import MemoryNeed
+from backends.protocol import MemoryNeed
 from gateway.registry.memory import GIB, arithmetic, corrected, shares
 from gateway.registry.orders import Evicted
 
@@ -40,11 +40,12 @@ def test_small_models_are_told_in_mebibytes() -> None:
 
 
 @given(needs, st.integers(0, 10**13))
-def test_a_measurement_is_the_new_total_unless_it_is_far_too_small(
+def test_a_measurement_is_the_new_total_within_half_and_one_and_a_half_of_the_estimate(
     estimate: MemoryNeed, measured: int
 ) -> None:
     total = corrected(estimate, measured).total
-    assert total == max(measured, int(estimate.total * 0.75))
+    least, most = int(estimate.total * 0.5), int(estimate.total * 1.5)
+    assert total == min(max(measured, least), most)
 
 
 @given(needs, st.integers(0, 10**13))

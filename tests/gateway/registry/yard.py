@@ -13,9 +13,9 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
-from backends.catalog import MemoryNeed, ModelFiles
+from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
-from backends.protocol import Generation, ModelInfo, Outputs, Progress, Report
+from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
@@ -78,6 +78,7 @@ class FakeContainer:
             max_concurrent=1,
             vocab_size=256,
             size_bytes=1,
+            memory=MemoryNeed(weights=engine.present[name], cache=0, engine=0),
         )
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:

@@ -1,0 +1,91 @@
+"""A process of its own that uses a model as far as it goes, and prints as JSON the bytes that were
+estimated and those that it grew by. Its arguments are the backend and the model.
+"""
+
+import ctypes
+import gc
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+import msgspec
+
+import bundled
+from backends import catalog
+from backends.protocol import Generation, ModelContainer, Sampling
+from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
+from tests.backends import random_folder, random_gguf
+from tests.backends.contract import run
+
+LONG_ENOUGH = 600  # tokens
+SPARE = 16  # tokens of the context left for the answer
+GREEDY = Sampling(temperature=0.0)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Of one model, in bytes."""
+
+    estimate: int
+    taken: int
+
+
+def found(backend: str, name: str, folder: Path) -> Path:
+    """The model called `name`, written into `folder` unless it is the bundled one."""
+    if backend == "llamacpp":
+        if name == "bundled":
+            return bundled.GGUF
+        return random_gguf.write(folder / f"{name}.gguf", random_gguf.MODELS[name])
+    if name == "bundled":
+        return bundled.SAFETENSORS
+    return random_folder.write(folder / name, random_folder.MODELS[name])
+
+
+async def use(container: ModelContainer) -> None:
+    """Fill the context of as many requests as are computed together; llama.cpp takes all cells
+    when it is loaded, so that a few passes of full width will do.
+    """
+    at_once = container.info.backend == "llamacpp"
+    length = container.info.context_length - SPARE
+    if at_once:
+        length = min(length, LONG_ENOUGH)
+    dice = random.Random(0)
+
+    async def one() -> None:
+        prompt = tuple(dice.randrange(10, 700) for _ in range(length))
+        await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=8))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(1 if at_once else container.info.max_concurrent):
+            tasks.start_soon(one)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def take(backend: str, path: Path, options: EngineOptions) -> Taken:
+    engine, files = catalog.BACKENDS[backend], catalog.recognise(path, backend)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be used again
+    before = resident()
+    container = await engine.container.load(files, options, lambda _: None)
+    await use(container)
+    after = resident()
+    await container.aclose()
+    return Taken(engine.files.estimate(files, options).total, after - before)
+
+
+async def main(backend: str, name: str) -> None:
+    kind = LlamaCppOptions if backend == "llamacpp" else TransformersOptions
+    with tempfile.TemporaryDirectory() as folder:
+        path = found(backend, name, Path(folder))
+        warm = kind(context_length=64)  # brings the library itself
+        await take(backend, found(backend, "bundled", Path(folder)), warm)
+        sys.stdout.buffer.write(msgspec.json.encode(await take(backend, path, kind())))
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2])
