@@ -151,7 +151,7 @@ class Pipeline:
         placed = pictures_in(request.messages)
         if not placed:
             return None
-        status = self._registry.status(request.model, access)
+        status = self._registry.status((await self._registry.find(request.model, access)).name)
         if "image" not in status.modalities:
             raise InvalidRequest(
                 f"The model '{status.id}' can't see images.", param=placed[0].param

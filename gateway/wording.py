@@ -67,16 +67,16 @@ class Wording:
 
         Raises as `Registry.lease`.
         """
-        name = self.named(model, access)
+        name = await self.named(model, access)
         async with self._registry.lease(name, access=access) as lease:
             yield lease
 
-    def named(self, model: str | None, access: Access) -> str:
+    async def named(self, model: str | None, access: Access) -> str:
         """The id of the model a request means. Raises ModelNotFound."""
         allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
         if not model and (status := foremost(allowed)) is not None:
             return status.id
-        return self._registry.resolve(model or "", access).name
+        return (await self._registry.find(model or "", access)).name
 
 
 def _without_control(container: ModelContainer, tokens: Sequence[int]) -> tuple[int, ...]:

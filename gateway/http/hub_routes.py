@@ -132,7 +132,7 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
     """Unload a model and delete its files, where the configuration allows that."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
-    entry = services.registry.resolve(model, access)
+    entry = await services.find(model, access)
     paths = _files_of(entry, services)
     services.hub.require_deletable(paths)
 

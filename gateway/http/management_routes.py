@@ -214,7 +214,7 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     access.require_admin()
     named = wire.read(await request.body(), wire.Named)
-    name = services.registry.resolve(named.model, access).name
+    name = (await services.find(named.model, access)).name
 
     async def whole() -> bytes:
         await services.registry.unload(name)
@@ -231,7 +231,8 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     if model in wire.NOBODY and first is not None:
         one = first
     else:
-        one = services.status("" if model in wire.NOBODY else model, access)
+        name = (await services.find("" if model in wire.NOBODY else model, access)).name
+        one = services.status(name, access)
     known = await services.capabilities.of(one)
     shown = card(one, known)
     entry, info = one.entry, one.info
@@ -253,7 +254,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and as vLLM tell them."""
     access = services.doorman.admit(request.headers)
     order = wire.read(await request.body(), wire.Tokenize)
-    text, name = order.text, services.wording.named(order.model, access)
+    text, name = order.text, await services.wording.named(order.model, access)
     tokens = await services.wording.encode(
         name, text, access, special=order.parse_special, add_bos=order.add_bos
     )

@@ -76,7 +76,8 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
     """One model; its id may hold slashes, encoded or not."""
     access = services.doorman.admit(request.headers)
-    status = services.status(str(model_id).removeprefix("/"), access)
+    name = (await services.find(str(model_id).removeprefix("/"), access)).name
+    status = services.status(name, access)
     return Plain(openai.model_card(card(status, await services.capabilities.of(status))))
 
 

@@ -12,7 +12,7 @@ from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.capabilities import Capabilities
-from gateway.errors import GatewayError, ModelNotFound
+from gateway.errors import GatewayError
 from gateway.http.account import Account
 from gateway.http.doorman import Doorman, Refusals
 from gateway.http.metrics import Metrics
@@ -55,12 +55,8 @@ class Services(msgspec.Struct, frozen=True):
         return self._seen(self.registry.status(name, access), access)
 
     async def find(self, name: str, access: Access) -> ModelEntry:
-        """As `Registry.resolve`, but a name not known yet is looked for in the folders first."""
-        try:
-            return self.registry.resolve(name, access)
-        except ModelNotFound:
-            await self.registry.refresh()
-            return self.registry.resolve(name, access)
+        """See `Registry.find`."""
+        return await self.registry.find(name, access)
 
     def told(self, error: GatewayError, access: Access) -> GatewayError:
         """`error` as the caller may read it."""

@@ -159,11 +159,12 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 async def unload_models(
     services: Services, model: str | None, access: Access, *, force: bool
 ) -> tuple[UnloadReport, ...]:
-    """Unload one model, or all that are loaded or on their way; what was done."""
+    """Unload one model, or all that are loaded, on their way, or waited for; what was done."""
     statuses = services.visible(access)
-    names = [one.id for one in statuses if one.state in ("loading", "loaded", "draining")]
+    there = ("loading", "loaded", "draining")
+    names = [one.id for one in statuses if one.state in there or one.waiting]
     if model:
-        wanted = services.registry.resolve(model, access).name
+        wanted = (await services.find(model, access)).name
         names = [name for name in names if name == wanted]
     reports: list[UnloadReport] = []
 
@@ -240,7 +241,7 @@ async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
-    services.templates.switch(services.wording.named(order.model, access), chosen)
+    services.templates.switch(await services.wording.named(order.model, access), chosen)
     return Plain(reply.NULL)
 
 
@@ -255,7 +256,7 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateUnload)
-    services.templates.unload(services.wording.named(order.model, access))
+    services.templates.unload(await services.wording.named(order.model, access))
     return Plain(reply.NULL)
 
 

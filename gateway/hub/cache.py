@@ -22,7 +22,7 @@ def cached(root: Path) -> tuple[CachedFiles, ...]:
     found = []
     for folder in sorted(root.glob("*--*")):
         kind, _, name = folder.name.partition("--")
-        if kind in _KINDS and folder.is_dir():
+        if kind in _KINDS and name.isprintable() and folder.is_dir():
             sizes = (_size(blob) for blob in folder.glob("blobs/*"))
             found.append(CachedFiles(name.replace("--", "/"), _KINDS[kind], sum(sizes)))
     return tuple(found)

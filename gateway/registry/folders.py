@@ -47,9 +47,10 @@ class ModelFolder:
     def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
         """Every folder below, without following links, in the order of names."""
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
             return
+        entries = [entry for entry in found if _is_text(entry.name)]
         yield folder, frozenset(_state(entry) for entry in entries)
         for entry in entries:
             # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
@@ -65,6 +66,7 @@ class ModelFolder:
             paths = sorted(folder.iterdir())
         except OSError:  # gone meanwhile
             return {}
+        paths = [path for path in paths if _is_text(path.name)]
         files = [path for path in paths if path.is_file() and _is_first(path)]
         found = {self._name(path): self._recognised(path) for path in files}
         return {name: model for name, model in found.items() if model is not None}
@@ -85,6 +87,11 @@ class ModelFolder:
             return path.name
         relative = path.relative_to(self._root).as_posix()
         return PART.sub("", relative).removesuffix(".gguf")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _is_first(path: Path) -> bool:

@@ -32,9 +32,13 @@ DEFAULT_NAMES = ("", "default")
 MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
-LOOK_EVERY = 1.0  # seconds between looks at the disk, at least
+LOOK_EVERY = 1.0  # seconds between scans of the disk, at least
+REST = 4.0  # and so many times as long as the last one took: large folders must not keep us busy
 
 log = structlog.get_logger(__name__)
+
+
+FileIdentity: TypeAlias = Mapping[Path, tuple[int, int, int, int]]
 
 
 class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,21 @@ def check_files(entry: ModelEntry) -> None:
         if not part.exists():
             text = f"{entry.name} can't be loaded: {part} is gone"
             raise ModelUnavailable(text, param="model")
+
+
+def identity(files: ModelFiles) -> FileIdentity:
+    """Of every file of a model: device, inode, bytes and time of change in ns; what is gone is left
+    out. A file that was written over in place differs, as does one that was put in its place.
+    """
+    found = {}
+    for path in (*(files.parts or (files.path,)), *((files.projector,) if files.projector else ())):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        facts = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        found[path] = facts
+    return found
 
 
 class Unusable(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +114,7 @@ class Library:
         self._one_looks = threading.Lock()
         self._shelf = Shelf({}, {})
         self.refresh()
+        self.due = 0.0  # when the next scan may begin, by time.monotonic
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
@@ -123,7 +143,7 @@ class Library:
 
     def is_stale(self) -> bool:
         """Whether it is time to look at the disk again."""
-        return time.monotonic() - self._looked >= LOOK_EVERY
+        return time.monotonic() >= self.due
 
     def refresh(self) -> None:
         """Look at the disk again. What didn't change stays the same object.
@@ -131,7 +151,7 @@ class Library:
         Blocks until the headers of new files are read; safe in any thread.
         """
         with self._one_looks:
-            self._looked = time.monotonic()
+            began = time.monotonic()
             models = {model.name: self._configured(model) for model in self._config.models}
             paths = {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
             for name, files in self._scanned():
@@ -139,10 +159,19 @@ class Library:
                     models[name] = self._found(name, files)
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
             self._shelf = Shelf(models, {**aliases, **{name: name for name in models}})
+            ended = time.monotonic()
+            self.due = ended + max(LOOK_EVERY, REST * (ended - began))
 
     def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
         for folder in self._folders:
             yield from folder.models().items()
+
+    def default_name(self) -> str | None:
+        """What the default model is called, whether or not it is there; None: there is none."""
+        try:
+            return self._default(self._shelf)
+        except ModelNotFound:
+            return None
 
     def _default(self, shelf: Shelf) -> str:
         """The configured default; else the first model of the config, else the first by name."""

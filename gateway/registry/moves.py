@@ -19,6 +19,7 @@ from backends.protocol import MemoryNeed, ModelContainer, Progress
 from gateway.registry.clock import Clock
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
+from gateway.registry.library import FileIdentity, identity
 from gateway.registry.loader import Loader
 from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
@@ -68,6 +69,7 @@ class Loading(msgspec.Struct, kw_only=True):
     cargo: Cargo
     started: float
     scope: anyio.CancelScope
+    identity: FileIdentity  # of the files that are read
     progress: Progress | None = None
 
 
@@ -76,6 +78,7 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
 
     cargo: Cargo
     container: ModelContainer
+    identity: FileIdentity
     started: float
     arrived: float
 
@@ -110,7 +113,10 @@ class Moves:
         assert order.model not in self.loading, f"{order.model} is loading already"
         assert order.model not in self.residents, f"{order.model} is in memory already"
         loading = Loading(
-            cargo=cargo, started=self._clock.now(), scope=anyio.CancelScope(shield=True)
+            cargo=cargo,
+            started=self._clock.now(),
+            scope=anyio.CancelScope(shield=True),
+            identity=identity(cargo.entry.files),
         )
         self.loading[order.model] = loading
         self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
@@ -161,7 +167,11 @@ class Moves:
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
         arrived = self._clock.now()
         self.residents[name] = Resident(
-            cargo=cargo, container=container, started=loading.started, arrived=arrived
+            cargo=cargo,
+            container=container,
+            identity=loading.identity,
+            started=loading.started,
+            arrived=arrived,
         )
         after = await to_thread.run_sync(self._gauge.used)
         grown = _growth(before, after, cargo.devices) if is_alone() else None

@@ -29,7 +29,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     arrived: float
     holds: bool = True
-    keep_alive: float | None = None  # replaces the model's ttl from the lease's end on
+    keep_alive: float | None = None  # in place of the model's ttl until the next lease ends
 
 
 WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken"]

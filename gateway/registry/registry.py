@@ -9,6 +9,7 @@ carried out by `Moves` in this registry's own task group. A lease is given back 
 no cancellation can lose it.
 """
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
@@ -31,7 +32,7 @@ from gateway.errors import (
 from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import Library, ModelEntry, check_files
+from gateway.registry.library import DEFAULT_NAMES, Library, ModelEntry, check_files, identity
 from gateway.registry.line import Place, Places, Waiting
 from gateway.registry.loader import CatalogLoader, Loader
 from gateway.registry.manifest import Manifest
@@ -78,6 +79,7 @@ class Registry:
         self._watch = watch
         self._places = Places()
         self._present: dict[str, ModelEntry] = {}
+        self._scan: anyio.Event | None = None  # of the next one, which has not begun
         self._departures: dict[str, anyio.Event] = {}
         self._alarm = Alarm(self._clock)
         self._moved = anyio.Event()
@@ -141,12 +143,12 @@ class Registry:
         """The model, for as long as the context lasts; it is loaded first where it must be.
 
         `on_wait` is called in this task with each change of place or progress. `keep_alive`: idle
-        seconds the model stays after this lease, -1 for good. Raises ModelNotFound, QueueFull,
-        ModelUnavailable, ShuttingDown, and Forbidden where a load would be needed that `access`
-        denies. The body is cancelled and ModelUnavailable (or ShuttingDown) raised, if the model is
-        unloaded by force.
+        seconds the model stays after this lease, -1 for good. Raises ModelNotFound (also where
+        `access` doesn't reach), QueueFull, ModelUnavailable, ShuttingDown, and Forbidden where a
+        load would be needed that `access` denies. The body is cancelled and ModelUnavailable (or
+        ShuttingDown) raised, if the model is unloaded by force.
         """
-        entry = await self._find(name, access)
+        entry = await self._unchanged(await self.find(name, access))
         if not access.autoload and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
@@ -170,7 +172,7 @@ class Registry:
         Raises as `lease`, and InvalidRequest for options its backend doesn't know; a failed load
         raises ModelUnavailable from the iteration.
         """
-        entry = await self._find(name)
+        entry = await self._unchanged(await self.find(name))
         if options is not None:
             self._change_options(entry, options)
         with self._in_line(entry, holds=False) as place:
@@ -189,7 +191,7 @@ class Registry:
         Those in line for it are refused. Running answers end first; `force` aborts them. A caller
         that leaves meanwhile doesn't call it back. Raises ModelNotFound.
         """
-        entry = await self._find(name)
+        entry = await self.find(name)
         started, was_loaded = self._now, entry.name in self._moves.residents
         self._manifest.forget_options(entry.name)
         gone = self._departures.setdefault(entry.name, anyio.Event())
@@ -219,9 +221,45 @@ class Registry:
         try:
             return self._library.resolve(name, access)
         except GatewayError:
-            if (entry := self._present.get(name)) is None or not access.allows(entry.name):
+            if (entry := self._resident(name)) is None or not access.allows(entry.name):
                 raise
             return entry  # its files are gone, but it is in memory
+
+    def _resident(self, name: str) -> ModelEntry | None:
+        """The model in memory that is called `name`, by id or alias, or is the default."""
+        if name in DEFAULT_NAMES:
+            name = self._library.default_name() or next(iter(self._present), "")
+        called = (one for one in self._present.values() if name == one.name or name in one.aliases)
+        return next(called, None)
+
+    async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
+        """As `resolve`, but what is not known, or could not be used, is looked for in the folders
+        first. Raises ModelNotFound also where `access` doesn't reach, ShuttingDown at the end.
+        """
+        if self._closing:
+            raise ShuttingDown("the server is stopping")
+        try:
+            return self.resolve(name, access)
+        except (ModelNotFound, ModelUnavailable):
+            await self._scan_soon().wait()
+            return self.resolve(name, access)
+
+    def _scan_soon(self) -> anyio.Event:
+        """Set when a scan of the folders has ended that begins after this call; all who ask before
+        it begins share it. Scans are as rare as `Library.due` says.
+        """
+        if self._scan is None:
+            self._scan = anyio.Event()
+            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
+        return self._scan
+
+    async def _scan_when_due(self, done: anyio.Event) -> None:
+        try:
+            await anyio.sleep(max(0.0, self._library.due - time.monotonic()))
+            self._scan = None
+            await self.refresh()
+        finally:
+            done.set()
 
     async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
         """What loads of a model, or of all, seemed to take is forgotten, over restarts too: the
@@ -229,7 +267,7 @@ class Registry:
 
         Raises ModelNotFound.
         """
-        entries = self._library.entries() if name is None else (await self._find(name),)
+        entries = self._library.entries() if name is None else (await self.find(name),)
         found = self._manifest.forget_measurements(entries)
         await to_thread.run_sync(self._history.save)
         return found
@@ -241,7 +279,7 @@ class Registry:
     def statuses(self) -> tuple[ModelStatus, ...]:
         """All models as they are now. Never waits: changed folders are seen by the next call."""
         if not self._closing and self._library.is_stale():
-            self._tasks.start_soon(self.refresh, name="scan model folders")
+            self._scan_soon()
         known = {entry.name: entry for entry in self._library.entries()}
         known |= self._present
         broken = tuple(
@@ -272,15 +310,26 @@ class Registry:
     def _now(self) -> float:
         return self._clock.now()
 
-    async def _find(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """As `resolve`, but a name not known yet is looked for in the folders first."""
-        if self._closing:
-            raise ShuttingDown("the server is stopping")
-        try:
-            return self.resolve(name, access)
-        except ModelNotFound:
-            await self.refresh()
-            return self.resolve(name, access)
+    async def _unchanged(self, entry: ModelEntry) -> ModelEntry:
+        """A model whose files were changed since it was loaded leaves as its last lease ends, and
+        comes back as they are now: what is mapped into memory may be gone, or another's.
+        """
+        if not self._is_outdated(entry.name):
+            return entry
+        await self._scan_soon().wait()  # its header may say something else now
+        name = entry.name
+        if self._is_outdated(name):
+            log.warning("the files of a loaded model were changed; it is loaded again", model=name)
+            self._do(self._scheduler.unload_asked(self._now, name, again=True), name)
+        return self.resolve(name)
+
+    def _is_outdated(self, name: str) -> bool:
+        """It takes requests, and its files are there, but not those that it was loaded from."""
+        there = self._moves.residents.get(name)
+        if there is None or self._scheduler.phase(name) != "loaded":
+            return False
+        now = identity(there.cargo.entry.files)
+        return now.keys() == there.identity.keys() and now != there.identity
 
     @contextmanager
     def _in_line(

@@ -80,8 +80,8 @@ class Scheduler:
         """A lease was given back."""
         resident = self._homes.pop(number)
         ticket = resident.users.pop(number)
-        if ticket.keep_alive is not None:
-            resident.ttl = ticket.keep_alive
+        wished = ticket.keep_alive
+        resident.ttl = resident.model.ttl if wished is None else wished
         if not resident.users:
             resident.idle_since = now
         return list(self._settle(now))
