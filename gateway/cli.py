@@ -9,21 +9,26 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import structlog
 
 import bundled
 from backends.gpus import number_by_bus
 from backends.protocol import Sampling
 from backends.threads import prepare_process
-from config.errors import ConfigError
+from config.errors import ConfigError, suggestion
 from config.loader import load_config
 from config.settings import Config, ModelConfig
 from gateway.app import build
+from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME
 from gateway.journal import configure
 from gateway.provision import provided
 from gateway.registry import Library, Registry
 from gateway.server import Server, greeting, run
+from gateway.splitter import FORMATS
+
+log = structlog.get_logger()
 
 INTERRUPTED = 130  # exit status of who was stopped with Ctrl-C: 128 + SIGINT
 
@@ -77,11 +82,20 @@ def serve(arguments: argparse.Namespace) -> int:
             config = anyio.run(provided, config)
         except KeyboardInterrupt:  # what has come stays for the next try
             return INTERRUPTED
+    check_formats(config)
     metrics = Metrics()
     registry = Registry(Library(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)
     greet = greeting(first_model(config, registry))
     return run(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))
+
+
+def check_formats(config: Config) -> None:
+    """Raises ConfigError for a model whose output format is none of those there are."""
+    for index, model in enumerate(config.models):
+        if model.format is not None and model.format not in FORMATS:
+            problem = f"{model.format!r} is no format; {suggestion(model.format, FORMATS)}"
+            raise ConfigError("the configuration", f"$.models[{index}].format", problem)
 
 
 def with_models(config: Config, models: Sequence[str]) -> Config:
@@ -109,12 +123,15 @@ def model_of(text: str) -> ModelConfig:
 
 
 def first_model(config: Config, registry: Registry) -> str:
-    """The model the greeting names."""
-    return (
-        config.default_model
-        or next(iter(m.name for m in config.models), "")
-        or registry.resolve("").name
-    )
+    """The model the greeting names; "" where the folders hold none, or none yet."""
+    named = config.default_model or next(iter(m.name for m in config.models), "")
+    if named:
+        return named
+    try:
+        return registry.resolve("").name
+    except GatewayError as error:
+        log.warning("no model", reason=error.message, model_dirs=config.model_dirs)
+        return ""
 
 
 if __name__ == "__main__":

@@ -1,13 +1,25 @@
 """uvicorn around the application: signals, the grace for running answers, clients that don't read,
 and the lines that greet the user.
+
+SIGTERM or SIGINT (Ctrl-C) stops: nobody new is let in, running answers have `shutdown_grace`
+seconds, then each ends with an error event. A second one ends the grace at once. Whatever native
+code still runs then (an engine's import, a load) is not waited for. SIGHUP is ignored: there is
+nothing to read again, and a closed terminal must not end the server.
+
+Exit status: 0 after a stop that was asked for, 128 + the signal's number after a second one, 1
+where the address can't be listened on, 2 where the start failed.
 """
 
 import asyncio
+import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -26,6 +38,8 @@ from gateway.tasks import companions
 log = structlog.get_logger()
 
 LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
+TIDYING = 1.0  # seconds to close models and files once no client is left
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Connection(HttpToolsProtocol):
@@ -141,22 +155,69 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=int(config.shutdown_grace + LAST_WORDS),
             )
         )
+        self._address = config.host, config.port
         self._grace = config.shutdown_grace
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hurry = asyncio.Event()  # a second signal came
+        self.status = 0
         self._registry = registry
         self._greet = greet
+
+    def obstacle(self) -> str | None:
+        """Why nobody can listen on the address, in one line. Tried before anything is started."""
+        host, port = self._address
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            return f"can't listen on {host}:{port}: {reason}; --host and --port name another"
+        return None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Without raising the signal again: a stop that was asked for exits with 0."""
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+        before = {kind: signal.signal(kind, self.handle_exit) for kind in STOPS}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _ignored)
         try:
             yield
         finally:
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """In the main thread, wherever it is."""
+        if not self.should_exit:
+            self.should_exit = True
+            self._end_after(self._grace + TIDYING)
+            return
+        self.status = 128 + sig
+        self._end_after(TIDYING)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hurry.set)
+
+    def _end_after(self, seconds: float, more: float = LAST_WORDS) -> None:
+        timer = threading.Timer(seconds, self._end, [more])
+        timer.daemon = True
+        timer.start()
+
+    def _end(self, more: float) -> None:
+        """On a thread of its own, since the event loop may stand still while an engine is imported.
+        Clients that still hear why have `more` seconds.
+        """
+        if more and self.server_state.tasks:
+            self._end_after(more, 0.0)
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self.status)
+
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -168,15 +229,23 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)  # type: ignore[arg-type]
 
     async def _cut_off_late(self) -> None:
-        await anyio.sleep(self._grace)
+        with anyio.move_on_after(self._grace):
+            await self._hurry.wait()
         self._registry.cut_off()
 
 
 def run(server: Server) -> int:
-    """Serve until told to stop. Returns the exit status."""
+    """Serve until told to stop. Returns the exit status, see above."""
+    if (problem := server.obstacle()) is not None:
+        print(f"roundhouse: {problem}", file=sys.stderr)  # noqa: T201 - the command's output
+        return 1
     with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
         server.run()
-    return 0 if server.started else 1
+    return server.status if server.started else 2
+
+
+def _ignored(_sig: int, _frame: FrameType | None) -> None:
+    log.info("SIGHUP ignored")
 
 
 def greeting(model: str) -> Callable[[str], None]:
@@ -186,7 +255,7 @@ def greeting(model: str) -> Callable[[str], None]:
         body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
         print(  # noqa: T201 - this is the command's output
             f"\nRoundhouse listens on {address}\n"
-            f"  model: {model}\n"
+            f"  model: {model or 'none yet: the model folders hold none'}\n"
             f"  try:   curl {address}/v1/chat/completions -H 'content-type: application/json' "
             f"-d '{body}'\n",
             file=sys.stdout,

@@ -190,6 +190,8 @@ class Library:
             return old
         self._stamps[model.name] = stamp
         try:
+            if self._recognise is catalog.recognise and not path.exists():
+                raise LoadFailed(f"there is no file or folder {path}")  # noqa: TRY301 - as the others
             entry = self._entry(model, self._recognise(path, model.backend))
         except ConfigError as error:
             if old is None:  # at the start the user is there to put it right

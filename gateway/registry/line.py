@@ -56,6 +56,11 @@ class Place:
         self.answered, self._error = True, error
         self._changed.set()
 
+    def raise_refusal(self) -> None:
+        """Raises the error it was refused with, if it was."""
+        if self._error is not None:
+            raise self._error
+
     @property
     def is_lease(self) -> bool:
         """It was granted, and is to be given back."""

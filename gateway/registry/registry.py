@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
+import msgspec
 import structlog
 from anyio import to_thread
 
@@ -80,6 +81,7 @@ class Registry:
         self._places = Places()
         self._present: dict[str, ModelEntry] = {}
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
+        self._obstacles: dict[str, str] = {}  # why a model could not fit when it was asked for
         self._departures: dict[str, anyio.Event] = {}
         self._alarm = Alarm(self._clock)
         self._moved = anyio.Event()
@@ -176,6 +178,7 @@ class Registry:
         if options is not None:
             self._change_options(entry, options)
         with self._in_line(entry, holds=False) as place:
+            place.raise_refusal()  # that it can never fit is known at once
             yield place
 
     async def load(self, name: str, *, options: Mapping[str, Any] | None = None) -> ModelStatus:
@@ -294,7 +297,7 @@ class Registry:
     def _status(self, entry: ModelEntry) -> ModelStatus:
         cargo = self._manifest.known(entry)
         free = sum(self._scheduler.room.free(device) for device in cargo.devices) if cargo else 0
-        return status_of(
+        status = status_of(
             entry,
             cargo,
             free=free,
@@ -303,6 +306,10 @@ class Registry:
             resident=self._moves.residents.get(entry.name),
             now=self._now,
         )
+        obstacle = self._obstacles.get(entry.name)
+        if obstacle is None or status.state != "unloaded":
+            return status
+        return msgspec.structs.replace(status, state="failed", why_failed=obstacle)
 
     # ---------------------------------------------------------------------------- line
 
@@ -401,6 +408,7 @@ class Registry:
         """Carry one order out; the model it is about."""
         match order:
             case Load(model=name):
+                self._obstacles.pop(name, None)
                 self._moves.load(order, self._manifest.planned(name))
                 return name
             case CancelLoad(model=name):
@@ -416,6 +424,8 @@ class Registry:
 
     def _answer(self, number: int, refused: Refuse | None) -> str:
         place = self._places[number]
+        if refused is not None and refused.why == "too_large":
+            self._obstacles[place.model] = refused.reason
         place.answer(refusal(place.model, refused) if refused else None)
         return place.model
 

@@ -97,6 +97,85 @@ def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=HANG)
     assert process.returncode == 1
     assert "address already in use" in told
+    assert f":{port}" in told
+    assert "--port" in told
+    assert told.count("\n") == 1
+
+
+def stream_of(url: str) -> Iterator[httpx.Response]:
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as answer:
+        yield answer
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_at_once_and_every_stream_hears_why(
+    second: signal.Signals, tmp_path: Path
+) -> None:
+    path = tmp_path / "slow.script.json"
+    path.write_text(json.dumps({"lines": [{"say": "The engine turns. " * 5000}]}))
+    (tmp_path / "roundhouse.yaml").write_text(
+        "engines: {scripted: {tokens_per_second: 20}}\nserver: {shutdown_grace: 600}\n"
+        f"models: [{{name: slow, path: {path}}}]\n"
+    )
+    process = start("serve", "--port", "0", folder=tmp_path)
+    url = greeting(process)[1].rpartition(" ")[2]
+    for answer in stream_of(url):
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        process.send_signal(signal.SIGTERM)
+        while httpx_refused(url):
+            pass
+        process.send_signal(second)
+        rest = [line for line in lines if line.startswith("data:")]
+        assert "the server is stopping" in "".join(rest[-2:])
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 128 + second
+    assert "Traceback" not in told
+
+
+def httpx_refused(url: str) -> bool:
+    """Whether it still lets somebody in."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_a_hangup_is_ignored(tmp_path: Path) -> None:
+    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path)
+    url = greeting(process)[1].rpartition(" ")[2]
+    process.send_signal(signal.SIGHUP)
+    assert httpx.get(f"{url}/health", timeout=30).is_success
+    assert stop(process, signal.SIGTERM) == 0
+
+
+def test_an_import_of_an_engine_does_not_outlast_the_grace(tmp_path: Path) -> None:
+    """A stand-in for torch, whose import takes longer than anybody waits."""
+    slow = tmp_path / "torch.py"
+    slow.write_text("print('importing', flush=True)\nimport time\ntime.sleep(600)\n")
+    (tmp_path / "roundhouse.yaml").write_text(
+        f"server: {{shutdown_grace: 0}}\n"
+        f"models: [{{name: tiny, path: {bundled.SAFETENSORS}, preload: true}}]\n"
+    )
+    process = start("serve", "--port", "0", folder=tmp_path, PYTHONPATH=f"{tmp_path}:{Path.cwd()}")
+    greeting(process)
+    assert process.stdout is not None
+    assert any(line.startswith("importing") for line in process.stdout)
+    assert stop(process, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("folders", ["/nowhere/a,/nowhere/b", "empty"])
+def test_model_folders_without_a_model_are_served_with_a_warning(
+    folders: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    process = start("serve", "--port", "0", folder=tmp_path, ROUNDHOUSE_MODEL_DIRS=folders)
+    assert any(line.startswith("model: none yet") for line in greeting(process))
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(
@@ -107,6 +186,11 @@ def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
         ("{}", ("missing.gguf",), "there is no file or folder missing.gguf"),
         ("models: [{name: demo, path: x}]", ("demo.script.json",), "demo is in the configuration"),
         ("{}", ("--host", "0.0.0.0"), "without API keys"),
+        (
+            "models: [{name: x, path: demo.script.json, format: hermess}]",
+            (),
+            "did you mean 'hermes_json'",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line_with_exit_status_2(

@@ -83,6 +83,17 @@ async def test_loading_what_is_loaded_answers_at_once() -> None:
         assert engine.history == ["load a40", "loaded a40"]
 
 
+async def test_a_load_that_can_never_fit_is_refused_at_once_and_remembered() -> None:
+    async with yard("a400", engine=FakeEngine()) as registry:
+        with pytest.raises(ModelUnavailable, match="a400 needs"):
+            async with registry.loading("a400"):
+                raise AssertionError
+        status = registry.status("a400")
+        assert status.state == "failed"
+        assert status.why_failed is not None
+        assert "a400 needs" in status.why_failed
+
+
 async def test_a_load_that_fails_says_why_and_asking_again_tries_again() -> None:
     engine = FakeEngine()
     engine.failures["a40"] = [LoadFailed("the header is broken")]

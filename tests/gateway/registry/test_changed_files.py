@@ -43,6 +43,11 @@ async def test_a_repaired_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
             assert lease.name == "a40"
 
 
+def test_a_configured_path_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+    [missing] = Library(configured(tmp_path / "a40")).unusable()
+    assert missing.reason == f"there is no file or folder {tmp_path / 'a40'}"
+
+
 async def test_a_new_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
     config = Config(model_dirs=(str(tmp_path),))
     async with yard(engine=OnDisk(), config=config) as registry:
@@ -151,12 +156,16 @@ async def test_who_uses_a_model_whose_file_changed_ends_in_peace(tmp_path: Path)
                 while registry.status("a40").state != "draining":
                     await anyio.sleep(0.01)
             assert user.error is None
-            assert late.lease is None
+            assert not served(late)
             await user.leave()
             with anyio.fail_after(30):
-                while late.lease is None:
+                while not served(late):
                     await anyio.sleep(0.01)
             assert engine.history[-1] == "loaded a40"
+
+
+def served(client: Client) -> bool:
+    return client.lease is not None
 
 
 # ------------------------------------------------------------------------------- keep_alive
