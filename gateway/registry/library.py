@@ -32,8 +32,8 @@ DEFAULT_NAMES = ("", "default")
 MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
-LOOK_EVERY = 1.0  # seconds between scans of the disk, at least
-REST = 4.0  # and so many times as long as the last one took: large folders must not keep us busy
+LOOK_EVERY = 1.0  # seconds between scans of the disk that nobody waits for
+REST = 4.0  # times as long as a scan took there is none: large folders must not keep us busy
 
 log = structlog.get_logger(__name__)
 
@@ -113,8 +113,9 @@ class Library:
         self._scans: dict[str, ModelFiles] = {}
         self._one_looks = threading.Lock()
         self._shelf = Shelf({}, {})
-        self.refresh()
         self.due = 0.0  # when the next scan may begin, by time.monotonic
+        self._looked = 0.0
+        self.refresh()
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
@@ -135,15 +136,18 @@ class Library:
             name = self._default(shelf)
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
-            raise ModelNotFound(_not_found(asked, known), param="model")
+            told = (
+                name if access.allows(name) else asked
+            )  # the default's name is told to whom it is for
+            raise ModelNotFound(_not_found(told, known), param="model")
         found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
         return found
 
     def is_stale(self) -> bool:
-        """Whether it is time to look at the disk again."""
-        return time.monotonic() >= self.due
+        """Whether it is time to look at the disk again, though nobody asks for it."""
+        return time.monotonic() >= max(self.due, self._looked + LOOK_EVERY)
 
     def refresh(self) -> None:
         """Look at the disk again. What didn't change stays the same object.
@@ -159,8 +163,8 @@ class Library:
                     models[name] = self._found(name, files)
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
             self._shelf = Shelf(models, {**aliases, **{name: name for name in models}})
-            ended = time.monotonic()
-            self.due = ended + max(LOOK_EVERY, REST * (ended - began))
+            self._looked = time.monotonic()
+            self.due = self._looked + REST * (self._looked - began)
 
     def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
         for folder in self._folders:
