@@ -20,6 +20,7 @@ PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
+OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
@@ -217,6 +218,14 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     return MemoryNeed(weights=weights, cache=cache, engine=_buffers(files, options, layout))
 
 
+def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Tokens of a batch with logits. One for each sequence; more, for the log probabilities of
+    prompts, where they cost little.
+    """
+    cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
+    return max(cache_layout(files, options).slots, cheap)
+
+
 def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int:
     """One pass over the graph: activations, and the attention's mask over all cells it may see (one
     more for sliding windows); or the logits, where they are larger. And the logits handed out.
@@ -229,5 +238,5 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads
     else:
         mask = 2 * mask
-    logits = 4 * layout.slots * files.vocab_size
+    logits = 4 * layout.slots * files.vocab_size  # scored prompts add at most `OUTPUT_BYTES`
     return mask + max(tokens * files.activation_bytes + scores, logits) + logits

@@ -18,7 +18,14 @@ from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp import buffers, defaults
-from backends.llamacpp.files import MOST_SLOTS, cache_layout, context_length, estimate, fitted
+from backends.llamacpp.files import (
+    MOST_SLOTS,
+    cache_layout,
+    context_length,
+    estimate,
+    fitted,
+    outputs,
+)
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import Vocabulary
 from backends.protocol import ModelInfo
@@ -38,7 +45,6 @@ CACHE_TYPES = {
     "q8_0": 8,
     "bf16": 30,
 }  # ggml_type
-OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
 INFO, ANNOYED = 2, (3, 4)  # ggml_log_level (ggml.h): info; warning, error
@@ -103,7 +109,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
             info=_info(model, vocabulary, files, options, pictures),
             slots=layout.slots,
             cells=layout.cells,
-            outputs=_outputs(vocabulary.size, files, options),
+            outputs=outputs(vocabulary.size, files, options),
             split=layout.split,
             batch_size=options.batch_size,
             threads=_threads(context, options),
@@ -169,7 +175,7 @@ def _make_context(
     params = api.llama_context_default_params()
     params.n_ctx = layout.cells
     params.n_seq_max = layout.slots
-    params.n_outputs_max = _outputs(vocabulary_size, files, options)  # more of them abort
+    params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
     params.kv_unified = not layout.split
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
@@ -196,12 +202,6 @@ def _threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThre
 
     controller = ThreadController(counts(options.threads), _batch_counts(options))
     return StepThreads(controller, use, processors.IdleCores())
-
-
-def _outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
-    """One for each sequence; more, for the log probabilities of prompts, where they cost little."""
-    cheap = min(options.batch_size, OUTPUT_BYTES // (4 * vocabulary_size))
-    return max(cache_layout(files, options).slots, cheap)
 
 
 def _open_projector(

@@ -33,7 +33,7 @@ async def counted(path: Path, backend: str, options: EngineOptions) -> tuple[int
     return found.files.estimate(files, options).total, memory.total
 
 
-@pytest.mark.parametrize("options", CACHES, ids=str)
+@pytest.mark.parametrize("options", CACHES, ids=("plain", "single", "pool", "scores", "q8"))
 async def test_llama_cpp_takes_what_was_estimated_whatever_its_cache(
     options: LlamaCppOptions,
 ) -> None:
