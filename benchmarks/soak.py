@@ -1,0 +1,129 @@
+"""Memory and threads of a server that swaps models for a long time, once a while.
+
+    python -m benchmarks.soak 1800
+
+Several models that don't fit together answer a few streams at random, so that one comes and another
+goes at nearly every request. For each sample the streams pause and all models are unloaded, so that
+what is left is the server's own. After a warm-up that is to stay within 1 %, and the number of
+threads the same. Memory is read from Linux' /proc.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import httpx
+import msgspec
+
+import bundled
+
+MODELS = 4  # of which two fit
+STREAMS = 4
+BUDGET = 160 << 20  # bytes for models
+WARM_UP = 0.25  # of the duration
+EVERY = 24  # samples over the duration
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """At one moment: seconds since the start, bytes resident, threads by their names."""
+
+    seconds: float
+    resident: int
+    threads: Counter[str]
+
+
+def configuration(folder: Path) -> Path:
+    """Models of different contexts, so that they differ in size."""
+    models = [
+        {"name": f"m{n}", "path": str(bundled.GGUF), "options": {"context_length": 2048 - 128 * n}}
+        for n in range(MODELS)
+    ]
+    path = folder / "roundhouse.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "models": models,
+                "swap": {"memory": {"cpu": BUDGET}, "min_stay": 0.0},
+                "log": {"level": "warning"},
+            }
+        )
+    )
+    return path
+
+
+def sample(pid: int, began: float) -> Sample:
+    """What the process has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return Sample(time.monotonic() - began, pages * os.sysconf("SC_PAGE_SIZE"), Counter(names))
+
+
+async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
+    """Keep it busy and look at it `EVERY` so often."""
+    samples, began, answers = [], time.monotonic(), 0
+    pause = anyio.Semaphore(STREAMS)
+
+    async def client(number: int, web: httpx.AsyncClient) -> None:
+        nonlocal answers
+        dice = random.Random(number)
+        while True:
+            body = {
+                "model": f"m{dice.randrange(MODELS)}",
+                "messages": [{"role": "user", "content": f"What is {dice.randrange(9)} + 3?"}],
+                "max_tokens": 16,
+            }
+            async with pause:
+                answer = await web.post(f"{url}/v1/chat/completions", json=body)
+            if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                raise RuntimeError(answer.text)
+            answers += 1
+
+    async with httpx.AsyncClient(timeout=120) as web, anyio.create_task_group() as tasks:
+        for number in range(STREAMS):
+            tasks.start_soon(client, number, web)
+        for _ in range(EVERY):
+            await anyio.sleep(seconds / EVERY)
+            for _ in range(STREAMS):
+                await pause.acquire()
+            await web.post(f"{url}/unload", json={})
+            samples.append(sample(pid, began))
+            for _ in range(STREAMS):
+                pause.release()
+            told = ", ".join(f"{name} {n}" for name, n in samples[-1].threads.items())
+            print(
+                f"{samples[-1].seconds:7.0f} s {samples[-1].resident / 2**20:8.1f} MiB "
+                f"{answers:6} answers, threads: {told}",
+                flush=True,
+            )
+        tasks.cancel_scope.cancel()
+    return samples
+
+
+def main(seconds: float) -> None:
+    """Start a server, soak it, print what it grew by."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "gateway.cli", "serve", "--port", "0", "--config"]
+        path = configuration(Path(folder))
+        with subprocess.Popen(
+            [*command, str(path)], stdout=subprocess.PIPE, text=True, env={**os.environ}
+        ) as server:
+            assert server.stdout is not None
+            line = next(line for line in server.stdout if "listens on" in line)
+            try:
+                samples = anyio.run(soak, line.split()[-1], server.pid, seconds)
+            finally:
+                server.terminate()
+    settled = samples[int(len(samples) * WARM_UP) :]
+    growth = settled[-1].resident / settled[0].resident - 1
+    print(f"grown after the warm-up by {growth:.2%}")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1800.0)
