@@ -30,7 +30,7 @@ from backends.transformers.batching import Batching
 from backends.transformers.grid import Grid
 from backends.transformers.room import Limit
 from backends.transformers.sampling.chooser import Desk
-from gateway.answering import Choice
+from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.splitter import FORMATS, Splitter
 

@@ -1,4 +1,4 @@
-"""What the holder of an API key may do. Knows no HTTP; `gateway.http.doorman` finds out who holds
+"""What the holder of an API key may do. Knows no HTTP; `gateway.http.auth` finds out who holds
 which key.
 """
 

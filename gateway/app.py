@@ -12,26 +12,25 @@ from litestar.types import ASGIApp
 
 from config.errors import ConfigError
 from config.settings import Config
-from gateway.capabilities import Capabilities
+from gateway.answers.capabilities import Capabilities
+from gateway.answers.encoding import Wording
+from gateway.answers.interpreter import Interpreters
+from gateway.answers.overrides import Presets
+from gateway.answers.pipeline import Pipeline
+from gateway.answers.templates import Templates
+from gateway.answers.tokens import Tokens
 from gateway.dialects.tabby.reply import problem_body
-from gateway.http import hub_routes, management_routes, openai_routes, tabby_routes
-from gateway.http.doorman import Doorman, Refusals
+from gateway.http.auth import Doorman, Refusals
+from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
 from gateway.http.origins import OriginGuard, guarded, is_loopback
-from gateway.http.problems import handlers
+from gateway.http.routes import hub, llamaserver, openai, tabby
 from gateway.http.services import Services
 from gateway.hub import Hub
-from gateway.interpreter import Interpreters
 from gateway.pictures import Pictures
-from gateway.pipeline import Pipeline
-from gateway.presets import Presets
 from gateway.registry import Registry
-from gateway.tasks import companions
-from gateway.templates import Templates
-from gateway.threads import BODY_THREADS, WorkerThreads
-from gateway.tokens import Tokens
-from gateway.wording import Wording
+from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
@@ -49,10 +48,8 @@ def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
     metrics.watch(registry.statuses)
     return Litestar(
         route_handlers=[
-            *openai_routes.ROUTES,
-            _with_detail(
-                services, *tabby_routes.ROUTES, *management_routes.ROUTES, *hub_routes.ROUTES
-            ),
+            *openai.ROUTES,
+            _with_detail(services, *tabby.ROUTES, *llamaserver.ROUTES, *hub.ROUTES),
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),

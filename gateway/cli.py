@@ -22,8 +22,8 @@ from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME
-from gateway.journal import configure
-from gateway.provision import provided
+from gateway.hub.startup import provided
+from gateway.logs import configure
 from gateway.registry import Library, Registry
 from gateway.server import Server, greeting, run
 from gateway.splitter import FORMATS

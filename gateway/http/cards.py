@@ -10,7 +10,7 @@ from config.engines import (
     LlamaCppOptions,
     TransformersOptions,
 )
-from gateway.capabilities import Known
+from gateway.answers.capabilities import Known
 from gateway.dialects.openai import ModelCard, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, OutputFormat, Parameters
 from gateway.registry import ModelStatus

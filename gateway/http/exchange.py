@@ -12,14 +12,14 @@ from typing import Protocol
 
 from litestar.types import Receive, Scope, Send
 
-from gateway.answer import Delta, Usage
-from gateway.answering import Answer
+from gateway.answers.answer import Answer
+from gateway.answers.pipeline import OnWait
 from gateway.errors import GatewayError
-from gateway.http.account import Account
-from gateway.http.errand import SEND_TIMED_OUT, cancel_when_left, told
+from gateway.events import Delta, Usage
 from gateway.http.plain import Plain
-from gateway.http.stream import EventStream, sentence
-from gateway.pipeline import OnWait
+from gateway.http.progress import SEND_TIMED_OUT, cancel_when_left, told
+from gateway.http.request_record import Account
+from gateway.http.sse import EventStream, sentence
 from gateway.registry import Waiting
 from gateway.tasks import companions
 

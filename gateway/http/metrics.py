@@ -22,8 +22,8 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.answer import Usage
-from gateway.http.account import GAPS, Report
+from gateway.events import Usage
+from gateway.http.request_record import GAPS, Report
 from gateway.registry import (
     Happening,
     ModelLoaded,

@@ -11,18 +11,18 @@ from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
-from gateway.capabilities import Capabilities
+from gateway.answers.capabilities import Capabilities
+from gateway.answers.encoding import Wording
+from gateway.answers.overrides import Presets
+from gateway.answers.pipeline import Pipeline
+from gateway.answers.templates import Templates
 from gateway.errors import GatewayError
-from gateway.http.account import Account
-from gateway.http.doorman import Doorman, Refusals
+from gateway.http.auth import Doorman, Refusals
 from gateway.http.metrics import Metrics
+from gateway.http.request_record import Account
 from gateway.hub import Hub
-from gateway.pipeline import Pipeline
-from gateway.presets import Presets
 from gateway.registry import ModelEntry, ModelStatus, Registry
-from gateway.templates import Templates
-from gateway.threads import WorkerThreads
-from gateway.wording import Wording
+from gateway.tasks import WorkerThreads
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from gateway.hub.fetching import fetch
 from gateway.hub.listing import listing
 from gateway.hub.named import Named, Usable, snapshot
 from gateway.hub.order import Listing, Order, Step
-from gateway.names import within
+from gateway.paths import within
 
 WORKSHOP = ".downloads"  # hidden, so that nobody takes half a model for a whole one
 SILENCE = 60.0  # seconds without a byte before a download counts as broken

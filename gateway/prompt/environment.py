@@ -34,7 +34,7 @@ from gateway.prompt.metering import (
 )
 from gateway.prompt.operations import TEXT_METHODS, call_method, shown
 from gateway.prompt.traced import joined
-from gateway.threads import Abandoned
+from gateway.tasks import Abandoned
 
 MAX_SOURCE = 256 << 10  # characters; real templates have up to thirty thousand
 

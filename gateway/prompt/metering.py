@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 
-from gateway.threads import Abandoned
+from gateway.tasks import Abandoned
 
 MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items looked at
 MAX_BYTES = 256 << 20  # of all texts and lists made, together

@@ -6,9 +6,11 @@ else answers from what the last look found.
 
 import difflib
 import itertools
+import os
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,7 +19,7 @@ import structlog
 
 from backends import catalog
 from backends.catalog import ModelFiles
-from backends.errors import LoadFailed
+from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import Sampling
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -25,8 +27,104 @@ from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry.folders import ModelFolder, Recognise
 from gateway.request import SamplingWishes
+
+Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
+State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
+
+PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
+
+log = structlog.get_logger(__name__)
+
+
+class ModelFolder:
+    """The models under `root`: what the backends recognise in it, and again what changed.
+
+    A model is a file (the first part stands for a split one) or a folder. Its name is its path
+    below the root, so it can't lead out of it; links that do are passed over. A folder that isn't
+    there has none, and may come later.
+    """
+
+    def __init__(self, root: Path, recognise: Recognise) -> None:
+        self._root = root.expanduser().resolve()
+        self._recognise = recognise
+        self._seen: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
+
+    def models(self) -> dict[str, ModelFiles]:
+        """Name to files. Only folders in which something changed are looked at again.
+
+        Reads headers, so it may take a moment after a change. Unchanged models are the same
+        objects.
+        """
+        found: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
+        for folder, state in self._walk(self._root):
+            known = self._seen.get(folder)
+            found[folder] = known if known and known[0] == state else (state, self._look(folder))
+        self._seen = found
+        return {name: files for _, models in found.values() for name, files in models.items()}
+
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
+        """Every folder below, without following links, in the order of names."""
+        try:
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        entries = [entry for entry in found if _is_text(entry.name)]
+        yield folder, frozenset(_state(entry) for entry in entries)
+        for entry in entries:
+            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from self._walk(folder / entry.name)
+
+    def _look(self, folder: Path) -> dict[str, ModelFiles]:
+        """The folder as one model, or else the models that are files in it."""
+        whole = self._recognised(folder)
+        if whole is not None and whole.path == folder:
+            return {self._name(folder): whole}
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError:  # gone meanwhile
+            return {}
+        paths = [path for path in paths if _is_text(path.name)]
+        files = [path for path in paths if path.is_file() and _is_first(path)]
+        found = {self._name(path): self._recognised(path) for path in files}
+        return {name: model for name, model in found.items() if model is not None}
+
+    def _recognised(self, path: Path) -> ModelFiles | None:
+        if not path.resolve().is_relative_to(self._root):
+            return None
+        try:
+            return self._recognise(path, None)
+        except UnsupportedModel:
+            return None
+        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
+            log.warning("not a usable model", path=str(path), reason=str(error))
+            return None
+
+    def _name(self, path: Path) -> str:
+        if path == self._root:
+            return path.name
+        relative = path.relative_to(self._root).as_posix()
+        return PART.sub("", relative).removesuffix(".gguf")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _is_first(path: Path) -> bool:
+    part = PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # a link to nowhere, or gone meanwhile
+        return entry.name, 0, 0
+    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size
+
 
 DEFAULT_NAMES = ("", "default")
 MAX_NAME = 256  # characters of a name that is compared with others

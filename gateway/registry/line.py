@@ -7,9 +7,9 @@ import anyio
 import msgspec
 
 from backends.protocol import Progress
-from gateway.errors import GatewayError
-from gateway.registry.orders import Ticket
-from gateway.registry.residency import Residency
+from gateway.errors import GatewayError, ModelUnavailable, QueueFull, ShuttingDown
+from gateway.registry.orders import Refuse, Ticket
+from gateway.registry.record import Residency
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,3 +126,17 @@ class Places:
         for place in doomed:
             place.scope.cancel()
         return len(doomed)
+
+
+def refusal(model: str, order: Refuse) -> GatewayError:
+    """The error for one refused ticket."""
+    match order.why:
+        case "queue_full":
+            return QueueFull(order.reason, retry_after=order.retry_after)
+        case "closing":
+            return ShuttingDown(order.reason)
+        case "failed":
+            text = f"{model} could not be loaded: {order.reason}"
+            return ModelUnavailable(text, param="model", retry_after=order.retry_after)
+        case "too_large" | "unloaded":
+            return ModelUnavailable(order.reason, param="model", retry_after=order.retry_after)

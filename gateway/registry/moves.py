@@ -3,6 +3,7 @@
 Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
 """
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -20,11 +21,10 @@ from gateway.registry.clock import Clock
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, identity
+from gateway.registry.load_planner import Cargo
 from gateway.registry.loader import Loader
-from gateway.registry.manifest import Cargo
 from gateway.registry.memory import arithmetic
 from gateway.registry.orders import Bytes, Load, Unload, WhyUnload
-from gateway.registry.reclaim import reclaim
 
 log = structlog.get_logger(__name__)
 
@@ -247,3 +247,18 @@ def _growth(before: Bytes, after: Bytes, devices: Bytes) -> int | None:
     if CPU in devices or not devices.keys() <= before.keys() & after.keys():
         return None
     return sum(after[device] - before[device] for device in devices)
+
+
+async def reclaim() -> None:
+    """Return memory that an engine has freed to the system, in a worker thread.
+
+    The C library keeps freed memory for the process; after many loads and unloads that is a lot,
+    torn into pieces. glibc has malloc_trim(3) for it; elsewhere there is nothing to do.
+    """
+    await to_thread.run_sync(_trim)
+
+
+def _trim() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)  # ctypes lets go of the interpreter meanwhile

@@ -34,12 +34,11 @@ from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import DEFAULT_NAMES, Library, ModelEntry, check_files, identity
-from gateway.registry.line import Place, Places, Waiting
+from gateway.registry.line import Place, Places, Waiting, refusal
+from gateway.registry.load_planner import Manifest
 from gateway.registry.loader import CatalogLoader, Loader
-from gateway.registry.manifest import Manifest
 from gateway.registry.moves import Arrived, Failed, Gone, Moves, Outcome, Progressed
 from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Unload
-from gateway.registry.refusals import refusal
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Happening,

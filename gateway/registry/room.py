@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from gateway.registry.memory import gibibytes
 from gateway.registry.orders import Bytes
-from gateway.registry.residency import Residency
+from gateway.registry.record import Residency
 
 
 class Room:

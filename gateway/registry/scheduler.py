@@ -36,7 +36,7 @@ from gateway.registry.orders import (
     Unload,
     WhyRefuse,
 )
-from gateway.registry.residency import NEVER, Phase, Residency
+from gateway.registry.record import NEVER, Phase, Residency
 from gateway.registry.room import Room
 from gateway.registry.turns import Turns
 

@@ -9,11 +9,11 @@ from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
 from config.engines import EngineOptions
 from gateway.registry.library import ModelEntry, Unusable
-from gateway.registry.manifest import Cargo
+from gateway.registry.load_planner import Cargo
 from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Resident
 from gateway.registry.orders import Bytes, WhyUnload
-from gateway.registry.residency import NEVER, Residency
+from gateway.registry.record import NEVER, Residency
 
 State: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
 

@@ -10,13 +10,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
-from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import error_event
 from gateway.dialects.openai.frames import frame
 from gateway.dialects.openai.logprobs import TextCuts
 from gateway.dialects.openai.usage import Timings, timings
 from gateway.errors import GatewayError
-from gateway.events import Content, Finished
+from gateway.events import Content, Delta, Finished, Usage
 
 _encode = msgspec.json.Encoder().encode
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from msgspec import UNSET, UnsetType
 
-from gateway.answer import Delta, Usage
 from gateway.dialects.openai.chat_fold import ChoiceFold
 from gateway.dialects.openai.chat_steps import ChoiceSteps, Step
 from gateway.dialects.openai.chat_wire import (
@@ -33,11 +32,13 @@ from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
     Content,
+    Delta,
     Event,
     Finished,
     Reasoning,
     ToolClosed,
     ToolOpened,
+    Usage,
 )
 
 _ROLE = ChatDelta(role="assistant")

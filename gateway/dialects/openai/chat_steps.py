@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import msgspec
 
 from backends.protocol import TokenLogprob
-from gateway.answer import Delta
 from gateway.events import (
     ArgumentsGrown,
     Content,
+    Delta,
     Event,
     Finished,
     Reasoning,

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
-from gateway.answer import Delta, Usage
 from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
 from gateway.dialects.openai.logprobs import (
@@ -23,7 +22,7 @@ from gateway.dialects.openai.logprobs import (
 from gateway.dialects.openai.request import TextExchange
 from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
-from gateway.events import Content, Event, Finished
+from gateway.events import Content, Delta, Event, Finished, Usage
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 

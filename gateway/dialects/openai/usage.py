@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.answer import Usage
+from gateway.events import Usage
 
 
 class PromptDetails(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from config.settings import KeyConfig
-from gateway.answer import Usage
-from gateway.http.account import GAPS, Account, Report, Waits
-from gateway.http.doorman import LINES, WINDOW, Refusals
+from gateway.events import Usage
+from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
+from gateway.http.request_record import GAPS, Account, Report, Waits
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import Running, config, send_chat, serving, state
 from tests.hang import HANG

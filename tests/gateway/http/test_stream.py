@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.http.stream import EventStream
+from gateway.http.sse import EventStream
 from gateway.registry import Waiting
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from gateway.prompt.metering import AT_ONCE, Allowance, LimitExceeded, Meter
 from gateway.prompt.operations import TEXT_METHODS
 from gateway.prompt.template import RenderedPrompt
 from gateway.request import ChatRequest, Message, TextPart
-from gateway.threads import Abandoned
+from gateway.tasks import Abandoned
 
 SMALL = Allowance(steps=300_000, size=16 << 20, seconds=2.0)
 

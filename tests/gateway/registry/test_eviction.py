@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registry.eviction import Candidate, choose, covers
+from gateway.registry.turns import Candidate, choose, covers
 
 candidates = st.lists(
     st.builds(

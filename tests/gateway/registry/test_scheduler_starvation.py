@@ -13,7 +13,7 @@ import pytest
 
 from config.settings import SwapConfig
 from gateway.registry.orders import CancelLoad, Grant, Load, Model, Order, Unload
-from gateway.registry.patience import WORTH
+from gateway.registry.turns import WORTH
 from tests.gateway.registry.world import World
 
 LOAD, ANSWER, UNLOAD = 4.0, 6.0, 0.5  # seconds at most

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from backends.protocol import Candidate, Progress, TokenLogprob
-from gateway.answer import Delta, Usage
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
 from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.events import Content, Finished
+from gateway.events import Content, Delta, Finished, Usage
 
 
 def frames(data: bytes) -> list[dict[str, Any]]:

@@ -8,9 +8,8 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from backends.protocol import Candidate, TokenLogprob
-from gateway.answer import Delta, Usage
 from gateway.dialects.openai import ChatReply, TextReply, read_chat, read_text
-from gateway.events import Event, Finished
+from gateway.events import Delta, Event, Finished, Usage
 
 DONE = "[DONE]"
 USAGE = Usage(

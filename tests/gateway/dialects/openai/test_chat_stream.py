@@ -7,12 +7,12 @@ import pytest
 from huggingface_hub.inference._common import _stream_chat_completion_response
 from openai.types.chat import ChatCompletionChunk
 
-from gateway.answer import Delta
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.errors import ContextLengthExceeded, InternalError
 from gateway.events import (
     ArgumentsGrown,
     Content,
+    Delta,
     Event,
     Finished,
     Reasoning,

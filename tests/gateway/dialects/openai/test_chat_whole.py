@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 
-from gateway.answer import Delta
 from gateway.events import (
     ArgumentsGrown,
     Content,
+    Delta,
     Event,
     Finished,
     FinishReason,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from huggingface_hub.inference._common import _stream_chat_completion_response
 
-from gateway.answer import Delta
+from gateway.events import Delta
 from tests.gateway.dialects.openai.streams import USAGE, accumulated, chat_reply, stream
 from tests.gateway.splitter.corpus import Call, Case, load
 

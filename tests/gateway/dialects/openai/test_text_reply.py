@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import Completion
 
-from gateway.answer import Delta
 from gateway.dialects.openai import TextReply, read_text
 from gateway.errors import InternalError
-from gateway.events import Content, Finished, Reasoning
+from gateway.events import Content, Delta, Finished, Reasoning
 from tests.gateway.dialects.openai.streams import (
     DONE,
     STOP,

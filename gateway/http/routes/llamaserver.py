@@ -11,23 +11,23 @@ from litestar.types import ASGIApp
 
 from backends.catalog import CPU
 from gateway.access import Access
+from gateway.answers.encoding import foremost
 from gateway.dialects import openai
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
 from gateway.dialects.openai.frames import body
 from gateway.http.cards import card
-from gateway.http.errand import ToldErrand, WholeErrand
 from gateway.http.exchange import Exchange
-from gateway.http.openai_routes import new_id
 from gateway.http.plain import Plain
+from gateway.http.progress import ToldErrand, WholeErrand
+from gateway.http.routes.openai import new_id
+from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
-from gateway.http.stream import EventStream
-from gateway.http.tabby_routes import unload_models
+from gateway.http.sse import EventStream
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import gibibytes
 from gateway.tasks import companions
-from gateway.wording import foremost
 
 AnyRequest = Request[Any, Any, Any]
 

@@ -7,9 +7,9 @@ import pytest
 
 import bundled
 from config.settings import Config, ModelConfig
-from gateway.capabilities import Capabilities
+from gateway.answers.capabilities import Capabilities
+from gateway.answers.templates import Templates
 from gateway.registry import History, Library, ModelStatus, Registry
-from gateway.templates import Templates
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
-from gateway.answer import Delta
-from gateway.answering import Choice
+from gateway.answers.answer import Choice
+from gateway.answers.stopping import StopStrings
 from gateway.events import (
     ArgumentsGrown,
     Content,
+    Delta,
     Event,
     Finished,
     Reasoning,
@@ -23,7 +24,6 @@ from gateway.events import (
 )
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
-from gateway.stopping import StopStrings
 
 pytestmark = pytest.mark.anyio
 ENDED = Ended(cause="end_token", prompt_tokens=3, cached_tokens=0, completion_tokens=9)

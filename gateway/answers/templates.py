@@ -7,7 +7,7 @@ import msgspec
 
 from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
-from gateway.names import listed
+from gateway.paths import listed
 from gateway.prompt import ChatTemplate
 from gateway.registry import ModelEntry
 

@@ -20,18 +20,17 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from gateway.access import Access
-from gateway.answering import Answer, Choice, Streams
-from gateway.errors import InvalidRequest
+from gateway.answers.answer import Answer, Choice, Streams
+from gateway.answers.overrides import Presets
+from gateway.answers.stopping import StopStrings, Unsplit
+from gateway.answers.tokens import Tokens
+from gateway.errors import InvalidRequest, as_written, translated
 from gateway.pictures import Album, Pictures, pictures_in
-from gateway.presets import Presets
 from gateway.prompt.length import length_explained
 from gateway.registry import Lease, Registry, Waiting
 from gateway.request import Answering, ChatRequest, TextRequest
 from gateway.splitter import Splitter
-from gateway.stopping import StopStrings, Unsplit
 from gateway.tasks import companions
-from gateway.tokens import Tokens
-from gateway.trouble import as_written, translated
 
 OnWait: TypeAlias = Callable[[Waiting], None]
 

@@ -15,9 +15,9 @@ from gateway.dialects.openai.frames import body, frame
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.http.errand import ToldErrand, WholeErrand
+from gateway.http.progress import ToldErrand, WholeErrand
 from gateway.http.services import Services
-from gateway.http.stream import EventStream
+from gateway.http.sse import EventStream
 from gateway.hub import Order, Step
 from gateway.registry import ModelEntry
 from gateway.tasks import companions

@@ -8,9 +8,9 @@ import pytest
 
 from backends.protocol import Sampling
 from config.errors import ConfigError
+from gateway.answers.overrides import Presets, preset
 from gateway.dialects.openai import read_text
 from gateway.errors import InvalidRequest
-from gateway.presets import Presets, preset
 from gateway.request import Answering
 
 

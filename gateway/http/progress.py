@@ -13,7 +13,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.errors import GatewayError, InternalError
 from gateway.http.plain import Plain
-from gateway.http.stream import EventStream
+from gateway.http.sse import EventStream
 from gateway.tasks import companions
 
 SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: who left was cut off

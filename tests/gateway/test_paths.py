@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.names import within
+from gateway.paths import within
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", "a.b", "org--name@x", "ä b"])

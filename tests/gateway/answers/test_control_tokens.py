@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 import bundled
 from backends.hf_vocabulary import Vocabulary
 from backends.protocol import ModelInfo, SpecialTokens
-from gateway.control_tokens import PromptTokenizer, Spellings
+from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.request import ChatRequest, Message, TextPart, Tool, ToolCall
 

@@ -7,7 +7,7 @@ import msgspec
 from backends.catalog import ModelFiles
 from backends.protocol import ModelInfo
 from config.engines import ScriptedOptions
-from gateway.interpreter import interpret
+from gateway.answers.interpreter import interpret
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest, Message, TextPart
 from gateway.splitter import FORMATS, starts_in_reasoning

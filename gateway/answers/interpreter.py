@@ -9,6 +9,7 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
+from gateway.answers.templates import Templates
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
     FULL,
@@ -20,8 +21,7 @@ from gateway.prompt import (
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
-from gateway.templates import Templates
-from gateway.threads import Wanted
+from gateway.tasks import Wanted
 
 
 class Interpreter(msgspec.Struct, frozen=True):

@@ -12,20 +12,20 @@ from msgspec.structs import replace
 
 from backends.errors import BackendError
 from backends.protocol import Ended, Generation, Outputs, Piece, Scored, TokenLogprob
-from gateway.answer import Delta, Usage
-from gateway.errors import GatewayError
+from gateway.answers.stopping import Splitting, StopStrings
+from gateway.errors import GatewayError, translated
 from gateway.events import (
     Content,
+    Delta,
     Event,
     Finished,
     FinishReason,
     Reasoning,
     ToolClosed,
+    Usage,
     joined,
 )
 from gateway.registry import Lease
-from gateway.stopping import Splitting, StopStrings
-from gateway.trouble import translated
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 

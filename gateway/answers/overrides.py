@@ -18,7 +18,7 @@ from gateway.dialects.openai import read_text
 from gateway.dialects.openai.fields import read_fields
 from gateway.dialects.openai.sampling import SamplingWire
 from gateway.errors import InvalidRequest
-from gateway.names import listed
+from gateway.paths import listed
 from gateway.request import Answering, SamplingWishes
 
 _LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens
+from gateway.answers.interpreter import KEPT, Interpreters
+from gateway.answers.templates import Templates
+from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.errors import ContextLengthExceeded
-from gateway.interpreter import KEPT, Interpreters
-from gateway.templates import Templates
-from gateway.threads import Abandoned, Wanted, WorkerThreads
-from gateway.tokens import LONG_TEXT, Tokens, refuse_too_long
-from tests.gateway.test_interpreter import entry, info
+from gateway.tasks import Abandoned, Wanted, WorkerThreads
+from tests.gateway.answers.test_interpreter import entry, info
 
 pytestmark = pytest.mark.anyio
 

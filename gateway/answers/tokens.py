@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from backends.protocol import ModelContainer, ModelInfo
-from gateway.control_tokens import PromptTokenizer
-from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.interpreter import Interpreter, Interpreters
+from gateway.answers.control_tokens import PromptTokenizer
+from gateway.answers.interpreter import Interpreter, Interpreters
+from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
 from gateway.registry import Lease
 from gateway.request import ChatRequest, ImagePart
-from gateway.threads import Abandoned, Wanted, WorkerThreads
-from gateway.trouble import translated
+from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
 LONG_TEXT = 8_192  # characters; what is longer is rendered and tokenized beside the event loop
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from gateway.answers.stopping import StopStrings, Unsplit
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -16,7 +17,6 @@ from gateway.events import (
 )
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
-from gateway.stopping import StopStrings, Unsplit
 
 TOOL = Tool(name="f")
 CALL = '<tool_call>{"name": "f", "arguments": {"to": "user}"}}</tool_call>'

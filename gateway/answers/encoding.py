@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 from backends.protocol import ModelContainer
 from gateway.access import Access
+from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest
 from gateway.registry import Lease, ModelStatus, Registry
 from gateway.request import ChatRequest
-from gateway.tokens import Tokens
 
 
 def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:

@@ -15,6 +15,9 @@ from litestar.types import ASGIApp
 
 from config.engines import ExLlamaOptions
 from gateway.access import Access
+from gateway.answers.encoding import foremost
+from gateway.answers.overrides import preset
+from gateway.answers.templates import Chosen
 from gateway.dialects import openai
 from gateway.dialects.openai.frames import body
 from gateway.dialects.tabby import reply
@@ -22,14 +25,11 @@ from gateway.dialects.tabby import request as wants
 from gateway.dialects.tabby.options import engine_options
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
 from gateway.http.cards import card, current_card
-from gateway.http.errand import ToldErrand, WholeErrand
 from gateway.http.plain import Plain
+from gateway.http.progress import ToldErrand, WholeErrand
 from gateway.http.services import Services
-from gateway.http.stream import EventStream
-from gateway.presets import preset
+from gateway.http.sse import EventStream
 from gateway.registry import ModelEntry, UnloadReport, Waiting
-from gateway.templates import Chosen
-from gateway.wording import foremost
 
 AnyRequest = Request[Any, Any, Any]
 

@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 import msgspec
 import structlog
 
-from gateway.answer import Usage
-from gateway.answering import Answer
+from gateway.answers.answer import Answer
 from gateway.errors import GatewayError
+from gateway.events import Usage
 from gateway.registry import Waiting
 
 log = structlog.get_logger()

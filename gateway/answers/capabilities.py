@@ -15,12 +15,12 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import SpecialTokens
+from gateway.answers.interpreter import spoken
+from gateway.answers.templates import Templates
 from gateway.errors import InvalidTemplate
-from gateway.interpreter import spoken
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.splitter import Recognised
-from gateway.templates import Templates
 
 KEPT = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet
