@@ -61,7 +61,7 @@ class PromptScored(msgspec.Struct, frozen=True):
     scored: Scored
 
 
-class Failed(msgspec.Struct, frozen=True):
+class JobFailed(msgspec.Struct, frozen=True):
     """Job `key` can't go on, and nobody else has noticed. The driver releases it."""
 
     key: int
@@ -96,7 +96,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self) -> "Sequence[Token | PromptScored | Failed]":
+    def step(self) -> "Sequence[Token | PromptScored | JobFailed]":
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
         Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
@@ -123,7 +123,7 @@ class Engine(Protocol):
         ...
 
 
-class Running:
+class DriverJob:
     """One job on its way through the driver. Only the engine thread changes it."""
 
     def __init__(self, key: int, job: Generation, mailbox: Mailbox, info: ModelInfo) -> None:
@@ -153,19 +153,19 @@ class Running:
 class Submit(msgspec.Struct, frozen=True):
     """A job joins the line."""
 
-    running: Running
+    running: DriverJob
 
 
 class Finish(msgspec.Struct, frozen=True):
     """A job has said enough; its `Ended` comes when it is gone."""
 
-    running: Running
+    running: DriverJob
 
 
 class Stop(msgspec.Struct, frozen=True):
     """A job leaves; `stopped` is called when it is gone."""
 
-    running: Running
+    running: DriverJob
     stopped: Callable[[], None]
 
 
@@ -182,8 +182,8 @@ class Driver:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Submit | Finish | Stop | Close] = queue.SimpleQueue()
-        self._waiting: WaitingLine[Running] = WaitingLine()
-        self._active: dict[int, Running] = {}
+        self._waiting: WaitingLine[DriverJob] = WaitingLine()
+        self._active: dict[int, DriverJob] = {}
         self._failures = 0  # failed steps since the last job that ended well
         self.failure: str | None = None  # why the engine is of no use any more
         self._open = True
@@ -191,15 +191,15 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, running: Running) -> None:
+    def submit(self, running: DriverJob) -> None:
         self._put(Submit(running))
 
-    def finish(self, running: Running) -> None:
+    def finish(self, running: DriverJob) -> None:
         """The job ends before the next step; nobody waits for that here."""
         if not running.over:
             self._put(Finish(running))
 
-    async def stop(self, running: Running) -> None:
+    async def stop(self, running: DriverJob) -> None:
         """When this returns, the device no longer works for the job."""
         stopped = anyio.Event()
         self._put(Stop(running, lambda: self._call(stopped.set)))
@@ -266,7 +266,7 @@ class Driver:
                     self._open = False
             idle = False
 
-    def _drop(self, running: Running) -> None:
+    def _drop(self, running: DriverJob) -> None:
         if running.over:
             return
         running.over = True
@@ -275,7 +275,7 @@ class Driver:
         else:
             self._waiting.leave(running.request, running)
 
-    def _finish(self, running: Running) -> None:
+    def _finish(self, running: DriverJob) -> None:
         if running.over:
             return
         running.over = True
@@ -287,7 +287,7 @@ class Driver:
         outputs = [(running.mailbox, running.ended("stopped", None, cached))]
         self._call(lambda: _deliver(outputs))
 
-    def _release(self, running: Running) -> int | None:
+    def _release(self, running: DriverJob) -> int | None:
         """See `Engine.release`. None where that fails: nobody knows what the device still does for
         the job, so that the engine is rebuilt, as after a failed step.
         """
@@ -308,7 +308,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - as in a step
                 self._fail([running], _translated(error))
 
-    def _admit(self, running: Running) -> None:
+    def _admit(self, running: DriverJob) -> None:
         length = self._engine.info.context_length
         count = self._engine.admit(running.key, running.job)
         if count >= length:
@@ -331,7 +331,7 @@ class Driver:
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
                 continue
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 self._drop(running)
                 outputs.append((running.mailbox, result.error))
             elif isinstance(result, PromptScored):
@@ -343,7 +343,7 @@ class Driver:
 
     def _tell(
         self,
-        running: Running,
+        running: DriverJob,
         token: Token,
         now: float,
         outputs: list[tuple[Mailbox, Output | BackendError]],
@@ -360,7 +360,7 @@ class Driver:
         if written.cause is not None:
             outputs.append((running.mailbox, self._end(running, written)))
 
-    def _write(self, running: Running, token: Token, now: float) -> Written:
+    def _write(self, running: DriverJob, token: Token, now: float) -> Written:
         engine, transcript = self._engine, running.transcript
         if not transcript.completion_tokens:
             running.first_token = now
@@ -373,7 +373,7 @@ class Driver:
             engine.force(running.key, written.force)
         return written
 
-    def _end(self, running: Running, written: Written) -> Ended:
+    def _end(self, running: DriverJob, written: Written) -> Ended:
         running.over = True
         del self._active[running.key]
         assert written.cause is not None
@@ -405,7 +405,7 @@ class Driver:
         self._active.clear()
         self._fail(jobs, reason)
 
-    def _fail(self, jobs: Sequence[Running], error: BackendError) -> None:
+    def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:
         for running in jobs:
             running.over = True
         outputs = [(running.mailbox, error) for running in jobs]
@@ -454,7 +454,7 @@ class DrivenContainer:
             raise InvalidJob(f"{backend} tells no log probabilities of this prompt", "logprobs")
         self._keys += 1
         mailbox = Mailbox(asyncio.get_running_loop())
-        running = Running(self._keys, job, mailbox, self.info)
+        running = DriverJob(self._keys, job, mailbox, self.info)
         self._driver.submit(running)
         try:
             yield JobOutputs(mailbox, lambda: self._driver.finish(running))

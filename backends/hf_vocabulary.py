@@ -40,7 +40,7 @@ _FILL_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hol
 _FILL_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>")
 
 
-class Vocabulary:
+class HfVocabulary:
     """Of the model in `folder`, whose embedding has `size` rows. Raises LoadFailed."""
 
     def __init__(self, folder: Path, size: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.files import recognise
-from backends.llamacpp.loading import Loaded, load
+from backends.llamacpp.loading import LlamaModel, load
 from backends.llamacpp.sampling import Link
 from benchmarks.load import prompts
 from config.engines import LlamaCppOptions
@@ -46,7 +46,7 @@ class RawSpeed(msgspec.Struct, frozen=True):
 class Loop:
     """All sequences go in step: their prompts together, then a token of each at a time."""
 
-    def __init__(self, loaded: Loaded, spec: RawLoad) -> None:
+    def __init__(self, loaded: LlamaModel, spec: RawLoad) -> None:
         self._loaded = loaded
         self._spec = spec
         self._prompts = [prompts(stream) for stream in range(spec.streams)]
@@ -117,7 +117,7 @@ class Loop:
         ]
 
 
-def _chain(loaded: Loaded, temperature: float) -> Link:
+def _chain(loaded: LlamaModel, temperature: float) -> Link:
     """What the servers are asked for: no end of text, a temperature, nothing truncated."""
     vocabulary = loaded.vocabulary
     bans = [api.llama_logit_bias(token, NEVER) for token in vocabulary.ends]

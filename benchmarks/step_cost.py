@@ -23,7 +23,7 @@ import torch
 
 import bundled
 from backends.driver import DrivenContainer, Token
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
@@ -80,7 +80,7 @@ class Device:
 class StandIn:
     """See `backends.driver.Engine`: one token for each job, always the same."""
 
-    def __init__(self, clock: Clock, info: ModelInfo, vocabulary: Vocabulary) -> None:
+    def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         self._clock = clock
         self._jobs: dict[int, Generation] = {}
         self.info = info
@@ -116,7 +116,7 @@ class StandIn:
 class Sampled(StandIn):
     """The same with the transformers engine's batching and sampling around the device."""
 
-    def __init__(self, clock: Clock, info: ModelInfo, vocabulary: Vocabulary) -> None:
+    def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         super().__init__(clock, info, vocabulary)
         limit = Limit(info.max_concurrent, info.max_concurrent * 2048, 2048)
         device = Device(clock, info.max_concurrent)
@@ -170,7 +170,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 async def measured(streams: int, steps: int, *, sampler: bool, seeded: bool) -> Cost:
     """One run of `steps` passes with all streams from the start to the end."""
-    vocabulary, clock = Vocabulary(bundled.SAFETENSORS, ROWS), Clock()
+    vocabulary, clock = HfVocabulary(bundled.SAFETENSORS, ROWS), Clock()
     info = ModelInfo(
         backend="stand-in",
         format="none",

@@ -13,14 +13,14 @@ from litestar.types import ASGIApp
 from config.errors import ConfigError
 from config.settings import Config
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.encoding import Wording
+from gateway.answers.encoding import Encoding
 from gateway.answers.interpreter import Interpreters
-from gateway.answers.overrides import Presets
+from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.templates import Templates
 from gateway.answers.tokens import Tokens
 from gateway.dialects.tabby.reply import problem_body
-from gateway.http.auth import Doorman, Refusals
+from gateway.http.auth import Authenticator, Refusals
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
@@ -28,7 +28,7 @@ from gateway.http.origins import OriginGuard, guarded, is_loopback
 from gateway.http.routes import hub, llamaserver, openai, tabby
 from gateway.http.services import Services
 from gateway.hub import Hub
-from gateway.pictures import Pictures
+from gateway.pictures import ImageLoader
 from gateway.registry import Registry
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
@@ -74,7 +74,7 @@ def _with_detail(services: Services, *routes: HTTPRouteHandler) -> Router:
 def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
     """Everything that routes work with."""
     templates = Templates(_folder(config.template_dir))
-    presets = Presets(_folder(config.preset_dir), config.preset)
+    presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
     tokens = Tokens(
         WorkerThreads(),
         Interpreters(templates),
@@ -86,14 +86,14 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
         pipeline=Pipeline(
             registry,
             presets,
-            Pictures(config.images),
+            ImageLoader(config.images),
             tokens,
             strict=config.server.strict_sampling,
             max_choices=config.server.max_choices,
         ),
-        doorman=Doorman(config.keys),
+        doorman=Authenticator(config.keys),
         refusals=Refusals(metrics.refused),
-        wording=Wording(registry, tokens),
+        wording=Encoding(registry, tokens),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),

@@ -24,7 +24,7 @@ from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME
 from gateway.hub.startup import provided
 from gateway.logs import configure
-from gateway.registry import Library, Registry
+from gateway.registry import ModelLibrary, Registry
 from gateway.server import Server, greeting, run
 from gateway.splitter import FORMATS
 
@@ -84,7 +84,7 @@ def serve(arguments: argparse.Namespace) -> int:
             return INTERRUPTED
     check_formats(config)
     metrics = Metrics()
-    registry = Registry(Library(config), config, watch=metrics.happened)
+    registry = Registry(ModelLibrary(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)
     greet = greeting(first_model(config, registry))
     return run(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))

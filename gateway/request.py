@@ -76,7 +76,7 @@ class NamedTool(msgspec.Struct, frozen=True):
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
 
-class SamplingWishes(msgspec.Struct, frozen=True):
+class RequestedSampling(msgspec.Struct, frozen=True):
     """The sampling parameters a client named, and only those."""
 
     values: Sampling = Sampling()
@@ -98,10 +98,10 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     shown: Literal["split", "inline", "hidden"] = "split"  # `inline`: tags stay in the content
 
 
-class Answering(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and text completion have in common: how to generate."""
 
-    sampling: SamplingWishes = SamplingWishes()
+    sampling: RequestedSampling = RequestedSampling()
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str  # "" means the configured default
     messages: tuple[Message, ...]
-    answering: Answering = Answering()
+    answering: GenerationParams = GenerationParams()
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
@@ -134,7 +134,7 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     prompts: tuple[str | tuple[int, ...], ...]
-    answering: Answering = Answering()
+    answering: GenerationParams = GenerationParams()
     suffix: str | None = None
     echo: bool = False
     add_bos: bool | None = None  # None: as the tokenizer does

@@ -17,7 +17,7 @@ from config.engines import EngineOptions
 
 if TYPE_CHECKING:
     from backends.exllama.engine import ExLlamaEngine
-    from backends.exllama.loading import Loaded
+    from backends.exllama.loading import ExLlamaModel
 
 Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
 
@@ -40,7 +40,7 @@ async def driven(
             return wanted()
 
         found = library()  # before anything that imports torch
-        loaded: Loaded = import_module(loading).load(files, options, found, tell)
+        loaded: ExLlamaModel = import_module(loading).load(files, options, found, tell)
         made: ExLlamaEngine = import_module("backends.exllama.engine").ExLlamaEngine(loaded)
         return made
 

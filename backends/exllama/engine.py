@@ -9,22 +9,22 @@ from collections.abc import Sequence
 
 import torch
 
-from backends.driver import Failed, Token
+from backends.driver import JobFailed, Token
 from backends.exllama.library import while_generating
-from backends.exllama.loading import Loaded
+from backends.exllama.loading import ExLlamaModel
 from backends.exllama.results import Result
-from backends.exllama.running import Running
+from backends.exllama.running import ExLlamaJob
 from backends.protocol import Generation, ModelInfo
 
 
 class ExLlamaEngine:
     """See `backends.driver.Engine`. Owns the models it was given."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: ExLlamaModel) -> None:
         self._loaded = loaded
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, ExLlamaJob] = {}
         self._trouble: Exception | None = None  # met where the driver expects none
-        self._refused: list[Failed] = []  # jobs that could not be continued
+        self._refused: list[JobFailed] = []  # jobs that could not be continued
         self._ends = sorted(loaded.vocabulary.ends)
         self.info: ModelInfo = loaded.info
         self.tokenize = loaded.vocabulary.tokenize
@@ -45,9 +45,9 @@ class ExLlamaEngine:
             return len(running.prompt)
         raise failure
 
-    def _prepared(self, key: int, job: Generation) -> Running:
+    def _prepared(self, key: int, job: Generation) -> ExLlamaJob:
         """Raises InvalidJob."""
-        running = Running(key, job)
+        running = ExLlamaJob(key, job)
         if job.images:
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
@@ -59,7 +59,7 @@ class ExLlamaEngine:
         running.sampler = self._loaded.sampler(running)
         return running
 
-    def _begin(self, running: Running) -> None:
+    def _begin(self, running: ExLlamaJob) -> None:
         """A job that goes on where `running` stands, unless the driver will have enough."""
         if running.left <= 0:
             return
@@ -73,7 +73,7 @@ class ExLlamaEngine:
         running.force(tokens)
         self._continue(running)
 
-    def _continue(self, running: Running) -> None:
+    def _continue(self, running: ExLlamaJob) -> None:
         """As `_begin`; where that fails it is this job's failure alone, for the coming step."""
         try:
             self._begin(running)
@@ -86,7 +86,7 @@ class ExLlamaEngine:
         found = self._loaded.cached(running.first) if running.first else 0
         return min(found, len(running.prompt))  # it counts whole pages
 
-    def _cancel(self, running: Running) -> None:
+    def _cancel(self, running: ExLlamaJob) -> None:
         if running.current is None:
             return
         try:
@@ -108,7 +108,7 @@ class ExLlamaEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token | Failed]:
+    def step(self) -> Sequence[Token | JobFailed]:
         try:
             if not any(running.ready for running in self._running.values()):
                 self._iterate()
@@ -131,7 +131,7 @@ class ExLlamaEngine:
             elif result["stage"] == "streaming" and result["identifier"] in self._running:
                 self._take(self._running[result["identifier"]], result)
 
-    def _take(self, running: Running, result: Result) -> None:
+    def _take(self, running: ExLlamaJob, result: Result) -> None:
         """What one job's result says; what can't be read is that job's failure alone."""
         if result["eos"]:
             running.current = None
@@ -144,5 +144,5 @@ class ExLlamaEngine:
         if drawn.at_limit:
             self._continue(running)
 
-    def _failed(self, running: Running, error: Exception) -> Failed:
-        return Failed(running.key, while_generating(self._loaded.name, error))
+    def _failed(self, running: ExLlamaJob, error: Exception) -> JobFailed:
+        return JobFailed(running.key, while_generating(self._loaded.name, error))

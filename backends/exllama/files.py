@@ -19,7 +19,7 @@ CACHE_BY_DEFAULT = 4 << 30  # bytes of KV cache for all requests, where one full
 SCRATCH = 768 << 20  # bytes: CUDA context, dequantizing, a prompt chunk's activations; a guess
 
 
-class Shape(msgspec.Struct, frozen=True):
+class PagedCacheSize(msgspec.Struct, frozen=True):
     """How much KV cache there will be: `cells` tokens in all, `length` for one request, of which
     `drafted` positions behind it are for guesses.
     """
@@ -34,7 +34,9 @@ class Shape(msgspec.Struct, frozen=True):
         return pages(self.length + self.drafted)
 
 
-def shape(files: ModelFiles, options: ExLlamaOptions, share: float, spare: int = 0) -> Shape:
+def shape(
+    files: ModelFiles, options: ExLlamaOptions, share: float, spare: int = 0
+) -> PagedCacheSize:
     """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`
     tokens behind it. `share`: of a 16-bit cache, what this one takes.
     """
@@ -42,7 +44,7 @@ def shape(files: ModelFiles, options: ExLlamaOptions, share: float, spare: int =
     drafted = options.draft_tokens if options.draft_model or options.ngram_speculation else 0
     affordable = int(CACHE_BY_DEFAULT / max(files.cache_bytes_per_token * share, 1))
     cells = options.cache_tokens or min(affordable, length * options.max_concurrent)
-    return Shape(pages(max(cells, length + drafted + spare)), length, drafted)
+    return PagedCacheSize(pages(max(cells, length + drafted + spare)), length, drafted)
 
 
 def pages(tokens: int) -> int:

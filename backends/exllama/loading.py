@@ -16,23 +16,23 @@ from backends import generation_config
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from backends.exllama.container import Tell
-from backends.exllama.files import Shape
+from backends.exllama.files import PagedCacheSize
 from backends.exllama.library import while_loading
-from backends.exllama.pictures import Pictures
+from backends.exllama.pictures import ImageEmbeddings
 from backends.exllama.results import Result
-from backends.exllama.running import Drawn, Running
-from backends.hf_vocabulary import Vocabulary
+from backends.exllama.running import Drawn, ExLlamaJob
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedModel(msgspec.Struct, frozen=True):
     """A model on its devices, and its cache; both the library's."""
 
     model: Any
     cache: Any
 
 
-class Loaded(ABC):
+class ExLlamaModel(ABC):
     """What the engine works with. `free` gives all of it back; nothing here is of use then.
 
     `generator` is the library's dynamic generator over the models and caches. It is made anew after
@@ -41,14 +41,14 @@ class Loaded(ABC):
 
     name: ClassVar[str]  # of the backend
 
-    def __init__(self, plan: Shape) -> None:
+    def __init__(self, plan: PagedCacheSize) -> None:
         self.plan = plan
-        self.main: Placed
-        self.draft: Placed | None = None
+        self.main: PlacedModel
+        self.draft: PlacedModel | None = None
         self.tokenizer: Any  # the library's
-        self.vocabulary: Vocabulary
+        self.vocabulary: HfVocabulary
         self.loras: list[Any] = []
-        self.pictures: Pictures | None = None
+        self.pictures: ImageEmbeddings | None = None
         self.info: ModelInfo
         self.generator: Any = None
         self._unloading = ExitStack()
@@ -56,11 +56,11 @@ class Loaded(ABC):
     # -- what a library differs in ---------------------------------------------------------------
 
     @abstractmethod
-    def sampler(self, running: Running) -> Any:
+    def sampler(self, running: ExLlamaJob) -> Any:
         """How this request's tokens are drawn, with the state that it keeps. Raises InvalidJob."""
 
     @abstractmethod
-    def job(self, running: Running, ends: Sequence[int]) -> Any:
+    def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         """A job that goes on where `running` stands; the tokens in `ends` end it."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ def give_back() -> None:
     torch.cuda.empty_cache()
 
 
-def fill(loaded: Loaded, files: ModelFiles, steps: Callable[[], None]) -> None:
+def fill(loaded: ExLlamaModel, files: ModelFiles, steps: Callable[[], None]) -> None:
     """Take `steps` to load what `files` names into `loaded`, and make its generator.
 
     Raises LoadFailed and leaves nothing behind.

@@ -19,14 +19,14 @@ from backends.protocol import Generation, Image
 REMEMBERED = 32  # pictures; a conversation sends its pictures again at every turn
 
 
-class Seen(msgspec.Struct, frozen=True):
+class PromptWithImages(msgspec.Struct, frozen=True):
     """A prompt as the generator wants it: ids of embeddings where pictures stand."""
 
     prompt: list[int]
     embeddings: list[Any]
 
 
-class Eye(msgspec.Struct, frozen=True, kw_only=True):
+class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
     """A library's way to see."""
 
     embed: Callable[[Any], Any]  # a Pillow picture to the library's MMEmbedding
@@ -35,14 +35,14 @@ class Eye(msgspec.Struct, frozen=True, kw_only=True):
     longest: int | None = None  # pixels of an edge
 
 
-class Pictures:
+class ImageEmbeddings:
     """What the model has seen lately."""
 
-    def __init__(self, eye: Eye) -> None:
+    def __init__(self, eye: ImageEncoder) -> None:
         self._eye = eye
         self._known: OrderedDict[Image, Any] = OrderedDict()
 
-    def see(self, job: Generation) -> Seen:
+    def see(self, job: Generation) -> PromptWithImages:
         """Raises InvalidJob for a picture that is too large, or when there are not as many
         placeholders as pictures.
         """
@@ -56,7 +56,7 @@ class Pictures:
                 )
             else:
                 prompt.append(token)
-        return Seen(prompt, embeddings)
+        return PromptWithImages(prompt, embeddings)
 
     def _check(self, job: Generation) -> None:
         longest, places = self._eye.longest, job.prompt.count(self._eye.placeholder)

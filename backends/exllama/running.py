@@ -29,7 +29,7 @@ class Drawn(msgspec.Struct, frozen=True):
     at_limit: bool
 
 
-class Running:
+class ExLlamaJob:
     """`prompt` is the request's as the generator takes it, `sampler` the library's, with state."""
 
     def __init__(self, key: int, job: Generation) -> None:

@@ -1,11 +1,11 @@
 """Wishes about single tokens, as far as both libraries want them alike."""
 
 from backends.errors import InvalidJob
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Sampling
 
 
-def check_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
+def check_tokens(sampling: Sampling, vocabulary: HfVocabulary) -> None:
     """Raises InvalidJob for a token that isn't there."""
     wishes = {
         "logit_bias": [token for token, _ in sampling.logit_bias],
@@ -18,6 +18,6 @@ def check_tokens(sampling: Sampling, vocabulary: Vocabulary) -> None:
             raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", param)
 
 
-def barred(sampling: Sampling, vocabulary: Vocabulary) -> list[int]:
+def barred(sampling: Sampling, vocabulary: HfVocabulary) -> list[int]:
     """The tokens that must not come."""
     return [*sampling.banned_tokens, *(vocabulary.ends if sampling.ban_eos else ())]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from backends.catalog import ModelFiles
 from backends.exllama.container import driven
-from backends.exllamav2.library import Library, installed
+from backends.exllamav2.library import ExLlamaV2Library, installed
 from backends.protocol import ModelContainer, Report
 from config.engines import EngineOptions, ExLlamaV2Options
 
@@ -15,7 +15,10 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
 
 
 async def load_with(
-    library: Callable[[], Library], files: ModelFiles, options: EngineOptions, report: Report
+    library: Callable[[], ExLlamaV2Library],
+    files: ModelFiles,
+    options: EngineOptions,
+    report: Report,
 ) -> ModelContainer:
     """As `load`, with the library that `library` gives on the loading thread."""
     assert isinstance(options, ExLlamaV2Options)

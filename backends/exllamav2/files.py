@@ -10,7 +10,7 @@ from pathlib import Path
 from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.exllama import files as exllama
-from backends.exllama.files import Shape
+from backends.exllama.files import PagedCacheSize
 from backends.hf_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV2Options
@@ -40,7 +40,7 @@ def _sees(folder: Path, config: Fields) -> bool:
     return prepared and hf_folder.of_class(config, SEES)
 
 
-def shape(files: ModelFiles, options: ExLlamaV2Options) -> Shape:
+def shape(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
     """See `exllama.files.shape`."""
     return exllama.shape(files, options, CACHE_SHARE[options.cache_type])
 

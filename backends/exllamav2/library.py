@@ -11,7 +11,7 @@ import msgspec
 from backends.exllama.library import imported
 
 
-class Library(msgspec.Struct, frozen=True):
+class ExLlamaV2Library(msgspec.Struct, frozen=True):
     """Classes of exllamav2 0.3.2, and the few facts about the machine that depend on it."""
 
     config: Any  # ExLlamaV2Config
@@ -27,15 +27,15 @@ class Library(msgspec.Struct, frozen=True):
     devices: int  # CUDA cards
 
 
-def installed() -> Library:
+def installed() -> ExLlamaV2Library:
     """The real one. Raises BackendMissing."""
     return imported("exllamav2", _collected)
 
 
-def _collected(devices: int) -> Library:
+def _collected(devices: int) -> ExLlamaV2Library:
     package = import_module("exllamav2")
     generator = import_module("exllamav2.generator")
-    return Library(
+    return ExLlamaV2Library(
         config=package.ExLlamaV2Config,
         model=package.ExLlamaV2,
         caches={

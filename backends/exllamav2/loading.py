@@ -15,15 +15,15 @@ from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 from backends.exllama import loading, results
 from backends.exllama.container import Tell
-from backends.exllama.files import Shape, pages
-from backends.exllama.loading import Placed, fill, per_card, telling
-from backends.exllama.pictures import Eye, Pictures
-from backends.exllama.running import Drawn, Running
+from backends.exllama.files import PagedCacheSize, pages
+from backends.exllama.loading import PlacedModel, fill, per_card, telling
+from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
+from backends.exllama.running import Drawn, ExLlamaJob
 from backends.exllamav2.files import draft, fitted, shape
-from backends.exllamav2.library import Library
+from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
 from backends.exllamav2.watching import Witness, watch
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 
 MEGABYTE = 1 << 20
@@ -40,21 +40,23 @@ PLACEHOLDERS: Mapping[str, str] = {
 }
 
 
-class Loaded(loading.Loaded):
+class ExLlamaV2Model(loading.ExLlamaModel):
     """`generator` is an `ExLlamaV2DynamicGenerator`."""
 
     name = "exllamav2"
 
-    def __init__(self, library: Library, options: ExLlamaV2Options, plan: Shape) -> None:
+    def __init__(
+        self, library: ExLlamaV2Library, options: ExLlamaV2Options, plan: PagedCacheSize
+    ) -> None:
         super().__init__(plan)
         self.library = library
         self.options = options
         self.paged = False
 
-    def sampler(self, running: Running) -> Any:
+    def sampler(self, running: ExLlamaJob) -> Any:
         return settings(running.job, self.library, self.vocabulary)
 
-    def job(self, running: Running, ends: Sequence[int]) -> Any:
+    def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         # Without pages there is nothing to share.
         new = running.stretch if self.paged else running.left
         made = self.library.job(
@@ -125,19 +127,21 @@ def undisturbed() -> Iterator[None]:
         torch.cuda.set_stream(stream)  # its card becomes the current one with it
 
 
-def load(files: ModelFiles, options: ExLlamaV2Options, library: Library, tell: Tell) -> Loaded:
+def load(
+    files: ModelFiles, options: ExLlamaV2Options, library: ExLlamaV2Library, tell: Tell
+) -> ExLlamaV2Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    files, loaded = fitted(files, options), Loaded(library, options, shape(files, options))
+    files, loaded = fitted(files, options), ExLlamaV2Model(library, options, shape(files, options))
     with undisturbed():
         fill(loaded, files, lambda: _load(loaded, files, tell))
     return loaded
 
 
-def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
+def _load(loaded: ExLlamaV2Model, files: ModelFiles, tell: Tell) -> None:
     library, guess = loaded.library, draft(loaded.options)
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer(config)
-    loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
+    loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     loaded.paged = _paged(library, config)
     tower = _vision(loaded, files, config, tell)
     if guess is not None:
@@ -147,7 +151,7 @@ def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
     loaded.main = _place(loaded, config, "model", tell)
     loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
     if tower is not None:
-        loaded.pictures = Pictures(_eye(loaded, tower))
+        loaded.pictures = ImageEmbeddings(_eye(loaded, tower))
     drafted = loaded.plan.drafted
     together = min(loaded.options.max_concurrent, config.max_input_len // (drafted + 1))
     loaded.info = loaded.describe(
@@ -160,7 +164,7 @@ def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
 # -- one model -------------------------------------------------------------------------------------
 
 
-def _config(loaded: Loaded, folder: Path) -> Any:
+def _config(loaded: ExLlamaV2Model, folder: Path) -> Any:
     options = loaded.options
     config = loaded.library.config(str(folder))
     if config.arch.arch_string != config.architecture:  # it would be run as a Llama
@@ -209,7 +213,7 @@ def _read_new_rope(config: Any, folder: Path) -> None:
         )
 
 
-def _paged(library: Library, config: Any) -> bool:
+def _paged(library: ExLlamaV2Library, config: Any) -> bool:
     """Whether flash-attn is there; without it jobs run one after another."""
     try:
         library.assert_paged()
@@ -218,7 +222,7 @@ def _paged(library: Library, config: Any) -> bool:
     return not config.no_flash_attn
 
 
-def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
+def _place(loaded: ExLlamaV2Model, config: Any, stage: str, tell: Tell) -> PlacedModel:
     library, options = loaded.library, loaded.options
     model = library.model(config)
     loaded.unload_later(model.unload)
@@ -226,19 +230,19 @@ def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
     callback = telling(stage, tell)
     if options.gpu_split:
         model.load(gpu_split=list(options.gpu_split), callback=callback)
-        return Placed(model, cache_class(model, max_seq_len=cells))
+        return PlacedModel(model, cache_class(model, max_seq_len=cells))
     cache = cache_class(model, max_seq_len=cells, lazy=True)
     reserve = [
         int(free * MEGABYTE) for free in per_card(options.autosplit_reserve, library.devices)
     ]
     model.load_autosplit(cache, reserve_vram=reserve, last_id_only=True, callback=callback)
-    return Placed(model, cache)
+    return PlacedModel(model, cache)
 
 
 # -- what belongs to it ----------------------------------------------------------------------------
 
 
-def _vision(loaded: Loaded, files: ModelFiles, config: Any, tell: Tell) -> Any:
+def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, tell: Tell) -> Any:
     """The vision tower, if the model sees."""
     if "image" not in files.modalities:
         return None
@@ -248,13 +252,13 @@ def _vision(loaded: Loaded, files: ModelFiles, config: Any, tell: Tell) -> Any:
     return tower
 
 
-def _eye(loaded: Loaded, tower: Any) -> Eye:
+def _eye(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
     text = PLACEHOLDERS[tower.config.vision_model_type]
     placeholder = loaded.vocabulary.id_of(text)
     if placeholder is None:
         raise UnsupportedModel(f"the tokenizer has no {text}, where pictures would stand")
     model, tokenizer = loaded.main.model, loaded.tokenizer
-    return Eye(
+    return ImageEncoder(
         embed=lambda picture: tower.get_image_embeddings(
             model=model, tokenizer=tokenizer, image=picture
         ),
@@ -264,7 +268,7 @@ def _eye(loaded: Loaded, tower: Any) -> Eye:
     )
 
 
-def _lora(loaded: Loaded, folder: Path) -> Any:
+def _lora(loaded: ExLlamaV2Model, folder: Path) -> Any:
     lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
     loaded.unload_later(lora.unload)
     return lora

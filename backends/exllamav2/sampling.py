@@ -12,8 +12,8 @@ import torch
 
 from backends.errors import InvalidJob
 from backends.exllama.sampling import barred, check_tokens
-from backends.exllamav2.library import Library
-from backends.hf_vocabulary import Vocabulary
+from backends.exllamav2.library import ExLlamaV2Library
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 
 # What exllamav2 0.3.2 has. It lacks smoothing_curve and top_n_sigma.
@@ -64,7 +64,7 @@ SMALLEST_SHARE = 1e-6  # a top_p of 0 means the best token alone, which exllamav
 NEVER = float("-inf")
 
 
-def settings(job: Generation, library: Library, vocabulary: Vocabulary) -> Any:
+def settings(job: Generation, library: ExLlamaV2Library, vocabulary: HfVocabulary) -> Any:
     """An `ExLlamaV2Sampler.Settings` for this job alone: it keeps the job's state. Raises
     InvalidJob.
     """
@@ -119,7 +119,7 @@ def _set_temperature(made: Any, sampling: Sampling) -> None:
         made.min_temp, made.max_temp = max(sampling.min_temp, COLDEST), sampling.max_temp
 
 
-def _set_dry(made: Any, job: Generation, vocabulary: Vocabulary) -> None:
+def _set_dry(made: Any, job: Generation, vocabulary: HfVocabulary) -> None:
     sampling = job.sampling
     if not sampling.dry_multiplier or sampling.dry_range == 0:
         return
@@ -135,7 +135,7 @@ def _set_dry(made: Any, job: Generation, vocabulary: Vocabulary) -> None:
             made.ngram_history = deque((0,))
 
 
-def bias(sampling: Sampling, vocabulary: Vocabulary) -> torch.Tensor | None:
+def bias(sampling: Sampling, vocabulary: HfVocabulary) -> torch.Tensor | None:
     """What is added to the logits, one number for each row of the head; None for nothing.
 
     exllamav2 pads the head to a multiple of 32. Raises InvalidJob for a token that isn't there.

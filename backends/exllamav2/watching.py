@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from backends.exllama.running import Running
-from backends.hf_vocabulary import Vocabulary
+from backends.exllama.running import ExLlamaJob
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Sampling, TokenLogprob
 
 
@@ -21,7 +21,7 @@ class Witness:
     token it draws. Remembers the logprobs of the tokens drawn and not yet taken, in order.
     """
 
-    def __init__(self, job: Any, count: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, job: Any, count: int, vocabulary: HfVocabulary) -> None:
         self._told: deque[TokenLogprob] = deque()
         self._count = count
         self._vocabulary = vocabulary
@@ -78,7 +78,7 @@ class Censor:
         return self._receive(logits)
 
 
-def watch(job: Any, running: Running, vocabulary: Vocabulary) -> None:
+def watch(job: Any, running: ExLlamaJob, vocabulary: HfVocabulary) -> None:
     """Put before `job`'s sampler what `running` needs; the witness sees the logits first."""
     asked = running.job
     if asked.sampling.frequency_penalty or asked.sampling.presence_penalty:

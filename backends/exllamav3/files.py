@@ -10,7 +10,7 @@ from pathlib import Path
 from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.exllama import files as exllama
-from backends.exllama.files import Shape
+from backends.exllama.files import PagedCacheSize
 from backends.hf_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV3Options
@@ -60,7 +60,7 @@ def cache_share(cache_type: str) -> float:
     return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
 
 
-def shape(files: ModelFiles, options: ExLlamaV3Options) -> Shape:
+def shape(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
     """See `exllama.files.shape`."""
     return exllama.shape(files, options, cache_share(options.cache_type), spare=ENDS)
 

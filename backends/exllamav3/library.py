@@ -11,7 +11,7 @@ import msgspec
 from backends.exllama.library import imported
 
 
-class Library(msgspec.Struct, frozen=True):
+class ExLlamaV3Library(msgspec.Struct, frozen=True):
     """Classes of exllamav3 1.6.5, and the few facts about the machine that depend on it."""
 
     config: Any  # Config
@@ -27,14 +27,14 @@ class Library(msgspec.Struct, frozen=True):
     devices: int  # CUDA cards
 
 
-def installed() -> Library:
+def installed() -> ExLlamaV3Library:
     """The real one. Raises BackendMissing."""
     return imported("exllamav3", _collected)
 
 
-def _collected(devices: int) -> Library:
+def _collected(devices: int) -> ExLlamaV3Library:
     package = import_module("exllamav3")
-    return Library(
+    return ExLlamaV3Library(
         config=package.Config,
         model=package.Model,
         cache=package.Cache,

@@ -14,14 +14,14 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import loading, results
 from backends.exllama.container import Tell
-from backends.exllama.files import PAGE, Shape, pages
-from backends.exllama.loading import Placed, fill, per_card, telling
-from backends.exllama.pictures import Eye, Pictures
-from backends.exllama.running import Drawn, Running
+from backends.exllama.files import PAGE, PagedCacheSize, pages
+from backends.exllama.loading import PlacedModel, fill, per_card, telling
+from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
+from backends.exllama.running import Drawn, ExLlamaJob
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
-from backends.exllamav3.library import Library
+from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, TokenLogprob
 from config.engines import ExLlamaV3Options
 
@@ -31,12 +31,14 @@ LEAST_CHANCE = 1e-38  # probabilities are 32-bit numbers: what is smaller came o
 PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}
 
 
-class Loaded(loading.Loaded):
+class ExLlamaV3Model(loading.ExLlamaModel):
     """`generator` is a `Generator`."""
 
     name = "exllamav3"
 
-    def __init__(self, library: Library, options: ExLlamaV3Options, plan: Shape) -> None:
+    def __init__(
+        self, library: ExLlamaV3Library, options: ExLlamaV3Options, plan: PagedCacheSize
+    ) -> None:
         super().__init__(plan)
         self.library = library
         self.options = options
@@ -46,10 +48,10 @@ class Loaded(loading.Loaded):
         """Prompt tokens in one pass: whole pages."""
         return pages(self.options.chunk_size)
 
-    def sampler(self, running: Running) -> Any:
+    def sampler(self, running: ExLlamaJob) -> Any:
         return sampler(running, self.library, self.vocabulary)
 
-    def job(self, running: Running, ends: Sequence[int]) -> Any:
+    def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         """It takes its stretches by itself, with a checkpoint between them where a model has
         recurrent layers.
         """
@@ -112,20 +114,22 @@ class Loaded(loading.Loaded):
         generator.close()
 
 
-def load(files: ModelFiles, options: ExLlamaV3Options, library: Library, tell: Tell) -> Loaded:
+def load(
+    files: ModelFiles, options: ExLlamaV3Options, library: ExLlamaV3Library, tell: Tell
+) -> ExLlamaV3Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    files, loaded = fitted(files, options), Loaded(library, options, shape(files, options))
+    files, loaded = fitted(files, options), ExLlamaV3Model(library, options, shape(files, options))
     fill(loaded, files, lambda: _load(loaded, files, tell))
     return loaded
 
 
-def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
+def _load(loaded: ExLlamaV3Model, files: ModelFiles, tell: Tell) -> None:
     library, options, guess = loaded.library, loaded.options, draft(loaded.options)
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer.from_config(config)
-    loaded.vocabulary = Vocabulary(files.path, config.vocab_size)
+    loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     if "image" in files.modalities:
-        loaded.pictures = Pictures(_eye(loaded, config, tell))
+        loaded.pictures = ImageEmbeddings(_eye(loaded, config, tell))
     if guess is not None:
         loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
     loaded.main = _place(loaded, config, "model", tell)
@@ -140,7 +144,7 @@ def _load(loaded: Loaded, files: ModelFiles, tell: Tell) -> None:
 # -- one model -------------------------------------------------------------------------------------
 
 
-def _config(loaded: Loaded, folder: Path) -> Any:
+def _config(loaded: ExLlamaV3Model, folder: Path) -> Any:
     try:
         config = loaded.library.config.from_directory(str(folder))
     except AssertionError as error:  # an architecture, or a form of it, that it doesn't know
@@ -149,7 +153,7 @@ def _config(loaded: Loaded, folder: Path) -> Any:
     return config
 
 
-def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
+def _place(loaded: ExLlamaV3Model, config: Any, stage: str, tell: Tell) -> PlacedModel:
     """A model with its cache, which must be there before the weights are."""
     model = _model(loaded, config, "text")
     bits = cache_bits(loaded.options.cache_type)
@@ -164,10 +168,10 @@ def _place(loaded: Loaded, config: Any, stage: str, tell: Tell) -> Placed:
         **layers,
     )
     _fill_cards(loaded, model, stage, tell)
-    return Placed(model, cache)
+    return PlacedModel(model, cache)
 
 
-def _model(loaded: Loaded, config: Any, component: str) -> Any:
+def _model(loaded: ExLlamaV3Model, config: Any, component: str) -> Any:
     """One whose memory is given back, also when its load fails midway."""
     model = loaded.library.model.from_config(config, component=component)
 
@@ -180,7 +184,7 @@ def _model(loaded: Loaded, config: Any, component: str) -> Any:
     return model
 
 
-def _fill_cards(loaded: Loaded, model: Any, stage: str, tell: Tell) -> None:
+def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, tell: Tell) -> None:
     library, options, main = loaded.library, loaded.options, stage == "model"
     gigabytes = [free / 1024 for free in per_card(options.autosplit_reserve, library.devices)]
     split, progress = list(options.gpu_split), telling(stage, tell)
@@ -209,7 +213,7 @@ def _fill_cards(loaded: Loaded, model: Any, stage: str, tell: Tell) -> None:
 # -- what belongs to it ----------------------------------------------------------------------------
 
 
-def _eye(loaded: Loaded, config: Any, tell: Tell) -> Eye:
+def _eye(loaded: ExLlamaV3Model, config: Any, tell: Tell) -> ImageEncoder:
     if text := PLACEHOLDERS.get(config.architecture):
         placeholder = loaded.vocabulary.id_of(text)
     else:
@@ -218,14 +222,14 @@ def _eye(loaded: Loaded, config: Any, tell: Tell) -> Eye:
         raise UnsupportedModel("the model's files don't say which token stands for a picture")
     tower, tokenizer = _model(loaded, config, "vision"), loaded.tokenizer
     _fill_cards(loaded, tower, "vision", tell)
-    return Eye(
+    return ImageEncoder(
         embed=lambda picture: tower.get_image_embeddings(tokenizer=tokenizer, image=picture),
         ids=lambda embedding: list(embedding.token_list),
         placeholder=placeholder,
     )
 
 
-def _lora(loaded: Loaded, folder: Path) -> Any:
+def _lora(loaded: ExLlamaV3Model, folder: Path) -> Any:
     """Raises LoadFailed where exllamav3 would only print that nothing of it fits."""
     lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
     loaded.unload_later(lora.unload)

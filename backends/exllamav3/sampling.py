@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from backends.exllama.running import Running
+from backends.exllama.running import ExLlamaJob
 from backends.exllama.sampling import barred, check_tokens
-from backends.exllamav3.library import Library
-from backends.hf_vocabulary import Vocabulary
+from backends.exllamav3.library import ExLlamaV3Library
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Sampling
 
 # What exllamav3 1.6.5 has.
@@ -47,7 +47,7 @@ SUPPORTED = frozenset(
 EVERYTHING = 10**8  # tokens; theirs for a range without an end
 
 
-def sampler(running: Running, library: Library, vocabulary: Vocabulary) -> Any:
+def sampler(running: ExLlamaJob, library: ExLlamaV3Library, vocabulary: HfVocabulary) -> Any:
     """A sampler for this request. Raises InvalidJob."""
     sampling, steps = running.job.sampling, library.steps
     check_tokens(sampling, vocabulary)
@@ -95,7 +95,7 @@ class OfTheAnswer:
         )
 
 
-def _choice(sampling: Sampling, steps: Any, vocabulary: Vocabulary) -> Iterator[Any]:
+def _choice(sampling: Sampling, steps: Any, vocabulary: HfVocabulary) -> Iterator[Any]:
     if sampling.temperature <= 0:  # greedy, whatever else is wished
         yield steps.SS_Argmax()
         return
@@ -118,7 +118,7 @@ def _biases(sampling: Sampling) -> dict[int, float]:
     return added
 
 
-def _bans(sampling: Sampling, vocabulary: Vocabulary) -> list[int]:
+def _bans(sampling: Sampling, vocabulary: HfVocabulary) -> list[int]:
     banned = set(barred(sampling, vocabulary))
     if sampling.allowed_tokens:
         banned |= set(range(vocabulary.size)).difference(sampling.allowed_tokens)
@@ -129,7 +129,7 @@ def _back(sampling: Sampling) -> int:
     return EVERYTHING if sampling.penalty_range < 0 else sampling.penalty_range
 
 
-def _dry(sampling: Sampling, steps: Any, vocabulary: Vocabulary) -> Any:
+def _dry(sampling: Sampling, steps: Any, vocabulary: HfVocabulary) -> Any:
     wanted = sampling.dry_multiplier if sampling.dry_range else 0.0  # 0 is theirs for all
     return steps.SS_DRY(
         wanted,

@@ -25,7 +25,7 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
     assert isinstance(options, LlamaCppOptions)
     loop = asyncio.get_running_loop()
 
-    def work(wanted: Callable[[], bool]) -> loading.Loaded:
+    def work(wanted: Callable[[], bool]) -> loading.LlamaModel:
         def progress(done: float) -> bool:
             step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
             loop.call_soon_threadsafe(report, step)
@@ -33,5 +33,5 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
 
         return loading.load(files, options, progress)
 
-    loaded = await run_abandonable(work, loading.Loaded.free)
+    loaded = await run_abandonable(work, loading.LlamaModel.free)
     return DrivenContainer(LlamaCppEngine(loaded))

@@ -18,19 +18,19 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Failed, PromptScored, Token
+from backends.driver import JobFailed, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import keeping_gil
-from backends.llamacpp.loading import Loaded
-from backends.llamacpp.running import Running
+from backends.llamacpp.loading import LlamaModel
+from backends.llamacpp.running import LlamaJob
 from backends.llamacpp.sampling import Chain, drawing, logprob
-from backends.llamacpp.sight import Look, Sight
+from backends.llamacpp.sight import EncoderTask, EncoderThread
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 
 if TYPE_CHECKING:
-    from backends.llamacpp.pictures import Pictures
+    from backends.llamacpp.pictures import MtmdEncoder
 
 # a prompt chunk is cut so that a step takes no longer: others' tokens don't stall
 STEP_SECONDS = 0.05
@@ -43,14 +43,14 @@ NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 class LlamaCppEngine:
     """See `backends.driver.Engine`. Owns the model and the context it was given."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LlamaModel) -> None:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._sight = _sight(loaded)
         self._cache = KvCache(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
         self._batch = Batch(loaded.batch_size)
         self._threads = loaded.threads
@@ -72,11 +72,11 @@ class LlamaCppEngine:
         self._threads.pause()
         return running.prompt_tokens
 
-    def _reading(self, key: int, job: Generation) -> Running:
+    def _reading(self, key: int, job: Generation) -> LlamaJob:
         chain = Chain(job, self._vocabulary, self.info.context_length)
-        return Running(key, job, chain, list(job.prompt))
+        return LlamaJob(key, job, chain, list(job.prompt))
 
-    def _seeing(self, key: int, job: Generation) -> Running:
+    def _seeing(self, key: int, job: Generation) -> LlamaJob:
         assert self._sight is not None  # else the driver refuses pictures
         seen = self._sight.pictures.see(job)
         text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
@@ -85,7 +85,7 @@ class LlamaCppEngine:
         except BaseException:
             seen.free()
             raise
-        return Running(key, job, chain, seen.cells, seen.pictures)
+        return LlamaJob(key, job, chain, seen.cells, seen.pictures)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         running = self._running[key]
@@ -104,7 +104,7 @@ class LlamaCppEngine:
         self._forced = [token for token in self._forced if token.key != key]
         return running.cached
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: LlamaJob) -> None:
         """The slot is idle again; its cells stay until room is needed."""
         if running.slot is not None:
             self._releases += 1
@@ -129,7 +129,7 @@ class LlamaCppEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token | PromptScored | Failed]:
+    def step(self) -> Sequence[Token | PromptScored | JobFailed]:
         forced, self._forced = self._forced, []
         failed = self._see(self._sight) if self._sight is not None else ()
         work = self._decode()
@@ -137,7 +137,7 @@ class LlamaCppEngine:
             self._sight.wait(STEP_SECONDS)
         return [*forced, *failed, *self._score_all(work), *self._draw_all(work)]
 
-    def _see(self, sight: Sight) -> Sequence[Failed]:
+    def _see(self, sight: EncoderThread) -> Sequence[JobFailed]:
         """Use what a look has found, and begin with the next."""
         look = sight.take()
         if look is not None:
@@ -145,11 +145,11 @@ class LlamaCppEngine:
                 look.check()
                 self._place(sight.pictures, look)
             except GenerationFailed as error:
-                return [Failed(look.running.key, error)]
+                return [JobFailed(look.running.key, error)]
         sight.begin(self._running.values())
         return ()
 
-    def _place(self, pictures: "Pictures", look: Look) -> None:
+    def _place(self, pictures: "MtmdEncoder", look: EncoderTask) -> None:
         """Put the picture into the KV cache, unless its own job has to make room. Raises
         GenerationFailed, which is its own job's alone.
         """
@@ -168,7 +168,7 @@ class LlamaCppEngine:
             if code != NO_ROOM:
                 raise GenerationFailed(f"an image could not be decoded (code {code})")
 
-    def _decode(self) -> list[tuple[Running, int]]:
+    def _decode(self) -> list[tuple[LlamaJob, int]]:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
         while True:
             work = self._compose()
@@ -188,7 +188,7 @@ class LlamaCppEngine:
             self._threads.pause()
             self._make_room()
 
-    def _compose(self) -> list[tuple[Running, int]]:
+    def _compose(self) -> list[tuple[LlamaJob, int]]:
         """Newest tokens of all answers first, in slot order; then prompts, oldest first."""
         self._batch.clear()
         answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
@@ -208,7 +208,7 @@ class LlamaCppEngine:
         timely = int(self._prompt_rate * STEP_SECONDS)
         return min(self._loaded.batch_size, max(SMALLEST_CHUNK, timely) + len(self._running))
 
-    def _compose_prompts(self, room: int) -> list[tuple[Running, int]]:
+    def _compose_prompts(self, room: int) -> list[tuple[LlamaJob, int]]:
         work = []
         outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # one is everybody's
         for running in self._running.values():
@@ -234,14 +234,14 @@ class LlamaCppEngine:
             room -= count
         return work
 
-    def _fed(self, work: Sequence[tuple[Running, int]], seconds: float) -> None:
+    def _fed(self, work: Sequence[tuple[LlamaJob, int]], seconds: float) -> None:
         for running, count in work:
             running.feed(count)
         if self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
 
-    def _score_all(self, work: Sequence[tuple[Running, int]]) -> list[PromptScored]:
+    def _score_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[PromptScored]:
         scored, row = [], 0
         for running, count in work:
             if running.scoring and (told := self._told(running, row, count)):
@@ -250,7 +250,7 @@ class LlamaCppEngine:
             row += count
         return scored
 
-    def _told(self, running: Running, row: int, count: int) -> list[TokenLogprob]:
+    def _told(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
         """Of the prompt's tokens not told yet, as far as the `count` rows of its newest cells, the
         first of which is `row`, tell of the next.
         """
@@ -269,7 +269,7 @@ class LlamaCppEngine:
         there = (ctypes.c_float * self._vocabulary.size).from_address(address)
         return np.frombuffer(there, np.float32)
 
-    def _draw_all(self, work: Sequence[tuple[Running, int]]) -> list[Token]:
+    def _draw_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[Token]:
         drawn, row = [], -1
         for running, count in work:
             row += count
@@ -277,7 +277,7 @@ class LlamaCppEngine:
                 drawn.append(self._draw_one(running, row))
         return drawn
 
-    def _draw_one(self, running: Running, row: int) -> Token:
+    def _draw_one(self, running: LlamaJob, row: int) -> Token:
         token = self._draw(running.chain.pointer, self._context, row)
         running.chain.drawn()
         running.tokens.append(token)
@@ -288,7 +288,7 @@ class LlamaCppEngine:
 
     # -- cells -----------------------------------------------------------------------------------
 
-    def _start(self, running: Running) -> bool:
+    def _start(self, running: LlamaJob) -> bool:
         """Give the sequence a slot and what is already computed; False: better wait, see below."""
         if not self._fits(running):
             return False
@@ -299,7 +299,7 @@ class LlamaCppEngine:
         running.start(slot, self._take_over(slot, source, running, placement.keep))
         return True
 
-    def _fits(self, running: Running) -> bool:
+    def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside those who run, with room for them to go on a while."""
         started = [other for other in self._running.values() if other.slot is not None]
         if self._loaded.split or not started:
@@ -307,7 +307,7 @@ class LlamaCppEngine:
         taken = sum(len(other.tokens) + GROWTH for other in started)
         return taken + len(running.tokens) + GROWTH <= self._loaded.cells
 
-    def _worth_waiting(self, running: Running, keep: int) -> bool:
+    def _worth_waiting(self, running: LlamaJob, keep: int) -> bool:
         """Somebody is computing more of the same beginning right now (n > 1, or many alike at
         once).
         """
@@ -319,7 +319,7 @@ class LlamaCppEngine:
             for other in self._running.values()
         )
 
-    def _take_over(self, slot: Slot, source: Slot, running: Running, keep: int) -> int:
+    def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
         """Leave exactly the first `keep` cells of `running` in `slot`; returns what could really be
         kept.
         """
@@ -344,7 +344,7 @@ class LlamaCppEngine:
             raise OutOfMemory("the KV cache is too small for this request")
         self._start_over(started[-1])
 
-    def _start_over(self, running: Running) -> None:
+    def _start_over(self, running: LlamaJob) -> None:
         """Take its cells away: the sequence is computed again from its beginning."""
         assert running.slot is not None
         slot = running.slot
@@ -352,7 +352,7 @@ class LlamaCppEngine:
         self._empty(slot)
         running.fed = 0
 
-    def _cut_back(self, running: Running) -> None:
+    def _cut_back(self, running: LlamaJob) -> None:
         """Forget what was decoded of a picture that can't be decoded whole."""
         slot = running.slot
         if slot is not None and not self._cache.cut(slot.index, running.position):
@@ -363,7 +363,7 @@ class LlamaCppEngine:
         slot.tokens = []
 
 
-def _sight(loaded: Loaded) -> Sight | None:
+def _sight(loaded: LlamaModel) -> EncoderThread | None:
     if loaded.pictures is None:
         return None
-    return Sight(loaded.pictures, beside=not loaded.on_device)
+    return EncoderThread(loaded.pictures, beside=not loaded.on_device)

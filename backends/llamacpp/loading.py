@@ -27,13 +27,13 @@ from backends.llamacpp.files import (
     outputs,
 )
 from backends.llamacpp.sampling import SUPPORTED
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
 
 if TYPE_CHECKING:
-    from backends.llamacpp.pictures import Pictures
+    from backends.llamacpp.pictures import MtmdEncoder
 
 CACHE_TYPES = {
     "f32": 0,
@@ -47,26 +47,26 @@ CACHE_TYPES = {
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
-INFO, ANNOYED = 2, (3, 4)  # ggml_log_level (ggml.h): info; warning, error
+INFO, WARNING_LEVELS = 2, (3, 4)  # ggml_log_level (ggml.h): info; warning, error
 
 _words = threading.local()  # what llama.cpp logged on this thread while it loaded
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def _listen(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-    if level in ANNOYED:
+    if level in WARNING_LEVELS:
         heard = _words.__dict__.setdefault("heard", deque(maxlen=3))
         heard.append(text.decode(errors="replace").strip())
     elif level == INFO and b"buffer size" in text:
         _words.__dict__.setdefault("buffers", []).append(text.decode(errors="replace"))
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LlamaModel(msgspec.Struct, frozen=True):
     """What the engine works with. `free` gives all of it back; harmless a second time."""
 
     context: api.llama_context_p
-    vocabulary: Vocabulary
-    pictures: "Pictures | None"  # None: it reads text
+    vocabulary: LlamaVocabulary
+    pictures: "MtmdEncoder | None"  # None: it reads text
     info: ModelInfo
     slots: int
     cells: int
@@ -81,7 +81,9 @@ class Loaded(msgspec.Struct, frozen=True):
         self.held.close()
 
 
-def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]) -> Loaded:
+def load(
+    files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
+) -> LlamaModel:
     """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
     abandoned.
 
@@ -94,7 +96,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
     with ExitStack() as undone:
         model = _load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
-        vocabulary = Vocabulary(model)
+        vocabulary = LlamaVocabulary(model)
         context = _make_context(model, files, options, vocabulary.size)
         undone.callback(api.llama_free, context)
         pictures = None
@@ -102,7 +104,7 @@ def load(files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float]
             pictures = _open_projector(files.projector, model, vocabulary, options, progress)
             undone.callback(pictures.free)
         layout = cache_layout(files, options)
-        return Loaded(
+        return LlamaModel(
             context=context,
             vocabulary=vocabulary,
             pictures=pictures,
@@ -207,15 +209,15 @@ def _threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThre
 def _open_projector(
     path: Path,
     model: api.llama_model_p,
-    vocabulary: Vocabulary,
+    vocabulary: LlamaVocabulary,
     options: LlamaCppOptions,
     progress: Callable[[float], bool],
-) -> "Pictures":
+) -> "MtmdEncoder":
     """The vision tower. It takes a second to import and is not in every build."""
     try:
         from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
 
-        from backends.llamacpp.pictures import Pictures  # noqa: PLC0415
+        from backends.llamacpp.pictures import MtmdEncoder  # noqa: PLC0415
     except (ImportError, OSError, RuntimeError) as error:
         raise BackendMissing(
             f"this build of llama-cpp-python can't see ({error}); `vision: false` loads it for text"
@@ -235,7 +237,7 @@ def _open_projector(
             "`vision: false` loads the model for text"
         )
     at_once = min(options.micro_batch_size, options.batch_size)
-    return Pictures(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
+    return MtmdEncoder(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
 
 
 def _on_device(options: LlamaCppOptions) -> bool:
@@ -248,10 +250,10 @@ def _last_words() -> str:
 
 def _info(
     model: api.llama_model_p,
-    vocabulary: Vocabulary,
+    vocabulary: LlamaVocabulary,
     files: ModelFiles,
     options: LlamaCppOptions,
-    pictures: "Pictures | None",
+    pictures: "MtmdEncoder | None",
 ) -> ModelInfo:
     template = api.llama_model_chat_template(model, None)
     return ModelInfo(

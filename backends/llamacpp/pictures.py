@@ -18,14 +18,14 @@ from llama_cpp import llama_cpp as api
 from llama_cpp import mtmd_cpp as mtmd
 
 from backends.errors import GenerationFailed, InvalidJob
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Image
 
 # Another one in each process: no text that a client sends can be taken for a picture's place.
 MARKER = f"<|image {secrets.token_hex(4)}|>"
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ImageCells(msgspec.Struct, frozen=True):
     """A piece of a picture: the cells `start` to `end` of its sequence.
 
     It moves the positions behind it by `positions`: fewer than its cells where the model's rotary
@@ -46,18 +46,18 @@ class Picture(msgspec.Struct, frozen=True):
         mtmd.mtmd_input_chunk_free(self.chunk)
 
 
-class Seen(msgspec.Struct, frozen=True):
+class CellsWithImages(msgspec.Struct, frozen=True):
     """A prompt with its pictures: one number for each cell, below 0 for what isn't a token."""
 
     cells: list[int]
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ImageCells, ...]
 
     def free(self) -> None:
         for picture in self.pictures:
             picture.free()
 
 
-class Pictures:
+class MtmdEncoder:
     """Owns the projector `pointer` (mtmd_context). Only the engine's thread calls it.
 
     `marker` is the text a prompt has in a picture's place. `at_once`: cells the engine computes in
@@ -65,7 +65,7 @@ class Pictures:
     """
 
     def __init__(
-        self, pointer: int, vocabulary: Vocabulary, *, at_once: int, batch_size: int
+        self, pointer: int, vocabulary: LlamaVocabulary, *, at_once: int, batch_size: int
     ) -> None:
         self.marker = MARKER
         self._pointer = pointer
@@ -78,7 +78,7 @@ class Pictures:
 
     # -- reading a prompt ------------------------------------------------------------------------
 
-    def see(self, job: Generation) -> Seen:
+    def see(self, job: Generation) -> CellsWithImages:
         """Raises InvalidJob when there are not as many places as pictures."""
         texts = list(_between_markers(job.prompt, self._vocabulary))
         if len(texts) != len(job.images) + 1:
@@ -142,7 +142,7 @@ class Pictures:
 
     # -- computing -------------------------------------------------------------------------------
 
-    def encode(self, picture: Picture) -> None:
+    def encode(self, picture: ImageCells) -> None:
         """Run the vision tower; `decode` takes what it found. It may run in another thread, beside
         the engine's. Raises GenerationFailed.
         """
@@ -150,7 +150,7 @@ class Pictures:
             raise GenerationFailed(f"an image could not be encoded (code {code})")
 
     def decode(
-        self, context: api.llama_context_p, picture: Picture, position: int, sequence: int
+        self, context: api.llama_context_p, picture: ImageCells, position: int, sequence: int
     ) -> int:
         """Put the embeddings last encoded into the KV cache; returns llama_decode's code."""
         behind = api.llama_pos()
@@ -174,7 +174,7 @@ class _Reading:
 
     def __init__(self, cells: list[int]) -> None:
         self.cells = cells
-        self.pictures: list[Picture] = []
+        self.pictures: list[ImageCells] = []
 
     def add(self, chunk: int, number: int) -> None:
         """`number` stands for the chunk's cells, unless it is text."""
@@ -187,14 +187,14 @@ class _Reading:
         start, end = len(self.cells), len(self.cells) + size
         positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
         kept = mtmd.mtmd_input_chunk_copy(chunk)
-        self.pictures.append(Picture(start, end, positions, kept))
+        self.pictures.append(ImageCells(start, end, positions, kept))
         self.cells += [number] * size
 
-    def seen(self) -> Seen:
-        return Seen(self.cells, tuple(self.pictures))
+    def seen(self) -> CellsWithImages:
+        return CellsWithImages(self.cells, tuple(self.pictures))
 
 
-def _between_markers(prompt: Sequence[int], vocabulary: Vocabulary) -> Iterator[list[int]]:
+def _between_markers(prompt: Sequence[int], vocabulary: LlamaVocabulary) -> Iterator[list[int]]:
     """The tokens before, between and behind the markers in the prompt's text. Linear.
 
     A tokenizer may have joined a marker's ends with its neighbours; what is left of such a token is
@@ -219,5 +219,5 @@ def _between_markers(prompt: Sequence[int], vocabulary: Vocabulary) -> Iterator[
     yield [*_tokens(text[done : begins[next_token]], vocabulary), *prompt[next_token:]]
 
 
-def _tokens(text: bytes, vocabulary: Vocabulary) -> Sequence[int]:
+def _tokens(text: bytes, vocabulary: LlamaVocabulary) -> Sequence[int]:
     return vocabulary.tokenize(text.decode(errors="replace"), special=False) if text else ()

@@ -7,10 +7,10 @@ from backends.llamacpp.sampling import Chain
 from backends.protocol import Generation
 
 if TYPE_CHECKING:
-    from backends.llamacpp.pictures import Picture
+    from backends.llamacpp.pictures import ImageCells
 
 
-class Running:
+class LlamaJob:
     """`tokens` holds one number for each cell of the KV cache: a token, or, below 0, a part of a
     picture. `fed` of them are in the cache.
     """
@@ -21,7 +21,7 @@ class Running:
         job: Generation,
         chain: Chain,
         tokens: list[int],
-        pictures: "tuple[Picture, ...]" = (),
+        pictures: "tuple[ImageCells, ...]" = (),
     ) -> None:
         self.key = key
         self.job = job
@@ -30,7 +30,7 @@ class Running:
         self.pictures = pictures
         self.prompt_tokens = len(tokens)
         self.fed = 0
-        self.lag = 0  # positions that pictures among the fed cells saved, see `Picture`
+        self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
         self.cached = 0
         # Tokens of the prompt whose log probabilities are told, or not wanted.
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
@@ -72,7 +72,7 @@ class Running:
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
 
-    def picture(self) -> "Picture | None":
+    def picture(self) -> "ImageCells | None":
         """The next one to be computed."""
         return next((picture for picture in self.pictures if picture.start >= self.fed), None)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.library import SMALL_VOCABULARY, keeping_gil
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, Generation, Sampling, TokenLogprob
 
 SUPPORTED = frozenset(Sampling.__struct_fields__) - {
@@ -42,7 +42,7 @@ class Chain:
     back.
     """
 
-    def __init__(self, job: Generation, vocabulary: Vocabulary, context_length: int) -> None:
+    def __init__(self, job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         self._min_tokens = job.min_tokens
         try:
@@ -67,7 +67,7 @@ class Chain:
         api.llama_sampler_free(self.pointer)
 
 
-def drawing(vocabulary: Vocabulary) -> Callable[[Link, api.llama_context_p, int], int]:
+def drawing(vocabulary: LlamaVocabulary) -> Callable[[Link, api.llama_context_p, int], int]:
     """The function that draws a token: (chain, context, row) -> token; see `library` for the
     choice.
     """
@@ -76,7 +76,7 @@ def drawing(vocabulary: Vocabulary) -> Callable[[Link, api.llama_context_p, int]
     return api.llama_sampler_sample  # type: ignore[no-any-return]
 
 
-def _links(job: Generation, vocabulary: Vocabulary, context_length: int) -> Iterator[Link]:
+def _links(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
     sampling = job.sampling
     if job.min_tokens:  # the first one, which `Chain.drawn` takes away
         yield _bias(_bans(vocabulary.ends, vocabulary), vocabulary)
@@ -100,7 +100,7 @@ def _links(job: Generation, vocabulary: Vocabulary, context_length: int) -> Iter
     yield api.llama_sampler_init_dist(seed)
 
 
-def _biases(sampling: Sampling, vocabulary: Vocabulary) -> Biases | None:
+def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
     """What is added to the logits, (vocabulary.size,); None: nothing.
 
     In bulk, because a vocabulary may have 260,000 tokens: one by one that takes half a second, in
@@ -121,13 +121,13 @@ def _biases(sampling: Sampling, vocabulary: Vocabulary) -> Biases | None:
     return bias
 
 
-def _bans(tokens: Collection[int], vocabulary: Vocabulary) -> Biases:
+def _bans(tokens: Collection[int], vocabulary: LlamaVocabulary) -> Biases:
     bias = np.zeros(vocabulary.size, np.float32)
     bias[list(tokens)] = _NEVER
     return bias
 
 
-def _bias(bias: Biases, vocabulary: Vocabulary) -> Link:
+def _bias(bias: Biases, vocabulary: LlamaVocabulary) -> Link:
     [tokens] = np.nonzero(bias)
     entries = np.empty(len(tokens), _LOGIT_BIAS)
     entries["token"], entries["bias"] = tokens, bias[tokens]
@@ -135,7 +135,7 @@ def _bias(bias: Biases, vocabulary: Vocabulary) -> Link:
     return api.llama_sampler_init_logit_bias(vocabulary.size, len(entries), pointer)
 
 
-def _penalties(job: Generation, vocabulary: Vocabulary, context_length: int) -> Iterator[Link]:
+def _penalties(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
     sampling = job.sampling
     back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
     if sampling.repetition_penalty != 1:
@@ -157,7 +157,7 @@ def _told(link: Link, tokens: Sequence[int]) -> Link:
     return link
 
 
-def _dry(sampling: Sampling, vocabulary: Vocabulary, back: int) -> Link:
+def _dry(sampling: Sampling, vocabulary: LlamaVocabulary, back: int) -> Link:
     breakers = [text.encode() for text in sampling.dry_sequence_breakers]
     return api.llama_sampler_init_dry(
         vocabulary.pointer,
@@ -179,7 +179,7 @@ def _temperature(sampling: Sampling) -> Iterator[Link]:
         yield api.llama_sampler_init_temp(sampling.temperature)
 
 
-def _mirostat(sampling: Sampling, vocabulary: Vocabulary, seed: int) -> Link:
+def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Link:
     tau, eta = sampling.mirostat_tau, sampling.mirostat_eta
     if sampling.mirostat_mode == 1:
         # m = 100 is the number of tokens the paper estimates s_hat from (arXiv:2007.14966).
@@ -205,7 +205,7 @@ def _truncations(sampling: Sampling, seed: int) -> Iterator[Link]:
 
 
 def logprob(
-    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: Vocabulary
+    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
 ) -> TokenLogprob:
     """The chosen token's logprob and the `alternatives` best; `logits` has shape
     (vocabulary.size,).

@@ -9,17 +9,17 @@ from collections.abc import Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
-from backends.llamacpp.running import Running
+from backends.llamacpp.running import LlamaJob
 
 if TYPE_CHECKING:
-    from backends.llamacpp.pictures import Picture, Pictures
+    from backends.llamacpp.pictures import ImageCells, MtmdEncoder
 
 
-class Look:
+class EncoderTask:
     """At the picture that `running` has come to."""
 
     def __init__(
-        self, running: Running, picture: "Picture", pictures: "Pictures", tower: Executor
+        self, running: LlamaJob, picture: "ImageCells", pictures: "MtmdEncoder", tower: Executor
     ) -> None:
         self.running = running
         self.picture = picture
@@ -43,7 +43,7 @@ class Look:
         self._work.result()
 
 
-class Sight:
+class EncoderThread:
     """One look at a time: the tower keeps what it found only until the next. Only the engine's
     thread calls it.
 
@@ -51,20 +51,20 @@ class Sight:
     llama.cpp's contexts at work, and there a look takes milliseconds.
     """
 
-    def __init__(self, pictures: "Pictures", *, beside: bool) -> None:
+    def __init__(self, pictures: "MtmdEncoder", *, beside: bool) -> None:
         self.pictures = pictures
         self._beside = beside
         self._tower = ThreadPoolExecutor(1, "vision tower")
-        self._look: Look | None = None
+        self._look: EncoderTask | None = None
 
-    def begin(self, jobs: Iterable[Running]) -> None:
+    def begin(self, jobs: Iterable[LlamaJob]) -> None:
         """Look for the first of `jobs` that has come to a picture, if nothing is looked at."""
         if self._look is not None:
             return
         for running in jobs:
             picture = running.picture()
             if running.slot is not None and picture is not None and picture.start == running.fed:
-                self._look = Look(running, picture, self.pictures, self._tower)
+                self._look = EncoderTask(running, picture, self.pictures, self._tower)
                 self.wait(0 if self._beside else None)
                 return
 
@@ -73,14 +73,14 @@ class Sight:
         if self._look is not None:
             self._look.wait(seconds)
 
-    def take(self) -> Look | None:
+    def take(self) -> EncoderTask | None:
         """The look, once it is over."""
         if self._look is None or not self._look.is_over:
             return None
         look, self._look = self._look, None
         return look
 
-    def away(self, running: Running | None = None) -> None:
+    def away(self, running: LlamaJob | None = None) -> None:
         """Look no more, or no more for `running`. A look can't be cut short, and must be over
         before its picture is freed.
         """

@@ -14,7 +14,7 @@ _IN_TEXTS = (*range(0x80), *range(0x80, 0xC0), *range(0xC2, 0xF5))  # what UTF-8
 _MARKED = api.LLAMA_TOKEN_ATTR_CONTROL | api.LLAMA_TOKEN_ATTR_USER_DEFINED
 
 
-class Vocabulary:
+class LlamaVocabulary:
     """The texts are bytes, because a token may hold a part of a character."""
 
     def __init__(self, model: api.llama_model_p) -> None:

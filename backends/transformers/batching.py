@@ -17,8 +17,8 @@ from typing import TypeAlias
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import Failed, PromptScored, Token
-from backends.hf_vocabulary import Vocabulary
+from backends.driver import JobFailed, PromptScored, Token
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
@@ -32,10 +32,10 @@ from backends.transformers.sampling.sampler import Sampled, Sampler
 
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
-Result: TypeAlias = Token | PromptScored | Failed
+Result: TypeAlias = Token | PromptScored | JobFailed
 
 
-class Running:
+class BatchRow:
     """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
 
     def __init__(self, key: int, job: Generation, desk: Desk) -> None:
@@ -73,7 +73,7 @@ class Batching:
         forward: Forward,
         grid: Grid,
         limit: Limit,
-        vocabulary: Vocabulary,
+        vocabulary: HfVocabulary,
         desk: Desk,
         threads: StepThreads,
     ) -> None:
@@ -83,8 +83,8 @@ class Batching:
         self._desk = desk
         self._threads = threads
         self._slots: list[Slot] = []  # one per row
-        self._busy: list[Running] = []  # the first rows, in order
-        self._jobs: dict[int, Running] = {}
+        self._busy: list[BatchRow] = []  # the first rows, in order
+        self._jobs: dict[int, BatchRow] = {}
         self._forced: list[Token] = []
         self._piece = vocabulary.piece
         self._sampler = Sampler(desk, vocabulary.piece)
@@ -94,7 +94,7 @@ class Batching:
     # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation) -> int:
-        self._jobs[key] = Running(key, job, self._desk)
+        self._jobs[key] = BatchRow(key, job, self._desk)
         self._threads.pause()
         return len(job.prompt)
 
@@ -175,7 +175,7 @@ class Batching:
         done = [place for place, running in enumerate(span) if not running.left]
         return self._draw([span[place] for place in done], logits[done]) if done else []
 
-    def _score(self, row: int, running: Running) -> list[Result]:
+    def _score(self, row: int, running: BatchRow) -> list[Result]:
         """The next chunk of one prompt, and how likely each of its tokens was."""
         count = min(running.left, self._chunk(), max(1, SCORING_BYTES // (4 * self._desk.size)))
         chunk = running.tokens[running.fed : running.fed + count]
@@ -192,7 +192,7 @@ class Batching:
             running.scored += len(told)
         return results + (self._draw([running], logits[-1:]) if not running.left else [])
 
-    def _told(self, running: Running, logits: torch.Tensor, first: int) -> list[TokenLogprob]:
+    def _told(self, running: BatchRow, logits: torch.Tensor, first: int) -> list[TokenLogprob]:
         """Of the prompt's tokens not told yet, as far as `logits` (tokens, vocabulary), those
         after token `first` and later ones, tell of the next.
         """
@@ -232,20 +232,20 @@ class Batching:
             measured = tokens / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
 
-    def _fed(self, running: Running, count: int) -> None:
+    def _fed(self, running: BatchRow, count: int) -> None:
         assert running.row is not None
         self._slots[running.row].tokens += running.tokens[running.fed : running.fed + count]
         running.fed += count
 
-    def _draw(self, ready: Sequence[Running], logits: torch.Tensor) -> list[Result]:
+    def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
         drawn = self._sampler.sample([running.chooser for running in ready], logits)
         return [
             self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)
         ]
 
-    def _accept(self, running: Running, sampled: Sampled | Exception) -> Token | Failed:
+    def _accept(self, running: BatchRow, sampled: Sampled | Exception) -> Token | JobFailed:
         if isinstance(sampled, Exception):
-            return Failed(running.key, while_generating(sampled))
+            return JobFailed(running.key, while_generating(sampled))
         running.tokens.append(sampled.token)
         running.chooser.drawn()
         return Token(running.key, sampled.token, sampled.logprob)
@@ -260,11 +260,11 @@ class Batching:
                     break
                 self._start(running)
 
-    def _room_for(self, running: Running) -> bool:
+    def _room_for(self, running: BatchRow) -> bool:
         longest = max([len(running.tokens), *(len(other.tokens) for other in self._busy)])
         return self._make_room(len(self._busy) + 1, longest + 1)
 
-    def _start(self, running: Running) -> None:
+    def _start(self, running: BatchRow) -> None:
         """Give the job a row with what is already computed, unless it better waits, see below."""
         placement = place(running.known, self._slots, compact=False)
         keep = placement.keep
@@ -280,7 +280,7 @@ class Batching:
         running.cached = max(running.cached, min(keep, len(running.job.prompt)))
         self._busy.append(running)
 
-    def _worth_waiting(self, running: Running, keep: int) -> bool:
+    def _worth_waiting(self, running: BatchRow, keep: int) -> bool:
         """Somebody is computing more of the same beginning right now (n > 1, or many alike at
         once).
         """
@@ -291,7 +291,7 @@ class Batching:
             for other in self._busy
         )
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: BatchRow) -> None:
         """The row is idle again; its cells stay until room is needed. The last busy row takes its
         place.
         """

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from backends.driver import Failed, PromptScored, Token
+from backends.driver import JobFailed, PromptScored, Token
 from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
-from backends.transformers.loading import Loaded
+from backends.transformers.loading import TransformersModel
 from backends.transformers.memory import give_back, in_our_words, while_generating
-from backends.transformers.pictures import Pictures
+from backends.transformers.pictures import ProcessorInputs
 from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
 
@@ -22,7 +22,7 @@ from backends.transformers.solo import Solo
 class TransformersEngine:
     """See `backends.driver.Engine`. Owns the model it was given."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: TransformersModel) -> None:
         self._loaded = loaded
         desk = Desk(loaded.vocabulary, loaded.device)
         self._device = loaded.device
@@ -31,7 +31,7 @@ class TransformersEngine:
             loaded.model, loaded.vocabulary, desk, loaded.info.context_length, loaded.threads
         )
         self._pictures = (
-            Pictures(loaded.processor, loaded.vocabulary, loaded.model)
+            ProcessorInputs(loaded.processor, loaded.vocabulary, loaded.model)
             if loaded.processor
             else None
         )
@@ -64,12 +64,12 @@ class TransformersEngine:
         self._alone.add(key)
         return count
 
-    def step(self) -> Sequence[Token | PromptScored | Failed]:
+    def step(self) -> Sequence[Token | PromptScored | JobFailed]:
         with in_our_words(), torch.inference_mode():
             together = self._batching.step() if self._batching is not None else []
             return [*together, *self._step_alone()]
 
-    def _step_alone(self) -> Sequence[Token | Failed]:
+    def _step_alone(self) -> Sequence[Token | JobFailed]:
         """A job that is alone fails alone, unless all are: then a second failure must count."""
         try:
             return self._solo.step()
@@ -78,7 +78,7 @@ class TransformersEngine:
                 raise
             failure = while_generating(error)
         give_back(self._device)
-        return [Failed(self._solo.turn, failure)]
+        return [JobFailed(self._solo.turn, failure)]
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         with torch.inference_mode():
@@ -112,7 +112,7 @@ class TransformersEngine:
         self._loaded.free()
 
 
-def _batching(loaded: Loaded, desk: Desk) -> Batching | None:
+def _batching(loaded: TransformersModel, desk: Desk) -> Batching | None:
     if loaded.pattern is None:
         return None
     grid = Grid(loaded.layers)

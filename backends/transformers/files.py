@@ -30,7 +30,7 @@ OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
 CARD = Path("/dev/nvidiactl")  # there when the driver is; asking torch would mean to import it
 
 
-class Shape(msgspec.Struct, frozen=True):
+class CacheSize(msgspec.Struct, frozen=True):
     """How much KV cache there may be: `tokens` in all, `length` for one request."""
 
     tokens: int
@@ -53,14 +53,14 @@ def _sees(folder: Path, config: hf_folder.Fields) -> bool:
     return hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
 
 
-def shape(files: ModelFiles, options: TransformersOptions) -> Shape:
+def shape(files: ModelFiles, options: TransformersOptions) -> CacheSize:
     """The cache's size: as `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always
     fits.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     affordable = CACHE_BY_DEFAULT // max(files.cache_bytes_per_token, 1)
     tokens = options.cache_tokens or min(affordable, length * options.max_concurrent)
-    return Shape(tokens=max(tokens, length), length=length)
+    return CacheSize(tokens=max(tokens, length), length=length)
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape

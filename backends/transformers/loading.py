@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import counts
 from backends.transformers import adapters, processor
@@ -33,12 +33,12 @@ _ONE_AT_A_TIME = threading.Lock()
 Step = Callable[[float], bool]
 
 
-class Loaded(msgspec.Struct):
+class TransformersModel(msgspec.Struct):
     """A model and all that was found out about it."""
 
     model: Any
     processor: Any  # None: it doesn't see
-    vocabulary: Vocabulary
+    vocabulary: HfVocabulary
     info: ModelInfo
     device: torch.device
     pattern: Pattern | None  # None: it can't be batched
@@ -52,11 +52,11 @@ class Loaded(msgspec.Struct):
         give_back(self.device)
 
 
-class Abandoned(Exception):
+class LoadAbandoned(Exception):
     """Nobody wants the model any more."""
 
 
-def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Loaded:
+def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> TransformersModel:
     """Load on the calling thread. `progress` gets 0.0 to 1.0; when it returns False the load is
     abandoned.
 
@@ -75,7 +75,7 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Loa
 
 def _load(
     files: ModelFiles, options: TransformersOptions, device: torch.device, progress: Step
-) -> Loaded:
+) -> TransformersModel:
     config = transformers.AutoConfig.from_pretrained(
         files.path, trust_remote_code=options.trust_remote_code
     )
@@ -88,7 +88,7 @@ def _load(
     size = shape(files, options)
     together = options.max_concurrent if pattern is not None else 1
     progress(1.0)
-    return Loaded(
+    return TransformersModel(
         model=model,
         processor=made,
         vocabulary=vocabulary,
@@ -215,7 +215,7 @@ class _Counted:
     def __iter__(self) -> Iterator[Any]:
         for done, item in enumerate(self._items):
             if not self._progress(done / self._total):
-                raise Abandoned
+                raise LoadAbandoned
             yield item
 
 
@@ -249,11 +249,11 @@ def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> 
     return processor.load(files.path, config, trust_remote_code=options.trust_remote_code)
 
 
-def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> Vocabulary:
+def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> HfVocabulary:
     """By the folder's `tokenizer.json`; where there is none, by the one transformers makes."""
     size = int(model.get_output_embeddings().weight.shape[0])
     if (files.path / "tokenizer.json").is_file():
-        return Vocabulary(files.path, size)
+        return HfVocabulary(files.path, size)
     trust = options.trust_remote_code
     tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=trust)
     with tempfile.TemporaryDirectory() as made:
@@ -261,10 +261,10 @@ def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> 
         for name in ("config.json", "generation_config.json"):  # they name the end tokens
             if (files.path / name).is_file():
                 shutil.copy(files.path / name, made)
-        return Vocabulary(Path(made), size)
+        return HfVocabulary(Path(made), size)
 
 
-def _info(files: ModelFiles, vocabulary: Vocabulary, length: int, together: int) -> ModelInfo:
+def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
     named = hf_folder.read_json_if_there(files.path / "tokenizer_config.json")
     response = named.get("response_template")
     return ModelInfo(
@@ -289,7 +289,7 @@ def _info(files: ModelFiles, vocabulary: Vocabulary, length: int, together: int)
 def _translated(error: Exception, files: ModelFiles, options: TransformersOptions) -> LoadFailed:
     """A foreign failure in our words; the kinds tell what can be done about it."""
     words = str(error)
-    if isinstance(error, Abandoned):
+    if isinstance(error, LoadAbandoned):
         return LoadFailed("nobody wants it any more")
     if ran_out(error):
         return OutOfMemory(f"no room for {files.path.name}: {words}")

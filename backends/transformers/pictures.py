@@ -12,14 +12,14 @@ from typing import Any
 from PIL import Image as Pillow
 
 from backends.errors import InvalidJob
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Image
 
 
-class Pictures:
+class ProcessorInputs:
     """Turns a job with pictures into the inputs of the model's forward."""
 
-    def __init__(self, processor: Any, vocabulary: Vocabulary, model: Any) -> None:
+    def __init__(self, processor: Any, vocabulary: HfVocabulary, model: Any) -> None:
         self._processor = processor
         self._vocabulary = vocabulary
         self._model = model

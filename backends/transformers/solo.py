@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from backends.driver import Failed, Token
-from backends.hf_vocabulary import Vocabulary
+from backends.driver import JobFailed, Token
+from backends.hf_vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import Generation
 from backends.threads import StepThreads, ThreadController
@@ -31,7 +31,7 @@ from backends.transformers.sampling.sampler import Sampler
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
 
-class Abandoned(BaseException):
+class SoloAbandoned(BaseException):
     """Nobody wants the rest. Not an Exception, so that nothing inside the model takes it for a
     failure.
     """
@@ -50,7 +50,7 @@ class Handover(LogitsProcessor):
         self.scores.put(scores)
         token = self.tokens.get()
         if token is None:
-            raise Abandoned
+            raise SoloAbandoned
         self._threads.begin("decode", 1)
         return torch.full_like(scores, float("-inf")).index_fill_(
             1, torch.tensor([token], device=scores.device), 0.0
@@ -77,7 +77,7 @@ class Generating:
                 generation_config=plain,
                 logits_processor=LogitsProcessorList([self._handover]),
             )
-        except Abandoned:
+        except SoloAbandoned:
             return
         except BaseException as error:  # noqa: BLE001 - raised again on the engine's thread
             self._handover.scores.put(error)
@@ -102,7 +102,7 @@ class Generating:
         self._thread.join()
 
 
-class Running:
+class SoloJob:
     """One job; `generating` is None until its turn comes."""
 
     def __init__(self, key: int, job: Generation, inputs: Inputs, desk: Desk) -> None:
@@ -121,7 +121,7 @@ class Solo:
     def __init__(
         self,
         model: Any,
-        vocabulary: Vocabulary,
+        vocabulary: HfVocabulary,
         desk: Desk,
         length: int,
         threads: Sequence[int],
@@ -132,13 +132,13 @@ class Solo:
         self._sampler = Sampler(desk, vocabulary.piece)
         self._length = length
         self._threads = ThreadController(threads, threads)
-        self._jobs: dict[int, Running] = {}
+        self._jobs: dict[int, SoloJob] = {}
 
     def admit(self, key: int, job: Generation, inputs: Inputs) -> int:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
         counted.
         """
-        self._jobs[key] = Running(key, job, inputs, self._desk)
+        self._jobs[key] = SoloJob(key, job, inputs, self._desk)
         return len(self._jobs[key].tokens)
 
     @property
@@ -146,7 +146,7 @@ class Solo:
         """The key of the job that runs, or runs next."""
         return next(iter(self._jobs))
 
-    def step(self) -> list[Token | Failed]:
+    def step(self) -> list[Token | JobFailed]:
         for running in self._jobs.values():
             if running.generating is None:
                 # torch's count is each thread's own
@@ -155,7 +155,7 @@ class Solo:
             return [self._next(running, running.generating)]
         return []
 
-    def _next(self, running: Running, generating: Generating) -> Token | Failed:
+    def _next(self, running: SoloJob, generating: Generating) -> Token | JobFailed:
         scores = generating.scores()
         if scores is None:
             return Token(running.key, self._desk.ends[0])
@@ -163,13 +163,13 @@ class Solo:
             return self._force(running, generating, scores)
         [sampled] = self._sampler.sample([running.chooser], scores)
         if isinstance(sampled, Exception):
-            return Failed(running.key, while_generating(sampled))
+            return JobFailed(running.key, while_generating(sampled))
         running.tokens.append(sampled.token)
         running.chooser.drawn()
         generating.choose(sampled.token)
         return Token(running.key, sampled.token, sampled.logprob)
 
-    def _force(self, running: Running, generating: Generating, scores: torch.Tensor) -> Token:
+    def _force(self, running: SoloJob, generating: Generating, scores: torch.Tensor) -> Token:
         token = running.forced.pop(0)
         running.tokens.append(token)
         running.chooser.accepted()

@@ -17,7 +17,7 @@ def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:
     return min(loaded, key=lambda status: status.idle_seconds or 0.0, default=None)
 
 
-class Wording:
+class Encoding:
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
     def __init__(self, registry: Registry, tokens: Tokens) -> None:

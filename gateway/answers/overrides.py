@@ -19,7 +19,7 @@ from gateway.dialects.openai.fields import read_fields
 from gateway.dialects.openai.sampling import SamplingWire
 from gateway.errors import InvalidRequest
 from gateway.paths import listed
-from gateway.request import Answering, SamplingWishes
+from gateway.request import GenerationParams, RequestedSampling
 
 _LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})
 _KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
@@ -33,16 +33,16 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     additive: bool = False
 
 
-class Preset(msgspec.Struct, frozen=True, kw_only=True):
+class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
     """Overrides that can be applied. `told` is how their author wrote them."""
 
     name: str | None = None
     told: Mapping[str, Override] = {}
-    default: Answering = Answering()
-    forced: Answering = Answering()
-    added: Answering = Answering()
+    default: GenerationParams = GenerationParams()
+    forced: GenerationParams = GenerationParams()
+    added: GenerationParams = GenerationParams()
 
-    def over(self, asked: Answering) -> Answering:
+    def over(self, asked: GenerationParams) -> GenerationParams:
         """What a request for `asked` gets."""
         if not self.told:
             return asked
@@ -57,7 +57,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def preset(told: Mapping[str, Any], name: str | None = None) -> Preset:
+def preset(told: Mapping[str, Any], name: str | None = None) -> OverridePreset:
     """The overrides in `told`. Raises InvalidRequest, naming the parameter at fault."""
     overrides = {key: _override(key, value) for key, value in told.items()}
     kinds = {
@@ -69,18 +69,18 @@ def preset(told: Mapping[str, Any], name: str | None = None) -> Preset:
     for key, one in kinds["added"].items():
         if not isinstance(one.override, list):
             raise InvalidRequest(f"{key}: only a list can be additive", param=key)
-    return Preset(
+    return OverridePreset(
         name=name, told=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
     )
 
 
-class Presets:
+class SamplingOverrides:
     """The overrides in force, and the files to choose others from."""
 
     def __init__(self, folder: Path | None, name: str | None = None) -> None:
         """Raises ConfigError where the preset `name` can't be used."""
         self._folder = folder
-        self.current = Preset()
+        self.current = OverridePreset()
         if name is not None:
             try:
                 self.current = self.read(name)
@@ -91,7 +91,7 @@ class Presets:
         """What may be chosen now. Looks at the disk."""
         return tuple(listed(self._folder, (".yml", ".yaml")))
 
-    def read(self, name: str) -> Preset:
+    def read(self, name: str) -> OverridePreset:
         """The preset called `name`. Raises InvalidRequest. Blocks to read a small file."""
         files = listed(self._folder, (".yml", ".yaml"))
         if name not in files:
@@ -105,13 +105,13 @@ class Presets:
             raise InvalidRequest(f"{name} holds no parameters by name", param="preset")
         return preset(told, name)
 
-    def switch(self, chosen: Preset) -> None:
+    def switch(self, chosen: OverridePreset) -> None:
         """From the next request on."""
         self.current = chosen
 
     def unload(self) -> None:
         """Requests get what they ask for."""
-        self.current = Preset()
+        self.current = OverridePreset()
 
 
 def _override(name: str, told: Any) -> Override:
@@ -121,7 +121,7 @@ def _override(name: str, told: Any) -> Override:
         raise InvalidRequest(f"{name}: {error}", param=name) from None
 
 
-def _answering(overrides: Mapping[str, Override]) -> Answering:
+def _answering(overrides: Mapping[str, Override]) -> GenerationParams:
     """As if a request had said so: the same spellings, the same limits."""
     values = {name: one.override for name, one in overrides.items() if one.override is not None}
     fields = read_fields(msgspec.json.encode(values))
@@ -130,16 +130,16 @@ def _answering(overrides: Mapping[str, Override]) -> Answering:
     return read_text(msgspec.json.encode({**values, "prompt": ""})).request.answering
 
 
-def _over(low: SamplingWishes, high: SamplingWishes) -> SamplingWishes:
-    return SamplingWishes(high.over(low.values), low.named | high.named)
+def _over(low: RequestedSampling, high: RequestedSampling) -> RequestedSampling:
+    return RequestedSampling(high.over(low.values), low.named | high.named)
 
 
-def _joined(added: SamplingWishes, wishes: SamplingWishes) -> SamplingWishes:
+def _joined(added: RequestedSampling, wishes: RequestedSampling) -> RequestedSampling:
     """Lists in front of those that are there."""
     joined = {name: getattr(added.values, name) + _list(wishes, name) for name in added.named}
-    return SamplingWishes(replace(wishes.values, **joined), wishes.named | added.named)
+    return RequestedSampling(replace(wishes.values, **joined), wishes.named | added.named)
 
 
-def _list(wishes: SamplingWishes, name: str) -> tuple[Any, ...]:
+def _list(wishes: RequestedSampling, name: str) -> tuple[Any, ...]:
     items: Iterable[Any] = getattr(wishes.values, name) if name in wishes.named else ()
     return tuple(items)

@@ -21,14 +21,14 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Streams
-from gateway.answers.overrides import Presets
+from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.stopping import StopStrings, Unsplit
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, as_written, translated
-from gateway.pictures import Album, Pictures, pictures_in
+from gateway.pictures import Album, ImageLoader, images_in
 from gateway.prompt.length import length_explained
 from gateway.registry import Lease, Registry, Waiting
-from gateway.request import Answering, ChatRequest, TextRequest
+from gateway.request import ChatRequest, GenerationParams, TextRequest
 from gateway.splitter import Splitter
 from gateway.tasks import companions
 
@@ -41,8 +41,8 @@ class Pipeline:
     def __init__(
         self,
         registry: Registry,
-        presets: Presets,
-        pictures: Pictures,
+        presets: SamplingOverrides,
+        pictures: ImageLoader,
         tokens: Tokens,
         *,
         strict: bool,
@@ -147,7 +147,7 @@ class Pipeline:
 
         A model that can't see is told before anything is fetched or loaded.
         """
-        placed = pictures_in(request.messages)
+        placed = images_in(request.messages)
         if not placed:
             return None
         status = self._registry.status((await self._registry.find(request.model, access)).name)
@@ -162,7 +162,7 @@ class Pipeline:
         held: AsyncExitStack,
         model: str,
         access: Access,
-        answering: Answering,
+        answering: GenerationParams,
         on_wait: OnWait | None,
     ) -> Lease:
         return await held.enter_async_context(
@@ -172,7 +172,11 @@ class Pipeline:
         )
 
     async def _answer(
-        self, held: AsyncExitStack, lease: Lease, choices: Sequence[Choice], answering: Answering
+        self,
+        held: AsyncExitStack,
+        lease: Lease,
+        choices: Sequence[Choice],
+        answering: GenerationParams,
     ) -> Answer:
         """Start all jobs; `held` holds them, and ends them together."""
         ignored = self._ignored(answering, lease)
@@ -191,7 +195,7 @@ class Pipeline:
             source = streams.deltas()
         return Answer(lease, ignored, choices, source)
 
-    def _ignored(self, answering: Answering, lease: Lease) -> tuple[str, ...]:
+    def _ignored(self, answering: GenerationParams, lease: Lease) -> tuple[str, ...]:
         """The sampling parameters this engine lacks, as the client wrote them; in strict mode those
         it named are refused.
         """
@@ -205,7 +209,7 @@ class Pipeline:
         return tuple(sorted(answering.spelled.get(name, name) for name in lacking))
 
     def _jobs(
-        self, prompts: Sequence[tuple[int, ...]], asked: Answering, lease: Lease
+        self, prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease
     ) -> list[Generation]:
         """One for each choice. What is said nearer to the request wins: engine, model, preset,
         request.
@@ -234,7 +238,9 @@ def _stop_all(outputs: Sequence[Outputs]) -> None:
         one.stop()
 
 
-def _stopping(splitter: Splitter, request: ChatRequest, asked: Answering) -> Splitter | StopStrings:
+def _stopping(
+    splitter: Splitter, request: ChatRequest, asked: GenerationParams
+) -> Splitter | StopStrings:
     """`splitter`, ended by the stop strings. They are not the job's: an engine can't tell an answer
     from reasoning.
     """

@@ -18,7 +18,7 @@ LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are 
 log = structlog.get_logger()
 
 
-class Doorman:
+class Authenticator:
     """Without keys everybody is admin; `gateway.app` sees to it that nobody else is listened to
     then.
     """

@@ -18,7 +18,7 @@ from gateway.errors import GatewayError
 from gateway.events import Delta, Usage
 from gateway.http.plain import Plain
 from gateway.http.progress import SEND_TIMED_OUT, cancel_when_left, told
-from gateway.http.request_record import Account
+from gateway.http.request_record import RequestRecord
 from gateway.http.sse import EventStream, sentence
 from gateway.registry import Waiting
 from gateway.tasks import companions
@@ -79,7 +79,7 @@ class Exchange:
         open_answer: Callable[[OnWait], AbstractAsyncContextManager[Answer]],
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
-        account: Account,
+        account: RequestRecord,
         asked: Asked,
         *,
         quiet: float,
@@ -102,7 +102,7 @@ class Exchange:
             if self._asked.stream:
                 tell = self._tell_wait if self._loading is not None else None
                 events = EventStream(send, self._headers, self._quiet, tell=tell)
-                tasks.start_soon(events.keep_alive)
+                tasks.start_soon(events.send_comments)
                 await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.events import Usage
-from gateway.http.request_record import GAPS, Report
+from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
     Happening,
     ModelLoaded,
@@ -111,7 +111,7 @@ class Metrics:
         """Tell of the models in memory as well, as they are when Prometheus asks."""
         self._metrics.register(_Residents(statuses))
 
-    def answered(self, report: Report) -> None:
+    def answered(self, report: RequestReport) -> None:
         """A request is over."""
         model, usage = report.model, report.usage
         self._requests.labels(model, report.api, report.outcome).inc()

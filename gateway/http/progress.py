@@ -21,7 +21,7 @@ SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: who left w
 log = structlog.get_logger()
 
 
-class ToldErrand:
+class ProgressStream:
     """Server-sent events. `run` writes frames; what it raises before the first is an HTTP error."""
 
     def __init__(
@@ -40,7 +40,7 @@ class ToldErrand:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             events = EventStream(send, {}, self._quiet)
-            tasks.start_soon(events.keep_alive)
+            tasks.start_soon(events.send_comments)
             try:
                 await self._run(events)
                 await events.begin()

@@ -26,7 +26,7 @@ Stage: TypeAlias = Literal["queued", "loading"]
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     """One request, over and done with. Times are seconds."""
 
     api: Api
@@ -62,11 +62,11 @@ class Waits:
         return self._seconds["queued"], self._seconds["loading"]
 
 
-class Account:
+class RequestRecord:
     """One request's. `tell` is called with the report, exactly once."""
 
     def __init__(
-        self, tell: Callable[[Report], None], *, api: Api, model: str, request: str
+        self, tell: Callable[[RequestReport], None], *, api: Api, model: str, request: str
     ) -> None:
         self._tell = tell
         self._api = api
@@ -121,7 +121,7 @@ class Account:
     def _close(self, outcome: str) -> None:
         answer = self._answer
         queued, loading = self._waits.ended(perf_counter())
-        report = Report(
+        report = RequestReport(
             api=self._api,
             model=self._model,
             outcome=outcome,
@@ -137,7 +137,7 @@ class Account:
         self._tell(report)
 
 
-def _log(request: str, report: Report) -> None:
+def _log(request: str, report: RequestReport) -> None:
     """One line for each request."""
     usage = report.usage
     log.info(

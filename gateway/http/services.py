@@ -12,14 +12,14 @@ from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.encoding import Wording
-from gateway.answers.overrides import Presets
+from gateway.answers.encoding import Encoding
+from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.templates import Templates
 from gateway.errors import GatewayError
-from gateway.http.auth import Doorman, Refusals
+from gateway.http.auth import Authenticator, Refusals
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import Account
+from gateway.http.request_record import RequestRecord
 from gateway.hub import Hub
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.tasks import WorkerThreads
@@ -35,11 +35,11 @@ class Services(msgspec.Struct, frozen=True):
     config: Config
     registry: Registry
     pipeline: Pipeline
-    doorman: Doorman
+    doorman: Authenticator
     refusals: Refusals
-    wording: Wording
+    wording: Encoding
     templates: Templates
-    presets: Presets
+    presets: SamplingOverrides
     capabilities: Capabilities
     hub: Hub
     metrics: Metrics
@@ -118,13 +118,13 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
-    def account(self, api: str, model: str, request: str) -> Account:
+    def account(self, api: str, model: str, request: str) -> RequestRecord:
         """A new one for a request that names `model`; only names that exist are counted by."""
         try:
             name = self.registry.resolve(model).name
         except GatewayError:
             name = ""
-        return Account(self.metrics.answered, api=api, model=name, request=request)
+        return RequestRecord(self.metrics.answered, api=api, model=name, request=request)
 
 
 def _paths_in(chosen: EngineOptions | None) -> Iterator[str]:

@@ -22,7 +22,7 @@ HEADERS = {
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
-    One task writes it, another runs `keep_alive`. They never send at the same time: a comment is
+    One task writes it, another runs `send_comments`. They never send at the same time: a comment is
     begun only while the writer sends nothing, and the writer waits until it is out.
     """
 
@@ -80,7 +80,7 @@ class EventStream:
         if self._tell is not None:
             self._told_at_once.set()
 
-    async def keep_alive(self) -> None:
+    async def send_comments(self) -> None:
         """For ever: a comment when there is news to wait with, or after a silence."""
         with anyio.move_on_after(self._patience):
             await self._told_at_once.wait()

@@ -2,7 +2,7 @@
 
 from gateway.hub.cache import CachedFiles
 from gateway.hub.hub import Hub
-from gateway.hub.named import SCHEME, Named, named
-from gateway.hub.order import Order, Step
+from gateway.hub.named import SCHEME, HubModel, hub_model
+from gateway.hub.order import DownloadProgress, Order
 
-__all__ = ["SCHEME", "CachedFiles", "Hub", "Named", "Order", "Step", "named"]
+__all__ = ["SCHEME", "CachedFiles", "DownloadProgress", "Hub", "HubModel", "Order", "hub_model"]

@@ -17,11 +17,11 @@ from gateway.errors import Forbidden, InvalidRequest
 from gateway.hub.cache import CachedFiles, cached, default_root
 from gateway.hub.fetching import fetch
 from gateway.hub.listing import listing
-from gateway.hub.named import Named, Usable, snapshot
-from gateway.hub.order import Listing, Order, Step
+from gateway.hub.named import HubModel, Usable, snapshot
+from gateway.hub.order import DownloadProgress, Listing, Order
 from gateway.paths import within
 
-WORKSHOP = ".downloads"  # hidden, so that nobody takes half a model for a whole one
+STAGING_DIR = ".downloads"  # hidden, so that nobody takes half a model for a whole one
 SILENCE = 60.0  # seconds without a byte before a download counts as broken
 
 
@@ -40,7 +40,7 @@ class Hub:
         """What lies in the hub's local cache."""
         return await to_thread.run_sync(cached, self._cache)
 
-    async def download(self, order: Order, report: Callable[[Step], None]) -> Path:
+    async def download(self, order: Order, report: Callable[[DownloadProgress], None]) -> Path:
         """Fetch a repository; the folder it lies in then.
 
         Raises InvalidRequest (no folder is configured, the name is bad or taken), NotFound and
@@ -55,14 +55,16 @@ class Hub:
         try:
             found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
-            workshop = within(root / WORKSHOP, name, "repo_id")
+            workshop = within(root / STAGING_DIR, name, "repo_id")
             await self._fetch(found, workshop, report)
             await to_thread.run_sync(_put, workshop, target)
         finally:
             self._busy.discard(target)
         return target
 
-    async def bring(self, model: Named, usable: Usable, report: Callable[[Step], None]) -> Path:
+    async def bring(
+        self, model: HubModel, usable: Usable, report: Callable[[DownloadProgress], None]
+    ) -> Path:
         """The folder of a model: downloaded before, `usable` in the hub's local cache, or
         downloaded now. Raises as `download`.
         """
@@ -74,14 +76,16 @@ class Hub:
             return cached_one
         return await self.download(model.order, report)
 
-    async def _fetch(self, found: Listing, workshop: Path, report: Callable[[Step], None]) -> None:
+    async def _fetch(
+        self, found: Listing, workshop: Path, report: Callable[[DownloadProgress], None]
+    ) -> None:
         paths = [within(workshop, file.name, "repo_id") for file in found.files]
         total, before = sum(file.size for file in found.files), 0
         async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
             for file, path in zip(found.files, paths, strict=True):
 
                 def tell(done: int, name: str = file.name, before: int = before) -> None:
-                    report(Step(name, before + done, total))
+                    report(DownloadProgress(name, before + done, total))
 
                 await fetch(client, file, path, found.headers, tell)
                 before += file.size

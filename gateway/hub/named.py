@@ -17,7 +17,7 @@ _FORM = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(:(?P<files>[\w.-]+)
 Usable = Callable[[Path], bool]
 
 
-class Named(msgspec.Struct, frozen=True):
+class HubModel(msgspec.Struct, frozen=True):
     """`files`: a part of the names of the files that are wanted; None: all of them."""
 
     owner: str
@@ -42,15 +42,15 @@ class Named(msgspec.Struct, frozen=True):
         return Order(repository=self.repository, folder=self.folder, include=include)
 
 
-def named(text: str) -> Named:
+def hub_model(text: str) -> HubModel:
     """What `text` names. Raises InvalidRequest where it has another form."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise InvalidRequest(f"{text!r} is not of the form hf:owner/name or hf:owner/name:part")
-    return Named(match["owner"], match["name"], match["files"])
+    return HubModel(match["owner"], match["name"], match["files"])
 
 
-def snapshot(cache: Path, model: Named) -> Path:
+def snapshot(cache: Path, model: HubModel) -> Path:
     """Where the hub's own tools put the main branch, if they did (huggingface_hub's cache layout:
     `models--owner--name/refs/main` holds the commit, `snapshots/<commit>` its files).
     """

@@ -42,7 +42,7 @@ class Listing(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-class Step(msgspec.Struct, frozen=True):
+class DownloadProgress(msgspec.Struct, frozen=True):
     """How far a download is, over all files."""
 
     file: str

@@ -12,7 +12,7 @@ from backends.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
-from gateway.hub import SCHEME, Hub, Step, named
+from gateway.hub import SCHEME, DownloadProgress, Hub, hub_model
 from gateway.registry.history import user_folder
 
 TELL_EVERY = 5.0  # seconds between lines that tell of a download
@@ -42,7 +42,7 @@ async def _provided(hub: Hub, model: ModelConfig) -> ModelConfig:
     if not model.path.startswith(SCHEME):
         return model
     try:
-        wanted = named(model.path)
+        wanted = hub_model(model.path)
         path = await hub.bring(wanted, _is_usable, _teller(model.name))
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
@@ -60,10 +60,10 @@ def _is_usable(folder: Path) -> bool:
     return True
 
 
-def _teller(model: str) -> Callable[[Step], None]:
+def _teller(model: str) -> Callable[[DownloadProgress], None]:
     told = time.monotonic() - TELL_EVERY
 
-    def tell(step: Step) -> None:
+    def tell(step: DownloadProgress) -> None:
         nonlocal told
         if (now := time.monotonic()) - told >= TELL_EVERY:
             told = now

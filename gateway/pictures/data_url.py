@@ -4,7 +4,7 @@ import binascii
 from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 
 # From the URL-safe alphabet to the usual one (RFC 4648, sections 5 and 4).
 USUAL = bytes.maketrans(b"-_", b"+/")
@@ -14,14 +14,14 @@ def carried(url: str, max_bytes: int) -> bytes:
     """What a `data:` URL holds. Raises Refused for a broken one and for more than `max_bytes`."""
     head, comma, text = url.partition(",")
     if not comma:
-        raise Refused("is not a valid data: URL: it has no comma")
+        raise ImageRefused("is not a valid data: URL: it has no comma")
     if len(text) > 4 * max_bytes:  # the longest writing: base64 with every character escaped
-        raise Refused(f"is larger than {max_bytes:,} bytes")
+        raise ImageRefused(f"is larger than {max_bytes:,} bytes")
     data = unquote_to_bytes(text)
     if head.lower().endswith(";base64"):
         data = _decoded(data)
     if len(data) > max_bytes:
-        raise Refused(f"is larger than {max_bytes:,} bytes")
+        raise ImageRefused(f"is larger than {max_bytes:,} bytes")
     return data
 
 
@@ -31,4 +31,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return b64decode(packed + b"=" * (-len(packed) % 4), validate=True)
     except binascii.Error as error:
-        raise Refused("is not valid base64") from error
+        raise ImageRefused("is not valid base64") from error

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 from PIL import ImageOps
 
 from backends.protocol import Image
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # what browsers and chat frontends send
 DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but black would be white
@@ -45,12 +45,14 @@ def _opened(data: bytes, most: int) -> Iterator[Pillow.Image]:
         with Pillow.open(BytesIO(data), formats=FORMATS) as picture:
             _refuse_large(picture, most)
             yield picture
-    except Refused:
+    except ImageRefused:
         raise
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
         raise _large(most) from error
     except Exception as error:  # decoders of broken files raise nearly anything
-        raise Refused(f"is no picture that can be read (readable: {', '.join(FORMATS)})") from error
+        raise ImageRefused(
+            f"is no picture that can be read (readable: {', '.join(FORMATS)})"
+        ) from error
 
 
 def _refuse_large(picture: Pillow.Image, most: int) -> None:
@@ -58,8 +60,8 @@ def _refuse_large(picture: Pillow.Image, most: int) -> None:
         raise _large(most)
 
 
-def _large(most: int) -> Refused:
-    return Refused(f"has more than {most:,} pixels, all that are left for it")
+def _large(most: int) -> ImageRefused:
+    return ImageRefused(f"has more than {most:,} pixels, all that are left for it")
 
 
 def _on_white(picture: Pillow.Image) -> Pillow.Image:

@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from config.settings import ImagesConfig
 from gateway.pictures.addresses import Address, Judge, address
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 
 SCHEMES = ("http", "https")
 # `identity`: a compressed body could unpack to any size.
@@ -59,7 +59,9 @@ class Fetching:
             with anyio.fail_after(self._limits.timeout):
                 return await self._followed(_parsed(url))
         except TimeoutError as error:
-            raise Refused(f"took longer than {self._limits.timeout:g} seconds to arrive") from error
+            raise ImageRefused(
+                f"took longer than {self._limits.timeout:g} seconds to arrive"
+            ) from error
 
     async def _followed(self, url: httpx.URL) -> bytes:
         for _ in range(self._limits.max_redirects + 1):
@@ -67,7 +69,7 @@ class Fetching:
                 if not response.has_redirect_location:
                     return await self._body(response)
                 url = _parsed(response.headers["location"], url)
-        raise Refused(f"is behind more than {self._limits.max_redirects} redirects")
+        raise ImageRefused(f"is behind more than {self._limits.max_redirects} redirects")
 
     @asynccontextmanager
     async def _response(self, url: httpx.URL) -> AsyncIterator[httpx.Response]:
@@ -84,7 +86,7 @@ class Fetching:
             try:
                 yield response
             except httpx.HTTPError as error:
-                raise Refused("broke off while it was fetched") from error
+                raise ImageRefused("broke off while it was fetched") from error
 
     async def _trust(self) -> ssl.SSLContext:
         """Read once, beside the event loop: there are many certificates."""
@@ -100,23 +102,23 @@ class Fetching:
         try:
             found = [address(text) for text in await self._resolver(host, _port(url))]
         except (OSError, ValueError, UnicodeError) as error:
-            raise Refused("can't be fetched: its host is unknown") from error
+            raise ImageRefused("can't be fetched: its host is unknown") from error
         if not found:
-            raise Refused("can't be fetched: its host is unknown")
+            raise ImageRefused("can't be fetched: its host is unknown")
         if not all(map(self._judge, found)):
-            raise Refused("can't be fetched: its address is not allowed")
+            raise ImageRefused("can't be fetched: its address is not allowed")
         return found
 
     async def _body(self, response: httpx.Response) -> bytes:
         if response.status_code != httpx.codes.OK:
-            raise Refused(f"can't be fetched: its host answered {response.status_code}")
+            raise ImageRefused(f"can't be fetched: its host answered {response.status_code}")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Refused("can't be fetched: its host sends it compressed")
+            raise ImageRefused("can't be fetched: its host sends it compressed")
         max_bytes, body = self._limits.max_bytes, bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > max_bytes:
-                raise Refused(f"is larger than {max_bytes:,} bytes")
+                raise ImageRefused(f"is larger than {max_bytes:,} bytes")
         return bytes(body)
 
 
@@ -126,9 +128,9 @@ def _parsed(text: str, base: httpx.URL | None = None) -> httpx.URL:
         url = httpx.URL(text) if base is None else base.join(text)
         usable = url.scheme in SCHEMES and bool(url.raw_host)
     except (httpx.InvalidURL, ValueError) as error:
-        raise Refused("has no valid URL") from error
+        raise ImageRefused("has no valid URL") from error
     if not usable:
-        raise Refused("can't be fetched: its URL is neither http: nor https:")
+        raise ImageRefused("can't be fetched: its URL is neither http: nor https:")
     return url
 
 
@@ -158,5 +160,5 @@ async def _first_answer(
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             failure = error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Refused("can't be fetched: its host doesn't answer as it should") from error
-    raise Refused("can't be fetched: its host can't be reached") from failure
+            raise ImageRefused("can't be fetched: its host doesn't answer as it should") from error
+    raise ImageRefused("can't be fetched: its host can't be reached") from failure

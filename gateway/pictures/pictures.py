@@ -22,7 +22,7 @@ from gateway.pictures.data_url import carried
 from gateway.pictures.decoding import decode, pixels_of
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
 from gateway.pictures.quota import Quota
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 from gateway.request import ImagePart, Message
 
 S = TypeVar("S")
@@ -32,17 +32,17 @@ DECODERS = 2  # pictures of all requests that are decoded side by side: each may
 RETRY = 5.0  # seconds after which pictures that found no room may be sent again
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedImage(msgspec.Struct, frozen=True):
     """A picture's reference, and the field of the request that holds it."""
 
     param: str
     url: str
 
 
-def pictures_in(messages: Sequence[Message]) -> tuple[Placed, ...]:
+def images_in(messages: Sequence[Message]) -> tuple[PlacedImage, ...]:
     """In the order in which the conversation shows them."""
     return tuple(
-        Placed(f"messages[{turn}].content[{place}].image_url", part.url)
+        PlacedImage(f"messages[{turn}].content[{place}].image_url", part.url)
         for turn, message in enumerate(messages)
         for place, part in enumerate(message.parts)
         if isinstance(part, ImagePart)
@@ -52,7 +52,7 @@ def pictures_in(messages: Sequence[Message]) -> tuple[Placed, ...]:
 class Fetched(msgspec.Struct, frozen=True):
     """A picture as it was sent, and how many pixels its header tells of."""
 
-    placed: Placed
+    placed: PlacedImage
     data: bytes
     pixels: int
 
@@ -80,7 +80,7 @@ class Album:
                 last = self._decoders.submit(decode, one.data, one.pixels)
                 try:
                     images[one.placed.url] = await asyncio.wrap_future(last)
-                except Refused as refused:
+                except ImageRefused as refused:
                     raise _invalid(refused, one.placed) from refused
             yield images
         finally:
@@ -88,7 +88,7 @@ class Album:
             _when_ended(last, lambda: self._pixels.give_back(need))
 
 
-class Pictures:
+class ImageLoader:
     """One per server; holds nothing open between requests."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Pictures:
         self._pixels = Quota(limits.max_held_pixels)
 
     @asynccontextmanager
-    async def fetched(self, placed: Sequence[Placed]) -> AsyncIterator[Album]:
+    async def fetched(self, placed: Sequence[PlacedImage]) -> AsyncIterator[Album]:
         """All of them, as long as the context lasts: a picture shown twice is fetched once.
 
         Their headers have been read: what is no picture or too large raises InvalidRequest, and
@@ -119,7 +119,7 @@ class Pictures:
         turn = anyio.Lock()
         held, left = 0, self._limits.max_pixels
 
-        async def collect(one: Placed) -> None:
+        async def collect(one: PlacedImage) -> None:
             nonlocal held, left
             try:
                 data = await self._data(one.url)
@@ -130,7 +130,7 @@ class Pictures:
                     pixels = await self._beside(pixels_of, data, left)
                     left -= pixels
                 found[one.url] = Fetched(one, data, pixels)
-            except Refused as refused:
+            except ImageRefused as refused:
                 failures.append(_invalid(refused, one))
                 tasks.cancel_scope.cancel()
             except QueueFull as full:
@@ -147,7 +147,7 @@ class Pictures:
         finally:
             self._bytes.give_back(held)
 
-    def _refuse_many(self, placed: Sequence[Placed]) -> None:
+    def _refuse_many(self, placed: Sequence[PlacedImage]) -> None:
         most = self._limits.max_count
         if len(placed) > most:
             raise InvalidRequest(
@@ -159,7 +159,7 @@ class Pictures:
         if url.startswith("data:"):
             return await self._beside(carried, url, self._limits.max_bytes)
         if not self._limits.allow_remote:
-            raise Refused("can't be fetched: this server takes images as data: URLs only")
+            raise ImageRefused("can't be fetched: this server takes images as data: URLs only")
         return await self._fetching.bytes_of(url)
 
     async def _beside(self, work: Callable[[S, int], T], what: S, most: int) -> T:
@@ -167,7 +167,7 @@ class Pictures:
         return await asyncio.wrap_future(self._decoders.submit(work, what, most))
 
 
-def _invalid(refused: Refused, placed: Placed) -> InvalidRequest:
+def _invalid(refused: ImageRefused, placed: PlacedImage) -> InvalidRequest:
     return InvalidRequest(f"The image {refused}.", param=placed.param)
 
 

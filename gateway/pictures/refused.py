@@ -1,5 +1,5 @@
 """Why a picture can't be used. This room's own: `Pictures` adds whose picture it is."""
 
 
-class Refused(Exception):
+class ImageRefused(Exception):
     """The message completes "The image …". A client reads it: it tells nothing of our network."""

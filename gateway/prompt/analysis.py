@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import ends_open
 from gateway.prompt.traits import ReasoningField, TemplateTraits, ThinkingSwitch
@@ -30,8 +30,8 @@ from gateway.prompt.trial import (
     USER,
     USER_LATER,
     USER_MORE,
-    Exchange,
     Trial,
+    TrialConversation,
     calling,
 )
 
@@ -72,12 +72,12 @@ def analyse(
 def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     """How a user's words are handed over, and whether pictures may stand among them."""
     part = {"type": "text", "text": ASK}
-    refused: Refused | None = None
+    refused: TemplateRefused | None = None
     for no_tools in ("null", "empty"):
         tools: list[Mapping[str, Any]] | None = None if no_tools == "null" else []
         try:
             plain = trial.render([{"role": "user", "content": ASK}], {}, tools, prompt=True)
-        except Refused as error:
+        except TemplateRefused as error:
             refused, plain = refused or error, ""
         parts = _user_says(trial, [part], tools)
         if ASK in plain or parts:
@@ -85,14 +85,14 @@ def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
             pictured = _user_says(trial, [part, {"type": "image"}], tools)
             images = bool(parts and pictured) and parts != pictured
             return replace(traits, content=content, images=images, no_tools=no_tools)
-    raise refused or Refused("it doesn't show what the user says")
+    raise refused or TemplateRefused("it doesn't show what the user says")
 
 
 def _user_says(trial: Trial, content: Any, tools: list[Mapping[str, Any]] | None) -> str:
     """The rendering, "" if the words or the list's structure are not understood."""
     try:
         text = trial.render([{"role": "user", "content": content}], {}, tools, prompt=True)
-    except Refused:
+    except TemplateRefused:
         return ""
     # A list printed as Python or JSON writes it was taken for a text.
     understood = ASK in text and "'type'" not in text and '"type"' not in text
@@ -173,7 +173,7 @@ def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
 
 
 def _comes_out(
-    trial: Trial, traits: TemplateTraits, *exchanges: Exchange, spoken: str = ""
+    trial: Trial, traits: TemplateTraits, *exchanges: TrialConversation, spoken: str = ""
 ) -> bool:
     """Whether one message with these calls, and their results, are rendered whole and clean."""
     # Some forget what was said beside a call as soon as the answer is there, so it is there.

@@ -61,7 +61,7 @@ _ATTRIBUTES: Mapping[type, frozenset[str]] = {
 }
 
 
-class Refused(Exception):
+class TemplateRefused(Exception):
     """A rendering failed: the template raised, or it broke. `line` counts from 1; 0 is unknown."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
@@ -70,7 +70,7 @@ class Refused(Exception):
         self.line = line
 
 
-class SyntaxRefused(Refused):
+class SyntaxRefused(TemplateRefused):
     """The source is no valid template."""
 
 
@@ -279,7 +279,7 @@ class CompiledTemplate:
         except (LimitExceeded, Abandoned):
             raise
         except Exception as error:  # a template can fail in any way that Python code can
-            raise Refused(str(error) or type(error).__name__, _line(error)) from error
+            raise TemplateRefused(str(error) or type(error).__name__, _line(error)) from error
 
 
 def _counted(chunks: Iterator[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt.analysis import analyse
 from gateway.prompt.continuation import Continuation, continuation
 from gateway.prompt.draft import Draft, from_clients
-from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Meter
 from gateway.prompt.traced import Spans, masked, plain, spans_of
 from gateway.prompt.traits import TemplateTraits
@@ -58,7 +58,7 @@ class ChatTemplate:
             self.traits: TemplateTraits = analyse(self._template, self._tokens, Meter(ANALYSIS))
         except LimitExceeded as exceeded:
             raise InvalidTemplate(f"{self._whose} was stopped: {exceeded.reason}.") from exceeded
-        except Refused as refused:
+        except TemplateRefused as refused:
             at = f" at line {refused.line}" if refused.line else ""
             raise InvalidTemplate(f"{self._whose} fails{at}: {refused.reason}") from refused
 
@@ -91,7 +91,7 @@ class ChatTemplate:
                 f"{self._whose} was stopped at this conversation: {exceeded.reason}.",
                 param="messages",
             ) from exceeded
-        except Refused as refused:
+        except TemplateRefused as refused:
             raise InvalidRequest(
                 f"The model's chat template refuses this conversation: {refused.reason}",
                 param="messages",
@@ -114,11 +114,11 @@ class ChatTemplate:
         draft = Draft(self._template, self._tokens, self.traits, request, image_marker, charged)
         try:
             return draft.text(begun), draft.pictures()
-        except Refused as refused:
+        except TemplateRefused as refused:
             # The analysis can't foresee everything, so one more draft asks as little as possible.
             strictest = self.traits.strictest()
             careful = Draft(self._template, self._tokens, strictest, request, image_marker, charged)
             try:
                 return careful.text(begun), careful.pictures()
-            except Refused:
+            except TemplateRefused:
                 raise refused from None

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
 from gateway.prompt.shape import message_shape, tools_shape
 from gateway.prompt.traits import TemplateTraits
@@ -41,7 +41,7 @@ TOOL = Tool(
 )
 
 
-class Exchange:
+class TrialConversation:
     """A call and its result. The id is as long as OpenAI's are."""
 
     def __init__(self, number: int) -> None:
@@ -53,11 +53,11 @@ class Exchange:
         )
 
 
-EXCHANGE, EXCHANGE_MORE = Exchange(1), Exchange(2)
+EXCHANGE, EXCHANGE_MORE = TrialConversation(1), TrialConversation(2)
 
 
 def calling(
-    *exchanges: Exchange, spoken: str = "", thought: str | None = None
+    *exchanges: TrialConversation, spoken: str = "", thought: str | None = None
 ) -> tuple[Message, ...]:
     """A user asks, the assistant calls (and speaks, and thinks), the tools answer."""
     caller = Message(
@@ -114,7 +114,7 @@ class Trial:
         shapes = [message_shape(message, traits) for message in messages]
         try:
             return self.render(shapes, variables or {}, tools_shape(tools, traits), prompt=prompt)
-        except Refused:
+        except TemplateRefused:
             return ""
 
     def says(self, traits: TemplateTraits, *messages: Message) -> bool:

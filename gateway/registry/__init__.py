@@ -2,7 +2,7 @@
 
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History
-from gateway.registry.library import Library, ModelEntry
+from gateway.registry.library import ModelEntry, ModelLibrary
 from gateway.registry.line import Waiting
 from gateway.registry.registry import Registry
 from gateway.registry.status import (
@@ -21,8 +21,8 @@ __all__ = [
     "Happening",
     "History",
     "Lease",
-    "Library",
     "ModelEntry",
+    "ModelLibrary",
     "ModelLoadFailed",
     "ModelLoaded",
     "ModelStatus",

@@ -27,7 +27,7 @@ from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.request import SamplingWishes
+from gateway.request import RequestedSampling
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
 State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
@@ -149,7 +149,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     preload: bool = False
     ttl: float = -1.0  # idle seconds until it is unloaded; -1: never
-    sampling: SamplingWishes = SamplingWishes()
+    sampling: RequestedSampling = RequestedSampling()
     format: str | None = None
     template: str | None = None  # a chat template's text in place of the model's own
     created: int = 0  # Unix time of the files
@@ -189,14 +189,14 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True):
 Known: TypeAlias = ModelEntry | Unusable
 
 
-class Shelf(msgspec.Struct, frozen=True):
+class LibraryScan(msgspec.Struct, frozen=True):
     """What one look at the disk found; replaced as a whole, so nobody ever sees half of it."""
 
     models: Mapping[str, Known]
     names: Mapping[str, str]  # id or alias to id
 
 
-class Library:
+class ModelLibrary:
     """All models by name; it looks at the disk at once.
 
     Raises ConfigError for options or sampling defaults that don't exist, or a template that can't
@@ -210,7 +210,7 @@ class Library:
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
         self._one_looks = threading.Lock()
-        self._shelf = Shelf({}, {})
+        self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
         self._looked = 0.0
         self.refresh()
@@ -260,7 +260,7 @@ class Library:
                 if name not in models and files.path not in paths:
                     models[name] = self._found(name, files)
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
-            self._shelf = Shelf(models, {**aliases, **{name: name for name in models}})
+            self._shelf = LibraryScan(models, {**aliases, **{name: name for name in models}})
             self._looked = time.monotonic()
             self.due = self._looked + REST * (self._looked - began)
 
@@ -275,7 +275,7 @@ class Library:
         except ModelNotFound:
             return None
 
-    def _default(self, shelf: Shelf) -> str:
+    def _default(self, shelf: LibraryScan) -> str:
         """The configured default; else the first model of the config, else the first by name."""
         if self._config.default_model is not None:
             return self._config.default_model
@@ -328,7 +328,7 @@ class Library:
             pinned=model.pinned,
             preload=model.preload,
             ttl=next(ttl for ttl in ttls if ttl is not None),
-            sampling=SamplingWishes(sampling_for(model, Sampling), frozenset(model.sampling)),
+            sampling=RequestedSampling(sampling_for(model, Sampling), frozenset(model.sampling)),
             format=model.format,
             template=_template(model),
             created=_stamp(files.path)[0] // 1_000_000_000,

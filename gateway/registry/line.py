@@ -9,7 +9,7 @@ import msgspec
 from backends.protocol import Progress
 from gateway.errors import GatewayError, ModelUnavailable, QueueFull, ShuttingDown
 from gateway.registry.orders import Refuse, Ticket
-from gateway.registry.record import Residency
+from gateway.registry.record import ModelRecord
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Places:
         """Its owner left, or gave the lease back."""
         del self._places[place.ticket.number]
 
-    def tell(self, record: Residency, progress: Progress | None) -> None:
+    def tell(self, record: ModelRecord, progress: Progress | None) -> None:
         """Tell everyone in this model's line where they stand."""
         for position, number in enumerate(record.line, start=1):
             self._places[number].tell(

@@ -23,7 +23,7 @@ Obstacle: TypeAlias = Callable[[str, Bytes], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
-class Cargo(msgspec.Struct, frozen=True, kw_only=True):
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model as it is to be loaded."""
 
     entry: ModelEntry
@@ -35,7 +35,7 @@ class Cargo(msgspec.Struct, frozen=True, kw_only=True):
     load_seconds: float  # of the last load, or a guess
 
 
-class Manifest:
+class LoadPlanner:
     """`cards`: this machine's, with their bytes, in CUDA's order. `obstacle`: why so many bytes per
     device can never be had for a model, or None.
     """
@@ -46,62 +46,62 @@ class Manifest:
         self._cards = cards
         self._obstacle = obstacle
         self._options: dict[str, EngineOptions] = {}
-        self._cargo: dict[str, Cargo] = {}
+        self._plan: dict[str, LoadPlan] = {}
 
-    def cargo(self, entry: ModelEntry) -> Cargo:
+    def plan(self, entry: ModelEntry) -> LoadPlan:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
         options = self.options(entry)
-        known = self._cargo.get(entry.name)
+        known = self._plan.get(entry.name)
         if known is None or known.entry is not entry or known.options != options:
-            known = self._cargo[entry.name] = self._estimated(entry, options)
+            known = self._plan[entry.name] = self._estimated(entry, options)
         if self._is_refused_by_measurement(known):
             self.forget_measurements([entry])
-        return self._cargo[entry.name]
+        return self._plan[entry.name]
 
-    def _is_refused_by_measurement(self, cargo: Cargo) -> bool:
+    def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
         """It could be loaded, were it not for what an earlier load seemed to take."""
         return (
-            cargo.measured
-            and self._obstacle(cargo.entry.name, cargo.devices) is not None
-            and self._obstacle(cargo.entry.name, self._unmeasured(cargo).devices) is None
+            plan.measured
+            and self._obstacle(plan.entry.name, plan.devices) is not None
+            and self._obstacle(plan.entry.name, self._unmeasured(plan).devices) is None
         )
 
-    def _unmeasured(self, cargo: Cargo) -> Cargo:
+    def _unmeasured(self, plan: LoadPlan) -> LoadPlan:
         """By its estimate alone, so that its next load is measured again."""
         return msgspec.structs.replace(
-            cargo,
-            need=cargo.estimate,
+            plan,
+            need=plan.estimate,
             measured=False,
-            devices=self._spread(cargo.entry.files, cargo.options, cargo.estimate),
+            devices=self._spread(plan.entry.files, plan.options, plan.estimate),
         )
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """What earlier loads of `entries` took is forgotten; whose was known."""
         found = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
         for entry in found:
-            if (known := self._cargo.get(entry.name)) is not None:
-                self._cargo[entry.name] = self._unmeasured(known)
+            if (known := self._plan.get(entry.name)) is not None:
+                self._plan[entry.name] = self._unmeasured(known)
         return tuple(entry.name for entry in found)
 
-    def known(self, entry: ModelEntry) -> Cargo | None:
-        """As `cargo`, but None where it can't be estimated."""
+    def known(self, entry: ModelEntry) -> LoadPlan | None:
+        """As `plan`, but None where it can't be estimated."""
         try:
-            return self.cargo(entry)
+            return self.plan(entry)
         except ModelUnavailable:
             return None
 
-    def planned(self, name: str) -> Cargo:
-        """The cargo that was last made known to the scheduler under this name."""
-        return self._cargo[name]
+    def planned(self, name: str) -> LoadPlan:
+        """The plan that was last made known to the scheduler under this name."""
+        return self._plan[name]
 
     def model(self, entry: ModelEntry) -> Model:
-        """What the scheduler is to know of `entry`. Raises as `cargo`."""
-        cargo = self.cargo(entry)
+        """What the scheduler is to know of `entry`. Raises as `plan`."""
+        plan = self.plan(entry)
         return Model(
             name=entry.name,
-            need=cargo.devices,
-            load_seconds=cargo.load_seconds,
-            slots=cargo.options.max_concurrent * SLOTS_PER_STREAM,
+            need=plan.devices,
+            load_seconds=plan.load_seconds,
+            slots=plan.options.max_concurrent * SLOTS_PER_STREAM,
             pinned=entry.pinned,
             ttl=entry.ttl,
         )
@@ -110,10 +110,10 @@ class Manifest:
         """The options in force."""
         return self._options.get(entry.name, entry.options)
 
-    def proposed(self, entry: ModelEntry, changes: Mapping[str, Any]) -> Cargo:
-        """The cargo with `changes` over the entry's options; nothing is in force yet.
+    def proposed(self, entry: ModelEntry, changes: Mapping[str, Any]) -> LoadPlan:
+        """The plan with `changes` over the entry's options; nothing is in force yet.
 
-        Raises InvalidRequest, naming the option at fault, and as `cargo`.
+        Raises InvalidRequest, naming the option at fault, and as `plan`.
         """
         kind = type(entry.options)
         try:
@@ -125,29 +125,29 @@ class Manifest:
         values = {name: getattr(new, name) for name in changes}
         return self._estimated(entry, msgspec.structs.replace(entry.options, **values))
 
-    def adopt(self, cargo: Cargo) -> None:
-        """Put the options of a proposed cargo in force."""
-        self._options[cargo.entry.name] = cargo.options
-        self._cargo[cargo.entry.name] = cargo
+    def adopt(self, plan: LoadPlan) -> None:
+        """Put the options of a proposed plan in force."""
+        self._options[plan.entry.name] = plan.options
+        self._plan[plan.entry.name] = plan
 
     def forget_options(self, name: str) -> None:
         """Back to the entry's own."""
         self._options.pop(name, None)
 
-    def arrived(self, cargo: Cargo, seconds: float, measured: int | None) -> Bytes:
+    def arrived(self, plan: LoadPlan, seconds: float, measured: int | None) -> Bytes:
         """What a model just loaded holds. Its next load is planned with what this one taught."""
-        need = cargo.need if measured is None else corrected(cargo.estimate, measured)
-        devices = self._spread(cargo.entry.files, cargo.options, need)
-        self._cargo[cargo.entry.name] = msgspec.structs.replace(
-            cargo,
+        need = plan.need if measured is None else corrected(plan.estimate, measured)
+        devices = self._spread(plan.entry.files, plan.options, need)
+        self._plan[plan.entry.name] = msgspec.structs.replace(
+            plan,
             need=need,
-            measured=cargo.measured or measured is not None,
+            measured=plan.measured or measured is not None,
             devices=devices,
             load_seconds=seconds,
         )
         return devices
 
-    def _estimated(self, entry: ModelEntry, options: EngineOptions) -> Cargo:
+    def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
         try:
             estimate = self._loader.estimate(entry.files, options)
         except (BackendError, OSError, ValueError) as error:
@@ -155,7 +155,7 @@ class Manifest:
         last = self._history.get(entry.files, options)
         size = last.size if last else None
         need = corrected(estimate, size)
-        return Cargo(
+        return LoadPlan(
             entry=entry,
             options=options,
             estimate=estimate,

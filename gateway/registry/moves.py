@@ -21,7 +21,7 @@ from gateway.registry.clock import Clock
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, identity
-from gateway.registry.load_planner import Cargo
+from gateway.registry.load_planner import LoadPlan
 from gateway.registry.loader import Loader
 from gateway.registry.memory import arithmetic
 from gateway.registry.orders import Bytes, Load, Unload, WhyUnload
@@ -37,7 +37,7 @@ class Arrived(msgspec.Struct, frozen=True, kw_only=True):
     measured: int | None
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True):
+class LoadFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The load failed; `memory`: because memory ran out."""
 
     name: str
@@ -60,13 +60,13 @@ class Progressed(msgspec.Struct, frozen=True):
     name: str
 
 
-Outcome: TypeAlias = Arrived | Failed | Gone | Progressed
+Outcome: TypeAlias = Arrived | LoadFailure | Gone | Progressed
 
 
 class Loading(msgspec.Struct, kw_only=True):
     """A load in progress. Its scope is shielded: only `Moves.cancel` stops it."""
 
-    cargo: Cargo
+    plan: LoadPlan
     started: float
     scope: anyio.CancelScope
     identity: FileIdentity  # of the files that are read
@@ -76,7 +76,7 @@ class Loading(msgspec.Struct, kw_only=True):
 class Resident(msgspec.Struct, frozen=True, kw_only=True):
     """A model in memory, and when its load began and ended."""
 
-    cargo: Cargo
+    plan: LoadPlan
     container: ModelContainer
     identity: FileIdentity
     started: float
@@ -108,15 +108,15 @@ class Moves:
         self._running = 0
         self._begun = 0
 
-    def load(self, order: Load, cargo: Cargo) -> None:
+    def load(self, order: Load, plan: LoadPlan) -> None:
         """Begin a load."""
         assert order.model not in self.loading, f"{order.model} is loading already"
         assert order.model not in self.residents, f"{order.model} is in memory already"
         loading = Loading(
-            cargo=cargo,
+            plan=plan,
             started=self._clock.now(),
             scope=anyio.CancelScope(shield=True),
-            identity=identity(cargo.entry.files),
+            identity=identity(plan.entry.files),
         )
         self.loading[order.model] = loading
         self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
@@ -151,7 +151,7 @@ class Moves:
 
     async def _bring(self, order: Load, loading: Loading, is_alone: Callable[[], bool]) -> Outcome:
         """Run the loader and measure it."""
-        cargo, name = loading.cargo, order.model
+        plan, name = loading.plan, order.model
 
         def report(progress: Progress) -> None:
             loading.progress = progress
@@ -159,7 +159,7 @@ class Moves:
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
-            container = await self._loader.load(cargo.entry.files, cargo.options, report)
+            container = await self._loader.load(plan.entry.files, plan.options, report)
         except LoadFailed as error:
             return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
         except Exception as error:  # an engine may raise anything; the gateway must outlive it
@@ -167,31 +167,33 @@ class Moves:
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
         arrived = self._clock.now()
         self.residents[name] = Resident(
-            cargo=cargo,
+            plan=plan,
             container=container,
             identity=loading.identity,
             started=loading.started,
             arrived=arrived,
         )
         after = await to_thread.run_sync(self._gauge.used)
-        grown = _growth(before, after, cargo.devices) if is_alone() else None
+        grown = _growth(before, after, plan.devices) if is_alone() else None
         measured = _measured(container.info.memory, grown)
-        return self._arrived(order, cargo, arrived - loading.started, measured)
+        return self._arrived(order, plan, arrived - loading.started, measured)
 
-    def _arrived(self, order: Load, cargo: Cargo, seconds: float, measured: int | None) -> Arrived:
+    def _arrived(
+        self, order: Load, plan: LoadPlan, seconds: float, measured: int | None
+    ) -> Arrived:
         self._history.put(
-            cargo.entry.files, cargo.options, Measurement(size=measured, load_seconds=seconds)
+            plan.entry.files, plan.options, Measurement(size=measured, load_seconds=seconds)
         )
         told = arithmetic(
-            cargo.need, sum(order.free.values()), order.evicted, measured=cargo.measured
+            plan.need, sum(order.free.values()), order.evicted, measured=plan.measured
         )
         log.info("model loaded", model=order.model, seconds=round(seconds, 3), memory=told)
         return Arrived(name=order.model, seconds=seconds, measured=measured)
 
-    def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> Failed:
+    def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:
         seconds = self._clock.now() - loading.started
         log.warning("load failed", model=name, seconds=round(seconds, 3), reason=reason)
-        return Failed(name=name, seconds=seconds, reason=reason, memory=memory)
+        return LoadFailure(name=name, seconds=seconds, reason=reason, memory=memory)
 
     async def _turned_back(self, name: str, loading: Loading) -> Gone:
         """The load was cancelled; it may have ended well, or failed, all the same."""

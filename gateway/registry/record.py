@@ -29,7 +29,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: float
 
 
-class Residency(msgspec.Struct, kw_only=True):
+class ModelRecord(msgspec.Struct, kw_only=True):
     """Mutable: the scheduler's record of one model."""
 
     model: Model

@@ -33,11 +33,11 @@ from gateway.errors import (
 from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import DEFAULT_NAMES, Library, ModelEntry, check_files, identity
+from gateway.registry.library import DEFAULT_NAMES, ModelEntry, ModelLibrary, check_files, identity
 from gateway.registry.line import Place, Places, Waiting, refusal
-from gateway.registry.load_planner import Manifest
+from gateway.registry.load_planner import LoadPlanner
 from gateway.registry.loader import CatalogLoader, Loader
-from gateway.registry.moves import Arrived, Failed, Gone, Moves, Outcome, Progressed
+from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
 from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
@@ -61,7 +61,7 @@ class Registry:
 
     def __init__(
         self,
-        library: Library,
+        library: ModelLibrary,
         config: Config,
         *,
         loader: Loader | None = None,
@@ -95,7 +95,9 @@ class Registry:
         self._scheduler = Scheduler(self._budgets, self._config.swap)
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
-        self._manifest = Manifest(self._loader, self._history, cards, self._scheduler.room.obstacle)
+        self._planner = LoadPlanner(
+            self._loader, self._history, cards, self._scheduler.room.obstacle
+        )
         self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,
@@ -195,7 +197,7 @@ class Registry:
         """
         entry = await self.find(name)
         started, was_loaded = self._now, entry.name in self._moves.residents
-        self._manifest.forget_options(entry.name)
+        self._planner.forget_options(entry.name)
         gone = self._departures.setdefault(entry.name, anyio.Event())
         self._do(self._scheduler.unload_asked(self._now, entry.name), entry.name)
         aborted = self._places.abort(entry.name) if force else 0
@@ -270,7 +272,7 @@ class Registry:
         Raises ModelNotFound.
         """
         entries = self._library.entries() if name is None else (await self.find(name),)
-        found = self._manifest.forget_measurements(entries)
+        found = self._planner.forget_measurements(entries)
         await to_thread.run_sync(self._history.save)
         return found
 
@@ -294,11 +296,11 @@ class Registry:
         return self._status(self.resolve(name, access))
 
     def _status(self, entry: ModelEntry) -> ModelStatus:
-        cargo = self._manifest.known(entry)
-        free = sum(self._scheduler.room.free(device) for device in cargo.devices) if cargo else 0
+        plan = self._planner.known(entry)
+        free = sum(self._scheduler.room.free(device) for device in plan.devices) if plan else 0
         status = status_of(
             entry,
-            cargo,
+            plan,
             free=free,
             record=self._scheduler.residency(entry.name),
             loading=self._moves.loading.get(entry.name),
@@ -334,7 +336,7 @@ class Registry:
         there = self._moves.residents.get(name)
         if there is None or self._scheduler.phase(name) != "loaded":
             return False
-        now = identity(there.cargo.entry.files)
+        now = identity(there.plan.entry.files)
         return now.keys() == there.identity.keys() and now != there.identity
 
     @contextmanager
@@ -344,7 +346,7 @@ class Registry:
         """A place in line that is given up, or the lease it became given back, without an await."""
         if self._scheduler.phase(entry.name) == "absent":
             check_files(entry)
-        model, scheduler = self._manifest.model(entry), self._scheduler
+        model, scheduler = self._planner.model(entry), self._scheduler
         place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
         self._do(scheduler.requested(self._now, place.ticket, model), entry.name)
         try:
@@ -371,7 +373,7 @@ class Registry:
         return Lease(
             name=place.model,
             container=resident.container,
-            entry=resident.cargo.entry,
+            entry=resident.plan.entry,
             queued_seconds=max(0.0, now - arrived - load_seconds),
             load_seconds=load_seconds,
         )
@@ -383,12 +385,12 @@ class Registry:
 
     def _change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
         """A model that is there with other options leaves and comes back, if it would fit."""
-        cargo = self._manifest.proposed(entry, options)
-        if (obstacle := self._scheduler.room.obstacle(entry.name, cargo.devices)) is not None:
+        plan = self._planner.proposed(entry, options)
+        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.devices)) is not None:
             raise ModelUnavailable(obstacle, param="model")
-        self._manifest.adopt(cargo)
+        self._planner.adopt(plan)
         there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
-        if there is not None and there.cargo.options != cargo.options:
+        if there is not None and there.plan.options != plan.options:
             orders = self._scheduler.unload_asked(self._now, entry.name, again=True)
             self._do(orders, entry.name)
 
@@ -408,7 +410,7 @@ class Registry:
         match order:
             case Load(model=name):
                 self._obstacles.pop(name, None)
-                self._moves.load(order, self._manifest.planned(name))
+                self._moves.load(order, self._planner.planned(name))
                 return name
             case CancelLoad(model=name):
                 self._moves.cancel(name)
@@ -436,12 +438,12 @@ class Registry:
                 self._tell_line(name)
                 return
             case Arrived(seconds=seconds, measured=measured):
-                cargo = self._moves.residents[name].cargo
-                self._present[name] = cargo.entry
-                held = self._manifest.arrived(cargo, seconds, measured)
+                plan = self._moves.residents[name].plan
+                self._present[name] = plan.entry
+                held = self._planner.arrived(plan, seconds, measured)
                 self._do(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
-            case Failed(seconds=seconds, reason=reason, memory=memory):
+            case LoadFailure(seconds=seconds, reason=reason, memory=memory):
                 self._do(scheduler.load_failed(now, name, reason, memory=memory), name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Gone(seconds=seconds, why=why):

@@ -1,38 +1,38 @@
-"""The books of memory: budgets less what is promised to models. It changes no residency."""
+"""The memory ledger: budgets less what is promised to models. It changes no record."""
 
 from collections.abc import Iterable, Mapping
 
 from gateway.registry.memory import gibibytes
 from gateway.registry.orders import Bytes
-from gateway.registry.record import Residency
+from gateway.registry.record import ModelRecord
 
 
-class Room:
-    """Reads the scheduler's `residents`. `budgets`: bytes per device; one not named has none."""
+class MemoryLedger:
+    """Reads the scheduler's `records`. `budgets`: bytes per device; one not named has none."""
 
-    def __init__(self, budgets: Bytes, residents: Mapping[str, Residency]) -> None:
+    def __init__(self, budgets: Bytes, records: Mapping[str, ModelRecord]) -> None:
         self._budgets = dict(budgets)
-        self._residents = residents
+        self._records = records
 
     def free(self, device: str) -> int:
         """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
-        return self._budgets.get(device, 0) - held(self._residents.values(), device)
+        return self._budgets.get(device, 0) - held(self._records.values(), device)
 
     def promised(self) -> Bytes:
         """Bytes promised to models, per device."""
-        return {device: held(self._residents.values(), device) for device in self._budgets}
+        return {device: held(self._records.values(), device) for device in self._budgets}
 
     def coming(self, device: str, *, surely: bool = False) -> int:
         """Bytes that become free soon; `surely`: of models that can't be called back."""
         leavers = (
-            resident
-            for resident in self._residents.values()
-            if resident.phase == "leaving"
-            or (resident.phase == "draining" and not (surely and resident.leaving == "room"))
+            record
+            for record in self._records.values()
+            if record.phase == "leaving"
+            or (record.phase == "draining" and not (surely and record.leaving == "room"))
         )
         return held(leavers, device)
 
-    def fits(self, claim: Residency, turn: Residency | None) -> bool:
+    def fits(self, claim: ModelRecord, turn: ModelRecord | None) -> bool:
         """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
         reserved = turn is not None and turn is not claim
         for device, size in claim.need.items():
@@ -43,7 +43,7 @@ class Room:
                 return False
         return True
 
-    def missing(self, claim: Residency) -> Bytes:
+    def missing(self, claim: ModelRecord) -> Bytes:
         """What must be evicted for `claim`, besides what leaves anyway."""
         return {
             device: size - self.free(device) - self.coming(device, surely=True)
@@ -62,7 +62,7 @@ class Room:
                 )
         return None
 
-    def more(self, claim: Residency) -> Bytes | None:
+    def more(self, claim: ModelRecord) -> Bytes | None:
         """The room to make after memory ran out: more than is free, a quarter more than thought.
 
         None: there is nothing left to evict.
@@ -76,14 +76,14 @@ class Room:
 
     def _pinned(self, device: str, *, besides: str) -> int:
         stayers = (
-            resident
-            for name, resident in self._residents.items()
+            record
+            for name, record in self._records.items()
             if name != besides
-            if resident.model.pinned and resident.phase in ("loading", "loaded")
+            if record.model.pinned and record.phase in ("loading", "loaded")
         )
         return held(stayers, device)
 
 
-def held(residents: Iterable[Residency], device: str) -> int:
-    """What `residents` hold on `device`, in bytes."""
-    return sum(resident.held.get(device, 0) for resident in residents)
+def held(records: Iterable[ModelRecord], device: str) -> int:
+    """What `records` hold on `device`, in bytes."""
+    return sum(record.held.get(device, 0) for record in records)

@@ -1,4 +1,4 @@
-"""Who is resident, who waits, who goes: events in, orders out.
+"""Who is record, who waits, who goes: events in, orders out.
 
 Pure: it knows no clock, no event loop and no engine. Every event method returns the orders that
 follow from it, in the order they are to be carried out. The caller tells the time with each event,
@@ -36,8 +36,8 @@ from gateway.registry.orders import (
     Unload,
     WhyRefuse,
 )
-from gateway.registry.record import NEVER, Phase, Residency
-from gateway.registry.room import Room
+from gateway.registry.record import NEVER, ModelRecord, Phase
+from gateway.registry.room import MemoryLedger
 from gateway.registry.turns import Turns
 
 SMOOTHING = 8  # grants over which the recent wait is averaged
@@ -48,10 +48,10 @@ class Scheduler:
 
     def __init__(self, budgets: Bytes, rules: SwapConfig) -> None:
         self._rules = rules
-        self._residents: dict[str, Residency] = {}
-        self._homes: dict[int, Residency] = {}  # of each ticket, while it waits or holds
-        self.room = Room(budgets, self._residents)
-        self._turns = Turns(self._residents, self.room, rules)
+        self._records: dict[str, ModelRecord] = {}
+        self._homes: dict[int, ModelRecord] = {}  # of each ticket, while it waits or holds
+        self.room = MemoryLedger(budgets, self._records)
+        self._turns = Turns(self._records, self.room, rules)
         self._recent_wait = 0.0  # seconds, of those granted lately
         self._closing = False
 
@@ -60,60 +60,60 @@ class Scheduler:
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
         """Someone wants a lease; or wants `model` loaded, with a ticket that doesn't hold."""
         orders = list(self._settle(now))
-        resident = self._residents.setdefault(model.name, Residency(model=model))
-        resident.model = model
-        if (refusal := self._refusal(now, ticket, resident)) is not None:
+        record = self._records.setdefault(model.name, ModelRecord(model=model))
+        record.model = model
+        if (refusal := self._refusal(now, ticket, record)) is not None:
             self._forget()
             return [*orders, refusal]
-        self._homes[ticket.number] = resident
-        resident.line[ticket.number] = ticket
-        resident.wanted = resident.wanted or not ticket.holds
+        self._homes[ticket.number] = record
+        record.line[ticket.number] = ticket
+        record.wanted = record.wanted or not ticket.holds
         return [*orders, *self._settle(now)]
 
     def cancelled(self, now: float, number: int) -> list[Order]:
         """The owner of a waiting ticket left."""
-        resident = self._homes.pop(number)
-        del resident.line[number]
-        return [*self._drop_unwanted(resident), *self._settle(now)]
+        record = self._homes.pop(number)
+        del record.line[number]
+        return [*self._drop_unwanted(record), *self._settle(now)]
 
     def released(self, now: float, number: int) -> list[Order]:
         """A lease was given back."""
-        resident = self._homes.pop(number)
-        ticket = resident.users.pop(number)
+        record = self._homes.pop(number)
+        ticket = record.users.pop(number)
         wished = ticket.keep_alive
-        resident.ttl = resident.model.ttl if wished is None else wished
-        if not resident.users:
-            resident.idle_since = now
+        record.ttl = record.model.ttl if wished is None else wished
+        if not record.users:
+            record.idle_since = now
         return list(self._settle(now))
 
     def loaded(self, now: float, name: str, held: Bytes, seconds: float) -> list[Order]:
         """`name` is in memory: what it really takes there, and took to load."""
-        resident = self._residents[name]
-        assert resident.phase == "loading", f"{name} was loaded while {resident.phase}"
-        resident.held = held
-        resident.model = msgspec.structs.replace(resident.model, need=held, load_seconds=seconds)
-        resident.arrive(now)
-        served = list(self._serve(now, resident))  # before anyone else's turn: for them it came
+        record = self._records[name]
+        assert record.phase == "loading", f"{name} was loaded while {record.phase}"
+        record.held = held
+        record.model = msgspec.structs.replace(record.model, need=held, load_seconds=seconds)
+        record.arrive(now)
+        served = list(self._serve(now, record))  # before anyone else's turn: for them it came
         return [*served, *self._settle(now)]
 
     def load_failed(self, now: float, name: str, reason: str, *, memory: bool) -> list[Order]:
         """The load ended in an error; where `memory` ran out it is tried once more."""
-        resident = self._residents[name]
-        assert resident.phase == "loading", f"{name} failed to load while {resident.phase}"
-        resident.leave()
-        if memory and resident.retrying is None:
-            resident.retrying = self.room.more(resident)
-            if resident.retrying is not None:
+        record = self._records[name]
+        assert record.phase == "loading", f"{name} failed to load while {record.phase}"
+        record.leave()
+        if memory and record.retrying is None:
+            record.retrying = self.room.more(record)
+            if record.retrying is not None:
                 return list(self._settle(now))
-        failure = resident.fail(now, reason, self._rules.backoff)
-        refusals = self._refuse_line(resident, "failed", reason, failure.retry_at - now)
+        failure = record.fail(now, reason, self._rules.backoff)
+        refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
     def unloaded(self, now: float, name: str) -> list[Order]:
         """The memory of a model that was unloaded, or whose load was cancelled, is free."""
-        resident = self._residents[name]
-        assert resident.phase == "leaving", f"{name} was unloaded while {resident.phase}"
-        resident.leave()
+        record = self._records[name]
+        assert record.phase == "leaving", f"{name} was unloaded while {record.phase}"
+        record.leave()
         return list(self._settle(now))
 
     def broke(self, now: float, name: str, reason: str) -> list[Order]:
@@ -121,13 +121,13 @@ class Scheduler:
 
         Told before that lease is released, so that nobody gets another one.
         """
-        resident = self._residents[name]
-        assert resident.phase in ("loaded", "draining"), f"{name} broke while {resident.phase}"
-        if resident.phase == "draining" and resident.leaving != "room":
+        record = self._records[name]
+        assert record.phase in ("loaded", "draining"), f"{name} broke while {record.phase}"
+        if record.phase == "draining" and record.leaving != "room":
             return []  # it goes anyway, or another lease told it already
-        resident.phase, resident.leaving = "draining", "broken"
-        failure = resident.fail(now, reason, self._rules.backoff)
-        refusals = self._refuse_line(resident, "failed", reason, failure.retry_at - now)
+        record.phase, record.leaving = "draining", "broken"
+        failure = record.fail(now, reason, self._rules.backoff)
+        refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
     def unload_asked(self, now: float, name: str, *, again: bool = False) -> list[Order]:
@@ -135,18 +135,18 @@ class Scheduler:
 
         `again`: it comes back at once, with other options, so those in line stay.
         """
-        resident = self._residents.get(name)
-        if resident is None:
+        record = self._records.get(name)
+        if record is None:
             return []
-        resident.wanted, resident.failure, resident.retrying = again, None, None
+        record.wanted, record.failure, record.retrying = again, None, None
         orders: list[Order] = []
         if not again:
-            orders += self._refuse_line(resident, "unloaded", f"{name} was unloaded on request")
-        if resident.phase == "loading":
-            resident.phase = "leaving"
+            orders += self._refuse_line(record, "unloaded", f"{name} was unloaded on request")
+        if record.phase == "loading":
+            record.phase = "leaving"
             orders.append(CancelLoad(name))
-        elif resident.phase in ("loaded", "draining"):
-            resident.phase, resident.leaving = "draining", "asked"
+        elif record.phase in ("loaded", "draining"):
+            record.phase, record.leaving = "draining", "asked"
         return [*orders, *self._settle(now)]
 
     def tick(self, now: float) -> list[Order]:
@@ -157,8 +157,8 @@ class Scheduler:
         """No more tickets: the line is refused, each model is unloaded as its last lease ends."""
         self._closing = True
         orders: list[Order] = []
-        for name, resident in list(self._residents.items()):
-            orders += self._refuse_line(resident, "closing", "the server is stopping")
+        for name, record in list(self._records.items()):
+            orders += self._refuse_line(record, "closing", "the server is stopping")
             orders += self.unload_asked(now, name)
         return orders
 
@@ -166,62 +166,59 @@ class Scheduler:
 
     def wakes_at(self, now: float) -> float | None:
         """When to `tick`, if nothing happens before; None: time alone changes nothing."""
-        expiries = (resident.expires_at() for resident in self._residents.values())
+        expiries = (record.expires_at() for record in self._records.values())
         moment = min(self._turns.next_moment(now), min(expiries, default=NEVER))
         return moment if moment < NEVER else None
 
-    def residency(self, name: str) -> Residency | None:
+    def residency(self, name: str) -> ModelRecord | None:
         """The record of a model that is in memory, wanted or failed. To be read, never changed."""
-        return self._residents.get(name)
+        return self._records.get(name)
 
     def phase(self, name: str) -> Phase:
         """Where a model is between absent and loaded."""
-        resident = self._residents.get(name)
-        return "absent" if resident is None else resident.phase
+        record = self._records.get(name)
+        return "absent" if record is None else record.phase
 
     def waiting(self) -> int:
         """Tickets in line, over all models, that want a lease."""
-        lines = (resident.line.values() for resident in self._residents.values())
+        lines = (record.line.values() for record in self._records.values())
         return sum(ticket.holds for line in lines for ticket in line)
 
     # ---------------------------------------------------------------------------- tickets
 
-    def _refusal(self, now: float, ticket: Ticket, resident: Residency) -> Refuse | None:
+    def _refusal(self, now: float, ticket: Ticket, record: ModelRecord) -> Refuse | None:
         """Why this ticket can't even stand in line."""
-        number, absent = ticket.number, resident.phase == "absent"
-        useless = resident.phase not in ("loading", "loaded")
+        number, absent = ticket.number, record.phase == "absent"
+        useless = record.phase not in ("loading", "loaded")
         if self._closing:
             return Refuse(number, "closing", "the server is stopping")
-        if useless and ticket.holds and resident.failure and now < resident.failure.retry_at:
-            rest = resident.failure.retry_at - now
-            return Refuse(number, "failed", resident.failure.reason, rest)
-        if (
-            absent
-            and (obstacle := self.room.obstacle(resident.model.name, resident.need)) is not None
-        ):
+        if useless and ticket.holds and record.failure and now < record.failure.retry_at:
+            rest = record.failure.retry_at - now
+            return Refuse(number, "failed", record.failure.reason, rest)
+        if absent and (obstacle := self.room.obstacle(record.model.name, record.need)) is not None:
             return Refuse(number, "too_large", obstacle)
-        if ticket.holds and not resident.is_open and self.waiting() >= self._rules.max_waiting:
+        if ticket.holds and not record.is_open and self.waiting() >= self._rules.max_waiting:
             reason = f"{self._rules.max_waiting} requests are waiting already"
             return Refuse(number, "queue_full", reason, max(1.0, self._recent_wait))
         return None
 
     def _refuse_line(
-        self, resident: Residency, why: WhyRefuse, reason: str, retry_after: float | None = None
+        self, record: ModelRecord, why: WhyRefuse, reason: str, retry_after: float | None = None
     ) -> list[Order]:
-        numbers = list(resident.line)
-        resident.line.clear()
+        numbers = list(record.line)
+        record.line.clear()
         for number in numbers:
             del self._homes[number]
         return [Refuse(number, why, reason, retry_after) for number in numbers]
 
-    def _drop_unwanted(self, resident: Residency) -> Iterator[Order]:
+    def _drop_unwanted(self, record: ModelRecord) -> Iterator[Order]:
         """A load nobody waits for is cancelled, unless it was asked for to be there."""
-        if resident.line or resident.wanted:
+        if record.line or record.wanted:
             return
-        resident.retrying = None
-        if resident.phase == "loading":
-            resident.phase = "leaving"
-            yield CancelLoad(resident.model.name)
+        record.retrying = None
+        if record.phase == "loading":
+            record.phase = "leaving"
+            yield CancelLoad(record.model.name)
 
     # ---------------------------------------------------------------------------- what follows
 
@@ -236,48 +233,48 @@ class Scheduler:
             served = [one for each in self._in_phase("loaded") for one in self._serve(now, each)]
             yield from served
         self._expire(now)
-        for resident in self._in_phase("draining"):
-            yield from self._dismiss(now, resident)
+        for record in self._in_phase("draining"):
+            yield from self._dismiss(now, record)
         self._forget()
 
     def _expire(self, now: float) -> None:
-        for resident in self._in_phase("loaded"):
-            if now >= resident.expires_at():
-                resident.phase, resident.leaving = "draining", "idle"
+        for record in self._in_phase("loaded"):
+            if now >= record.expires_at():
+                record.phase, record.leaving = "draining", "idle"
 
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
-        for claim in [resident for resident in self._residents.values() if resident.is_claim]:
+        for claim in [record for record in self._records.values() if record.is_claim]:
             if (obstacle := self.room.obstacle(claim.model.name, claim.need)) is not None:
                 claim.wanted, claim.retrying = False, None
                 yield from self._refuse_line(claim, "too_large", obstacle)
 
-    def _serve(self, now: float, resident: Residency) -> Iterator[Order]:
-        resident.wanted = False
-        for number, ticket in list(resident.line.items()):
-            if ticket.holds and not resident.is_open:
+    def _serve(self, now: float, record: ModelRecord) -> Iterator[Order]:
+        record.wanted = False
+        for number, ticket in list(record.line.items()):
+            if ticket.holds and not record.is_open:
                 continue
-            del resident.line[number]
+            del record.line[number]
             if ticket.holds:
-                resident.users[number] = ticket
+                record.users[number] = ticket
                 self._recent_wait += (now - ticket.arrived - self._recent_wait) / SMOOTHING
             else:
                 del self._homes[number]
             yield Grant(number)
 
-    def _dismiss(self, now: float, resident: Residency) -> Iterator[Order]:
-        if resident.users:
+    def _dismiss(self, now: float, record: ModelRecord) -> Iterator[Order]:
+        if record.users:
             return
-        name, resident.phase = resident.model.name, "leaving"
-        if resident.leaving == "room" and (claim := self._turns.begun) is not None:
-            claim.evicted = (*claim.evicted, Evicted(name, now - resident.idle_since))
-        yield Unload(name, resident.leaving)
+        name, record.phase = record.model.name, "leaving"
+        if record.leaving == "room" and (claim := self._turns.begun) is not None:
+            claim.evicted = (*claim.evicted, Evicted(name, now - record.idle_since))
+        yield Unload(name, record.leaving)
 
     def _forget(self) -> None:
         """A model that is neither here nor wanted nor failed needs no record."""
-        for name, resident in list(self._residents.items()):
-            if resident.phase == "absent" and not resident.is_claim and resident.failure is None:
-                del self._residents[name]
+        for name, record in list(self._records.items()):
+            if record.phase == "absent" and not record.is_claim and record.failure is None:
+                del self._records[name]
 
-    def _in_phase(self, phase: Phase) -> list[Residency]:
-        return [resident for resident in self._residents.values() if resident.phase == phase]
+    def _in_phase(self, phase: Phase) -> list[ModelRecord]:
+        return [record for record in self._records.values() if record.phase == phase]

@@ -9,11 +9,11 @@ from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
 from config.engines import EngineOptions
 from gateway.registry.library import ModelEntry, Unusable
-from gateway.registry.load_planner import Cargo
+from gateway.registry.load_planner import LoadPlan
 from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Resident
 from gateway.registry.orders import Bytes, WhyUnload
-from gateway.registry.record import NEVER, Residency
+from gateway.registry.record import NEVER, ModelRecord
 
 State: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
 
@@ -103,10 +103,10 @@ def unusable_status(model: Unusable) -> ModelStatus:
 
 def status_of(
     entry: ModelEntry,
-    cargo: Cargo | None,
+    plan: LoadPlan | None,
     *,
     free: int,
-    record: Residency | None,
+    record: ModelRecord | None,
     loading: Loading | None,
     resident: Resident | None,
     now: float,
@@ -121,14 +121,14 @@ def status_of(
         entry=entry,
         info=resident.container.info if resident else None,
     )
-    if cargo is not None:
+    if plan is not None:
         evicted = record.evicted if record else ()
-        told = arithmetic(cargo.need, free, evicted, measured=cargo.measured)
-        status = replace(status, need=cargo.need, arithmetic=told, options=cargo.options)
+        told = arithmetic(plan.need, free, evicted, measured=plan.measured)
+        status = replace(status, need=plan.need, arithmetic=told, options=plan.options)
     return status if record is None else _recorded(status, record, now)
 
 
-def _recorded(status: ModelStatus, record: Residency, now: float) -> ModelStatus:
+def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStatus:
     """`status` with what the scheduler knows."""
     idle = record.phase == "loaded" and not record.users
     expires = record.expires_at() if idle else NEVER
@@ -143,7 +143,7 @@ def _recorded(status: ModelStatus, record: Residency, now: float) -> ModelStatus
     )
 
 
-def _state(record: Residency) -> State:
+def _state(record: ModelRecord) -> State:
     match record.phase:
         case "absent":
             return "failed" if record.failure else "unloaded"

@@ -25,11 +25,11 @@ import msgspec
 
 from config.settings import SwapConfig
 from gateway.registry.orders import Bytes, Load
-from gateway.registry.record import NEVER, Residency
-from gateway.registry.room import Room
+from gateway.registry.record import NEVER, ModelRecord
+from gateway.registry.room import MemoryLedger
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A model that may go. `idle_seconds` is None while it is in use."""
 
     name: str
@@ -48,12 +48,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return False, self.load_seconds / (1.0 + self.idle_seconds)
 
 
-def choose(candidates: Iterable[Candidate], missing: Bytes) -> tuple[str, ...] | None:
+def choose_victims(
+    candidates: Iterable[EvictionCandidate], missing: Bytes
+) -> tuple[str, ...] | None:
     """The least valuable models that hold `missing` bytes together; None if all of them don't.
 
     Greedy by value, then the dearest that turn out superfluous are spared.
     """
-    chosen: list[Candidate] = []
+    chosen: list[EvictionCandidate] = []
     for candidate in sorted(candidates, key=lambda one: one.value):
         if covers(chosen, missing):
             break
@@ -64,7 +66,7 @@ def choose(candidates: Iterable[Candidate], missing: Bytes) -> tuple[str, ...] |
     return tuple(candidate.name for candidate in spare(chosen, missing))
 
 
-def spare(chosen: list[Candidate], missing: Bytes) -> list[Candidate]:
+def spare(chosen: list[EvictionCandidate], missing: Bytes) -> list[EvictionCandidate]:
     """`chosen` without those that aren't needed, the most valuable looked at first."""
     kept = list(chosen)
     for candidate in reversed(chosen):
@@ -74,12 +76,12 @@ def spare(chosen: list[Candidate], missing: Bytes) -> list[Candidate]:
     return kept
 
 
-def covers(chosen: Iterable[Candidate], missing: Bytes) -> bool:
+def covers(chosen: Iterable[EvictionCandidate], missing: Bytes) -> bool:
     """Whether `chosen` hold enough on every device."""
     return not lacking(chosen, missing)
 
 
-def lacking(chosen: Iterable[Candidate], missing: Bytes) -> Mapping[str, int]:
+def lacking(chosen: Iterable[EvictionCandidate], missing: Bytes) -> Mapping[str, int]:
     """What is still missing when `chosen` have gone."""
     group = list(chosen)
     rest = {
@@ -94,19 +96,19 @@ WORTH = (
 )
 
 
-def lingers_until(resident: Residency, rules: SwapConfig) -> float:
+def lingers_until(record: ModelRecord, rules: SwapConfig) -> float:
     """Until when an idle model is left alone."""
-    return resident.loaded_at + min(rules.min_stay, resident.model.load_seconds)
+    return record.loaded_at + min(rules.min_stay, record.model.load_seconds)
 
 
-def serves_until(resident: Residency, rules: SwapConfig) -> float:
+def serves_until(record: ModelRecord, rules: SwapConfig) -> float:
     """Until when a model in use takes new work, whoever else waits."""
-    waited_for_it = resident.oldest <= resident.loaded_at
-    paid = rules.max_wait if waited_for_it else WORTH * resident.model.load_seconds
-    return resident.loaded_at + max(rules.min_stay, min(rules.max_wait, paid))
+    waited_for_it = record.oldest <= record.loaded_at
+    paid = rules.max_wait if waited_for_it else WORTH * record.model.load_seconds
+    return record.loaded_at + max(rules.min_stay, min(rules.max_wait, paid))
 
 
-def turn_comes_at(claim: Residency, rules: SwapConfig) -> float:
+def turn_comes_at(claim: ModelRecord, rules: SwapConfig) -> float:
     """From when on models in use drain for `claim`; at once, if it insists."""
     if claim.insists:
         return float("-inf")
@@ -115,12 +117,12 @@ def turn_comes_at(claim: Residency, rules: SwapConfig) -> float:
     return min(overdue_at(claim, rules), together)
 
 
-def overdue_at(claim: Residency, rules: SwapConfig) -> float:
+def overdue_at(claim: ModelRecord, rules: SwapConfig) -> float:
     """From when on nothing behind it is loaded in its way."""
     return claim.oldest + rules.max_wait
 
 
-def worth(claim: Residency) -> float:
+def worth(claim: ModelRecord) -> float:
     """Requests helped per second of loading. Loading in this order makes the mean wait shortest.
 
     (W. E. Smith, Various optimizers for single-stage production, 1956.)
@@ -129,14 +131,16 @@ def worth(claim: Residency) -> float:
 
 
 class Turns:
-    """Reads and moves the scheduler's `residents`: to loading, to draining, and back from there."""
+    """Reads and moves the scheduler's `records`: to loading, to draining, and back from there."""
 
-    def __init__(self, residents: Mapping[str, Residency], room: Room, rules: SwapConfig) -> None:
-        self._residents = residents
+    def __init__(
+        self, records: Mapping[str, ModelRecord], room: MemoryLedger, rules: SwapConfig
+    ) -> None:
+        self._records = records
         self._room = room
         self._rules = rules
-        self.begun: Residency | None = None  # the claim that room is being made for
-        self._victims: tuple[Residency, ...] = ()
+        self.begun: ModelRecord | None = None  # the claim that room is being made for
+        self._victims: tuple[ModelRecord, ...] = ()
 
     def admit(self, now: float) -> Iterator[Load]:
         """Load what fits, make room for the first claim that doesn't.
@@ -157,13 +161,13 @@ class Turns:
             if now >= overdue_at(claim, self._rules):
                 barred |= claim.need.keys()
 
-    def claims(self, now: float) -> list[Residency]:
+    def claims(self, now: float) -> list[ModelRecord]:
         """The absent models that are wanted, in the order of their turns.
 
         The begun swap, the overdue ones by age, those an administrator asked for, the most worth.
         """
 
-        def rank(claim: Residency) -> tuple[bool, bool, float, bool, float, float]:
+        def rank(claim: ModelRecord) -> tuple[bool, bool, float, bool, float, float]:
             late = now >= overdue_at(claim, self._rules)
             age = claim.oldest if late else 0.0
             return (
@@ -175,58 +179,60 @@ class Turns:
                 claim.oldest,
             )
 
-        return sorted((one for one in self._residents.values() if one.is_claim), key=rank)
+        return sorted((one for one in self._records.values() if one.is_claim), key=rank)
 
     def next_moment(self, now: float) -> float:
         """When time alone may change what `admit` does; never, if it can't."""
-        claims = [resident for resident in self._residents.values() if resident.is_claim]
+        claims = [record for record in self._records.values() if record.is_claim]
         if not claims:
             return NEVER
         times = [turn_comes_at(claim, self._rules) for claim in claims]
         times += [overdue_at(claim, self._rules) for claim in claims]
-        for resident in self._residents.values():
-            if resident.phase == "loaded":
-                times += [lingers_until(resident, self._rules), serves_until(resident, self._rules)]
+        for record in self._records.values():
+            if record.phase == "loaded":
+                times += [lingers_until(record, self._rules), serves_until(record, self._rules)]
         return min((time for time in times if time > now), default=NEVER)
 
-    def _load(self, claim: Residency) -> Load:
+    def _load(self, claim: ModelRecord) -> Load:
         free = {device: self._room.free(device) for device in claim.need}
         claim.phase, claim.held = "loading", claim.need
         if claim is self.begun:
             self._end()
         return Load(claim.model.name, free, claim.evicted)
 
-    def _make_room(self, claim: Residency, now: float) -> None:
+    def _make_room(self, claim: ModelRecord, now: float) -> None:
         """Begin the turn of `claim`, if room can be made: idle models go at any time, used in turn.
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """
         missing = self._room.missing(claim)
-        victims = choose(self._candidates(claim, now, used=False), missing)
+        victims = choose_victims(self._candidates(claim, now, used=False), missing)
         if victims is None and now >= turn_comes_at(claim, self._rules) and not self._draining():
-            victims = choose(self._candidates(claim, now, used=True), missing)
+            victims = choose_victims(self._candidates(claim, now, used=True), missing)
         if victims is not None:
             self._begin(claim, victims)
 
-    def _candidates(self, claim: Residency, now: float, *, used: bool) -> Iterator[Candidate]:
+    def _candidates(
+        self, claim: ModelRecord, now: float, *, used: bool
+    ) -> Iterator[EvictionCandidate]:
         """Who may go for `claim`: nobody pinned, and nobody just loaded unless `claim` insists."""
-        for resident in self._residents.values():
-            if resident.phase != "loaded" or resident.model.pinned:
+        for record in self._records.values():
+            if record.phase != "loaded" or record.model.pinned:
                 continue
-            if not (used or resident.is_idle):
+            if not (used or record.is_idle):
                 continue
-            until = lingers_until if resident.is_idle else serves_until
-            if claim.insists or now >= until(resident, self._rules):
-                yield Candidate(
-                    name=resident.model.name,
-                    holds=resident.held,
-                    load_seconds=resident.model.load_seconds,
-                    idle_seconds=now - resident.idle_since if resident.is_idle else None,
+            until = lingers_until if record.is_idle else serves_until
+            if claim.insists or now >= until(record, self._rules):
+                yield EvictionCandidate(
+                    name=record.model.name,
+                    holds=record.held,
+                    load_seconds=record.model.load_seconds,
+                    idle_seconds=now - record.idle_since if record.is_idle else None,
                 )
 
-    def _begin(self, claim: Residency, victims: tuple[str, ...]) -> None:
+    def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
         self._end()
-        self.begun, self._victims = claim, tuple(self._residents[name] for name in victims)
+        self.begun, self._victims = claim, tuple(self._records[name] for name in victims)
         for victim in self._victims:
             victim.phase, victim.leaving = "draining", "room"
 
@@ -236,7 +242,7 @@ class Turns:
             victim.phase = "loaded"
         self.begun, self._victims = None, ()
 
-    def _draining(self) -> list[Residency]:
+    def _draining(self) -> list[ModelRecord]:
         return [
             victim
             for victim in self._victims

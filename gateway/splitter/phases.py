@@ -18,7 +18,7 @@ class Phase(Enum):
     REASONING = auto()
 
 
-class Step(Enum):
+class PhaseChange(Enum):
     """What a marker does, other than begin a call."""
 
     OPEN_REASONING = auto()
@@ -27,7 +27,7 @@ class Step(Enum):
     CLOSE_SHELL = auto()  # and ends
 
 
-Action: TypeAlias = Step | Syntax | Headers
+Action: TypeAlias = PhaseChange | Syntax | Headers
 
 
 class PhaseTable(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTa
     """The machine for a format. Of two entries for a text the later one counts."""
     opens, closes = _reasoning(format)
     ends = format.headers.body_ends if format.headers is not None else ()
-    shells = _steps(format.shell_opens, Step.OPEN_SHELL)
-    shells |= _steps((*format.shell_closes, *ends), Step.CLOSE_SHELL)
+    shells = _steps(format.shell_opens, PhaseChange.OPEN_SHELL)
+    shells |= _steps((*format.shell_closes, *ends), PhaseChange.CLOSE_SHELL)
     syntaxes = format.syntaxes if parse_tools else ()
     calls: dict[str, Action] = {opener: syntax for syntax in syntaxes for opener in syntax.openers}
     inside = shells if format.special_tokens else {}
@@ -63,14 +63,14 @@ def _reasoning(format: Format) -> tuple[dict[str, Action], dict[str, Action]]:
     """What opens reasoning and what closes it. With headers it is they that open."""
     if (headers := format.headers) is not None:
         opens: dict[str, Action] = dict.fromkeys(headers.openers, headers)
-        return opens, _steps(headers.body_ends, Step.CLOSE_REASONING)
+        return opens, _steps(headers.body_ends, PhaseChange.CLOSE_REASONING)
     if format.reasoning is None:
         return {}, {}
     return (
-        _steps(format.reasoning.opens, Step.OPEN_REASONING),
-        _steps(format.reasoning.closes, Step.CLOSE_REASONING),
+        _steps(format.reasoning.opens, PhaseChange.OPEN_REASONING),
+        _steps(format.reasoning.closes, PhaseChange.CLOSE_REASONING),
     )
 
 
-def _steps(texts: tuple[str, ...], step: Step) -> dict[str, Action]:
+def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
     return dict.fromkeys(texts, step)

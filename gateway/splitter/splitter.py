@@ -13,7 +13,7 @@ from gateway.splitter import messages
 from gateway.splitter.calls import Calls
 from gateway.splitter.markers import markers_of
 from gateway.splitter.payloads import choice, named_json
-from gateway.splitter.phases import Phase, Step, phase_tables
+from gateway.splitter.phases import Phase, PhaseChange, phase_tables
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.stretch import Stretch
 from gateway.splitter.syntax import Format, Headers, Syntax
@@ -118,7 +118,7 @@ class Splitter:
             if not marker:
                 return
             match self._tables[self._phase].actions[marker]:
-                case Step() as step:
+                case PhaseChange() as step:
                     self._take_step(step, marker)
                 case Headers() as headers:
                     yield from self._message(headers, marker)
@@ -146,35 +146,35 @@ class Splitter:
         self._in_text = False
         return marker
 
-    def _take_step(self, step: Step, marker: str) -> None:
+    def _take_step(self, step: PhaseChange, marker: str) -> None:
         if not self._applies(step):
             self._stretch.write(marker)
             return
         match step:
-            case Step.OPEN_REASONING:
+            case PhaseChange.OPEN_REASONING:
                 self._turn(Phase.REASONING, marker)
-            case Step.CLOSE_REASONING:
+            case PhaseChange.CLOSE_REASONING:
                 self._reasoned = True
                 self._turn(Phase.CONTENT, marker)
-            case Step.CLOSE_SHELL if not self._format.special_tokens:
+            case PhaseChange.CLOSE_SHELL if not self._format.special_tokens:
                 self._stretch.write_shell(marker)
             case _:
                 self._turn(Phase.CONTENT)
 
-    def _applies(self, step: Step) -> bool:
+    def _applies(self, step: PhaseChange) -> bool:
         """A marker in a place where it can't be one is text, unless it is a special token."""
         untouched = not self._stretch.begun
         reasoning = self._format.reasoning
         match step:
-            case Step.OPEN_REASONING:
+            case PhaseChange.OPEN_REASONING:
                 assert reasoning is not None
                 if self._phase is Phase.REASONING:
                     return untouched  # the model repeats what the prompt had opened
                 first = untouched and not self._reasoned and not self._stretch.has_written(Content)
                 return first or reasoning.anywhere
-            case Step.CLOSE_REASONING:
+            case PhaseChange.CLOSE_REASONING:
                 return self._phase is Phase.REASONING or untouched  # the model repeats it
-            case Step.OPEN_SHELL:
+            case PhaseChange.OPEN_SHELL:
                 return untouched or self._format.special_tokens
             case _:
                 return True

@@ -11,7 +11,7 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.driver import DrivenContainer, Failed, Token
+from backends.driver import DrivenContainer, JobFailed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
 from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
 from backends.waiting import WaitingLine
@@ -68,12 +68,12 @@ class Engine:
         self._jobs[key] = 1 if job.prompt == SHORT else self.info.context_length
         return len(job.prompt) + self.pictured
 
-    def step(self) -> Sequence[Token | Failed]:
+    def step(self) -> Sequence[Token | JobFailed]:
         self.steps += 1
         if self.stepping:
             raise self.stepping.pop()
         first, *others = self._jobs
-        begun = Failed(first, self.failing.pop()) if self.failing else self._next(first)
+        begun = JobFailed(first, self.failing.pop()) if self.failing else self._next(first)
         return [begun, *map(self._next, others)]
 
     def _next(self, key: int) -> Token:
@@ -386,7 +386,7 @@ class Gated(Engine):
         self.admitted.append(job.prompt)
         return super().admit(key, job)
 
-    def step(self) -> Sequence[Token | Failed]:
+    def step(self) -> Sequence[Token | JobFailed]:
         self.stepping_now.set()
         assert self._gate.acquire(timeout=HANG), "the test lets no more steps happen"
         return super().step()

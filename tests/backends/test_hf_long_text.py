@@ -26,7 +26,7 @@ from tokenizers import (
 
 import bundled
 from backends.hf_long_text import LongText
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re)?"
@@ -170,7 +170,7 @@ def test_a_text_with_spaces_is_cut(kind: str) -> None:
 
 def test_others_run_while_a_long_text_is_tokenized() -> None:
     """The longest time that another thread gets no turn is a small part of the whole."""
-    vocabulary, done = Vocabulary(bundled.SAFETENSORS, 768), threading.Event()
+    vocabulary, done = HfVocabulary(bundled.SAFETENSORS, 768), threading.Event()
 
     def work() -> None:
         vocabulary.tokenize(ENGLISH * 60, special=True)

@@ -11,9 +11,9 @@ pytest.importorskip("tokenizers")
 
 import bundled
 from backends.errors import LoadFailed
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 
-TINY = Vocabulary(bundled.SAFETENSORS, 768)
+TINY = HfVocabulary(bundled.SAFETENSORS, 768)
 
 
 @pytest.mark.parametrize("text", ["Hello, you!", "Grüße, 蒸気機関車 🚂", "a\n\n  b\t", ""])
@@ -53,7 +53,7 @@ def test_tokens_that_hold_a_text_are_found() -> None:
 
 def test_lists_of_texts_are_forgotten_again() -> None:
     """Every request may bring its own: what is kept of them does not grow."""
-    made = Vocabulary(bundled.SAFETENSORS, 768)
+    made = HfVocabulary(bundled.SAFETENSORS, 768)
     kept = [weakref.ref(made.containing((f"{number}",))) for number in range(200)]
     assert sum(found() is not None for found in kept) <= 8
     assert made.containing(()) == made.containing(("<|im_end|>",))
@@ -66,7 +66,7 @@ def test_sentence_piece_spells_spaces_and_bytes_its_own_way(tmp_path: Path) -> N
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     described = {"version": "1.0", "added_tokens": [], "model": model, "decoder": decoder}
     (tmp_path / "tokenizer.json").write_text(json.dumps(described))
-    made = Vocabulary(tmp_path, 4)
+    made = HfVocabulary(tmp_path, 4)
     assert [made.piece(token) for token in (1, 2, 3)] == [b" Hi", b"\xf0", b"\x9f"]
 
 
@@ -74,11 +74,11 @@ def test_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
     made = tmp_path / "model"
     shutil.copytree(bundled.SAFETENSORS, made)
     (made / "generation_config.json").write_text('{"eos_token_id": [5, 6, 9999]}')
-    assert {2, 5, 6} <= Vocabulary(made, 768).ends
-    assert 9999 not in Vocabulary(made, 768).ends
+    assert {2, 5, 6} <= HfVocabulary(made, 768).ends
+    assert 9999 not in HfVocabulary(made, 768).ends
 
 
 def test_a_broken_tokenizer_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(LoadFailed, match=r"tokenizer.json is not a usable tokenizer"):
-        Vocabulary(tmp_path, 4)
+        HfVocabulary(tmp_path, 4)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import bundled
 from backends.errors import InvalidJob
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Ended, Generation, ModelContainer, Sampling, Scored, TokenLogprob
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import GREEDY
@@ -29,7 +29,7 @@ SAID = "".join(
     f"<|im_start|>assistant\n{2 * number + 3}<|im_end|>\n"
     for number in range(1, 30)
 )
-PROMPT = Vocabulary(bundled.SAFETENSORS, 768).tokenize(SAID, special=True)[:LENGTH]
+PROMPT = HfVocabulary(bundled.SAFETENSORS, 768).tokenize(SAID, special=True)[:LENGTH]
 ENDLESS = Sampling(temperature=0, ban_eos=True)
 
 

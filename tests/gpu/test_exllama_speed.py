@@ -18,7 +18,7 @@ import torch
 
 import bundled
 from backends import catalog
-from backends.exllama.running import Running
+from backends.exllama.running import ExLlamaJob
 from backends.protocol import Generation, ModelContainer, Sampling
 from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run
@@ -91,7 +91,7 @@ def bare(loaded: Any, streams: int, tokens: int = TOKENS) -> float:
             input_ids=torch.tensor([generation.prompt]),
             max_new_tokens=tokens,
             stop_conditions=[],
-            **{SAMPLER[loaded.name]: loaded.sampler(Running(stream, generation))},
+            **{SAMPLER[loaded.name]: loaded.sampler(ExLlamaJob(stream, generation))},
         )
         generator.enqueue(job)
     said = 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.transformers.sampling.dry import Dry
 
@@ -42,7 +42,7 @@ class Desk:
     random numbers of jobs without a seed.
     """
 
-    def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
+    def __init__(self, vocabulary: HfVocabulary, device: torch.device) -> None:
         self.size = vocabulary.size
         self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
         self.device = device

@@ -17,7 +17,7 @@ class ProgressWire(msgspec.Struct, frozen=True):
     total: int
 
 
-class LoadEvent(msgspec.Struct, frozen=True, kw_only=True):
+class LlamaLoadEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One step. `cached`: the model was there already."""
 
     status: Literal["loading", "ready", "error"]
@@ -31,14 +31,14 @@ class LoadEvent(msgspec.Struct, frozen=True, kw_only=True):
 def progress(model: str, news: Progress) -> bytes:
     """Some more is loaded."""
     told = ProgressWire(news.done, news.total)
-    return frame(LoadEvent(status="loading", model=model, stage=news.stage, progress=told))
+    return frame(LlamaLoadEvent(status="loading", model=model, stage=news.stage, progress=told))
 
 
 def ready(model: str, *, cached: bool) -> bytes:
     """The last event of a load."""
-    return frame(LoadEvent(status="ready", model=model, cached=cached))
+    return frame(LlamaLoadEvent(status="ready", model=model, cached=cached))
 
 
 def failed(model: str, error: GatewayError) -> bytes:
     """The last event of a load that failed."""
-    return frame(LoadEvent(status="error", model=model, message=error.message))
+    return frame(LlamaLoadEvent(status="error", model=model, message=error.message))

@@ -48,20 +48,20 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A body that names a model."""
 
     model: Annotated[str, Meta(min_length=1)]
 
 
-class MaybeNamed(msgspec.Struct, frozen=True, kw_only=True):
+class MaybeNamedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A body that may name a model."""
 
     model: str | None = None
     force: bool = False
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+class LlamaTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens; `count` and `max_model_len` are vLLM's."""
 
     tokens: Sequence[int]
@@ -69,7 +69,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
 
 
-class Text(msgspec.Struct, frozen=True):
+class LlamaText(msgspec.Struct, frozen=True):
     """A text, by llama-server's name and by vLLM's."""
 
     content: str

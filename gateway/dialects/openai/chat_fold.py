@@ -3,7 +3,7 @@
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
-from gateway.dialects.openai.chat_steps import Step
+from gateway.dialects.openai.chat_steps import AnswerStep
 from gateway.dialects.openai.chat_wire import (
     FunctionWhole,
     MessageWhole,
@@ -45,7 +45,7 @@ class ChoiceFold:
         self._finish_reason: FinishReason | None = None
         self._stop: str | UnsetType = UNSET
 
-    def add(self, step: Step) -> None:
+    def add(self, step: AnswerStep) -> None:
         """Take one step more."""
         self._logprobs += step.logprobs
         match step.event:

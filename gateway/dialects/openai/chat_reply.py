@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.openai.chat_fold import ChoiceFold
-from gateway.dialects.openai.chat_steps import ChoiceSteps, Step
+from gateway.dialects.openai.chat_steps import AnswerStep, ChoiceSteps
 from gateway.dialects.openai.chat_wire import (
     ChatChunk,
     ChatCompletion,
@@ -24,7 +24,7 @@ from gateway.dialects.openai.chat_wire import (
     ToolCallDelta,
 )
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
+from gateway.dialects.openai.frames import DONE, PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
 from gateway.dialects.openai.usage import timings, usage_wire
@@ -68,7 +68,7 @@ class ChatReply:
         choices = range(exchange.request.answering.n)
         self._steps = [ChoiceSteps(hides_reasoning=hidden) for _ in choices]
         self._folds = [ChoiceFold(index) for index in choices]
-        self._moulds = [self._moulds_of(index, hides_reasoning=hidden) for index in choices]
+        self._frames = [self._frames_of(index, hides_reasoning=hidden) for index in choices]
         self._has_logprobs = exchange.request.answering.logprobs is not None
 
     def opening(self) -> bytes:
@@ -81,8 +81,8 @@ class ChatReply:
         match delta.events:
             case (Content(text) | Reasoning(text) as event,) if text and not self._has_logprobs:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
-                mould = self._moulds[delta.choice].get(type(event))
-                return mould.cast(text) if mould else b""
+                template = self._frames[delta.choice].get(type(event))
+                return template.render(text) if template else b""
         steps = self._steps[delta.choice].of(delta)
         return b"".join([frame(self._chunk(_choice(delta.choice, step))) for step in steps])
 
@@ -126,10 +126,17 @@ class ChatReply:
         )
         return body(completion)
 
-    def _moulds_of(self, index: int, *, hides_reasoning: bool) -> dict[type[Event], Mould]:
+    def _frames_of(self, index: int, *, hides_reasoning: bool) -> dict[type[Event], FrameTemplate]:
         """The frames of plain text, by the event that fills them. Hidden reasoning has none."""
-        events = (Content(HOLE),) if hides_reasoning else (Content(HOLE), Reasoning(HOLE))
-        return {type(event): Mould(self._chunk(_choice(index, Step(event)))) for event in events}
+        events = (
+            (Content(PLACEHOLDER),)
+            if hides_reasoning
+            else (Content(PLACEHOLDER), Reasoning(PLACEHOLDER))
+        )
+        return {
+            type(event): FrameTemplate(self._chunk(_choice(index, AnswerStep(event))))
+            for event in events
+        }
 
     def _chunk(self, choice: ChunkChoice) -> ChatChunk:
         return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
@@ -160,7 +167,7 @@ class ChatLoading:
         )
 
 
-def _choice(index: int, step: Step) -> ChunkChoice:
+def _choice(index: int, step: AnswerStep) -> ChunkChoice:
     match step.event:
         case Finished(reason, stop=stop):
             stopped_by = UNSET if stop is None else stop
@@ -175,7 +182,7 @@ def _choice(index: int, step: Step) -> ChunkChoice:
     return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=_logprobs(step))
 
 
-def _logprobs(step: Step) -> ChatLogprobs | UnsetType:
+def _logprobs(step: AnswerStep) -> ChatLogprobs | UnsetType:
     return chat_logprobs(step.logprobs) if step.logprobs else UNSET
 
 

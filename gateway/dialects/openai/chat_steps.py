@@ -23,7 +23,7 @@ from gateway.events import (
 NO_ARGUMENTS = "{}"
 
 
-class Step(msgspec.Struct, frozen=True):
+class AnswerStep(msgspec.Struct, frozen=True):
     """Something to tell, never a `ToolClosed`, and the log probabilities that go with it."""
 
     event: Event
@@ -42,16 +42,16 @@ class ChoiceSteps:
         self._speechless: list[int] = []  # calls opened, without a word of arguments yet
         self._waiting: tuple[TokenLogprob, ...] = ()
 
-    def of(self, delta: Delta) -> Iterator[Step]:
+    def of(self, delta: Delta) -> Iterator[AnswerStep]:
         """The steps that `delta` makes."""
         if delta.logprobs:
             self._waiting += delta.logprobs
         for event in delta.events:
             for told in self._told(event):
                 if isinstance(told, Reasoning):
-                    yield Step(told)
+                    yield AnswerStep(told)
                 else:
-                    yield Step(told, self._waiting)
+                    yield AnswerStep(told, self._waiting)
                     self._waiting = ()
         if delta.events and isinstance(delta.events[-1], Reasoning):
             self._waiting = ()

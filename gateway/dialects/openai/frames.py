@@ -3,7 +3,7 @@
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
-HOLE = "\0hole"
+PLACEHOLDER = "\0hole"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -18,17 +18,17 @@ def body(message: msgspec.Struct) -> bytes:
     return _encode(message)
 
 
-class Mould:
+class FrameTemplate:
     """A frame in which only one text differs from time to time: all but the text is encoded once.
 
-    Made from a message that has `HOLE` for that text. Nothing that a client chose may stand behind
-    the hole.
+    Made from a message that has `PLACEHOLDER` for that text. Nothing that a client chose may stand
+    behind it.
     """
 
     def __init__(self, message: msgspec.Struct) -> None:
-        self._head, hole, self._tail = frame(message).rpartition(_encode(HOLE))
-        assert hole, "the message has a hole"
+        self._head, found, self._tail = frame(message).rpartition(_encode(PLACEHOLDER))
+        assert found, "the message has a placeholder"
 
-    def cast(self, text: str) -> bytes:
-        """The frame with `text` in the hole."""
+    def render(self, text: str) -> bytes:
+        """The frame with `text` in its place."""
         return b"".join((self._head, _encode(text), self._tail))

@@ -13,7 +13,7 @@ from gateway.dialects.openai.fields import Fields, read_fields
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.sampling import SamplingWire, read_sampling
 from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
-from gateway.request import Answering, ChatRequest, Message, TextPart, TextRequest
+from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -207,8 +207,8 @@ def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
             raise fields.wrong(name, message)
 
 
-def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Answering:
-    return Answering(
+def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> GenerationParams:
+    return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
         min_tokens=wire.min_tokens,

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from backends import bounds
 from backends.protocol import Sampling
 from gateway.dialects.openai.fields import Fields
-from gateway.request import SamplingWishes
+from gateway.request import RequestedSampling
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
@@ -71,7 +71,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     ban_eos: bool | UnsetType = UNSET
 
 
-def read_sampling(fields: Fields) -> SamplingWishes:
+def read_sampling(fields: Fields) -> RequestedSampling:
     """The wishes in `fields`. Raises InvalidRequest."""
     wire = fields.read(SamplingWire)
     given = {name: getattr(wire, name) for name in wire.__struct_fields__}
@@ -88,7 +88,7 @@ def read_sampling(fields: Fields) -> SamplingWishes:
     values = msgspec.structs.replace(Sampling(), **given)
     for name, fault in bounds.faults(values):
         raise fields.wrong(name, fault)
-    return SamplingWishes(values, frozenset(given))
+    return RequestedSampling(values, frozenset(given))
 
 
 def _spread_temperature(given: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, HOLE, Mould, body, frame
+from gateway.dialects.openai.frames import DONE, PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.logprobs import (
     EchoedPrompt,
     TextCuts,
@@ -169,8 +169,8 @@ class TextReply:
         n = exchange.request.answering.n
         texts = _echoes(exchange, echoes)
         self._choices = [_Growing(k, texts[k // n]) for k in range(len(texts) * n)]
-        holes = (TextChoice(index=choice.index, text=HOLE) for choice in self._choices)
-        self._moulds = [Mould(self._chunk(hole)) for hole in holes]
+        holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
+        self._frames = [FrameTemplate(self._chunk(hole)) for hole in holes]
         self._has_logprobs = exchange.request.answering.logprobs is not None
 
     def opening(self) -> bytes:
@@ -187,7 +187,7 @@ class TextReply:
         """Some more of one choice."""
         match delta.events:
             case (Content(text),) if text and not self._has_logprobs:  # nearly every delta
-                return self._moulds[delta.choice].cast(text)
+                return self._frames[delta.choice].render(text)
         steps = self._choices[delta.choice].steps(delta)
         return b"".join([frame(self._chunk(step)) for step in steps])
 

@@ -20,7 +20,7 @@ Phase: TypeAlias = Literal["vision", "draft", "model"]
 _PHASES: Mapping[str, Phase] = {"vision": "vision", "draft": "draft"}
 
 
-class LoadEvent(msgspec.Struct, frozen=True):
+class TabbyLoadEvent(msgspec.Struct, frozen=True):
     """One step of a load."""
 
     model_type: Phase
@@ -42,7 +42,7 @@ class LoadReply:
         ended = self._finished() if self._phase not in (None, phase) else b""
         self._phase, self._modules = phase, max(1, progress.total)
         module = min(progress.done, self._modules)
-        return ended + frame(LoadEvent(phase, module, self._modules, "processing"))
+        return ended + frame(TabbyLoadEvent(phase, module, self._modules, "processing"))
 
     def loaded(self) -> bytes:
         """The last frames. A model that was there already took one step."""
@@ -54,12 +54,12 @@ class LoadReply:
 
     def _finished(self) -> bytes:
         assert self._phase is not None, "a phase begins before it ends"
-        return frame(LoadEvent(self._phase, self._modules, self._modules, "finished"))
+        return frame(TabbyLoadEvent(self._phase, self._modules, self._modules, "finished"))
 
 
 def load_body() -> bytes:
     """The one answer for who doesn't want a stream."""
-    return body(LoadEvent("model", 1, 1, "finished"))
+    return body(TabbyLoadEvent("model", 1, 1, "finished"))
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +110,14 @@ class Permission(msgspec.Struct, frozen=True):
     permission: Literal["admin", "api"]
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TabbyTokens(msgspec.Struct, frozen=True):
     """Tokens, and how many."""
 
     tokens: tuple[int, ...]
     length: int
 
 
-class Text(msgspec.Struct, frozen=True):
+class TabbyText(msgspec.Struct, frozen=True):
     """The text of tokens."""
 
     text: str

@@ -47,7 +47,7 @@ class LoadWire(msgspec.Struct, frozen=True, kw_only=True):
 _APART = frozenset({"model_name", "backend", "prompt_template", "vision", "draft_model"})
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Load a model. `asked`: options by TabbyAPI's names or ours; see `options.engine_options`."""
 
     model: str
@@ -58,7 +58,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     asked: Mapping[str, Any] = {}
 
 
-class Unload(msgspec.Struct, frozen=True, kw_only=True):
+class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Unload a model, or all. `force`: running answers are cut off."""
 
     model: str | None = None
@@ -140,7 +140,7 @@ def read(body: bytes, shape: type[T]) -> T:
     return _fields(body).read(shape)
 
 
-def read_load(body: bytes) -> Load:
+def read_load(body: bytes) -> LoadRequest:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
     fields = _fields(body)
     wire = fields.read(LoadWire)
@@ -150,7 +150,7 @@ def read_load(body: bytes) -> Load:
         for name, value in fields.values.items()
         if name not in _APART
     }
-    return Load(
+    return LoadRequest(
         model=wire.model_name,
         backend=wire.backend,
         template=wire.prompt_template or None,

@@ -15,10 +15,10 @@ from gateway.dialects.openai.frames import body, frame
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.http.progress import ToldErrand, WholeErrand
+from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.services import Services
 from gateway.http.sse import EventStream
-from gateway.hub import Order, Step
+from gateway.hub import DownloadProgress, Order
 from gateway.registry import ModelEntry
 from gateway.tasks import companions
 
@@ -46,7 +46,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     async def tell(events: EventStream) -> None:
         await _timed(_tell_download(events, services, order), wire_order.timeout)
 
-    return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+    return ProgressStream(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
 
 
 def _order(asked: wants.Download) -> Order:
@@ -71,7 +71,9 @@ async def _timed(work: Awaitable[T], seconds: float | None) -> T:
         raise ModelUnavailable(f"the download took longer than {seconds:g} s") from None
 
 
-async def _fetched(services: Services, order: Order, report: Callable[[Step], None]) -> str:
+async def _fetched(
+    services: Services, order: Order, report: Callable[[DownloadProgress], None]
+) -> str:
     """Download, and let everybody know the new model at once; where it lies."""
     path = await services.hub.download(order, report)
     await services.registry.refresh()
@@ -79,10 +81,10 @@ async def _fetched(services: Services, order: Order, report: Callable[[Step], No
 
 
 async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
-    send, receive = anyio.create_memory_object_stream[Step](math.inf)
-    last = Step("", 0, 0)
+    send, receive = anyio.create_memory_object_stream[DownloadProgress](math.inf)
+    last = DownloadProgress("", 0, 0)
 
-    def note(step: Step) -> None:
+    def note(step: DownloadProgress) -> None:
         nonlocal last
         last = step
         send.send_nowait(step)
@@ -101,7 +103,7 @@ async def _tell_download(events: EventStream, services: Services, order: Order) 
 
 
 def _event(
-    status: Literal["downloading", "finished"], step: Step, path: str | None = None
+    status: Literal["downloading", "finished"], step: DownloadProgress, path: str | None = None
 ) -> bytes:
     return frame(
         reply.DownloadEvent(
@@ -110,7 +112,7 @@ def _event(
     )
 
 
-def _say_nothing(_step: Step) -> None:
+def _say_nothing(_step: DownloadProgress) -> None:
     """Who gets one answer hears nothing meanwhile."""
 
 
@@ -118,7 +120,7 @@ def _say_nothing(_step: Step) -> None:
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Download a repository by its name."""
     services.doorman.admit(request.headers).require_admin()
-    named = wire.read(await request.body(), wire.Named)
+    named = wire.read(await request.body(), wire.NamedModel)
 
     async def whole() -> bytes:
         await _fetched(services, Order(repository=named.model), _say_nothing)

@@ -19,7 +19,7 @@ from gateway.dialects.openai.frames import body
 from gateway.http.cards import card
 from gateway.http.exchange import Exchange
 from gateway.http.plain import Plain
-from gateway.http.progress import ToldErrand, WholeErrand
+from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.routes.openai import new_id
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
@@ -46,7 +46,7 @@ class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
     remaining_time_seconds: float | None
 
 
-class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
+class LlamaStatusWire(msgspec.Struct, frozen=True, kw_only=True):
     """What is in memory: the model in use, and all of them."""
 
     loaded_model: str | None
@@ -69,7 +69,7 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
     first = foremost(there)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
-    told = StatusWire(
+    told = LlamaStatusWire(
         loaded_model=first.id if first else None,
         remaining_time_seconds=first.remaining_seconds if first else None,
         status="loaded" if first else state,
@@ -94,7 +94,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
-    order = wire.read(await request.body(), wire.MaybeNamed)
+    order = wire.read(await request.body(), wire.MaybeNamedModel)
 
     async def whole() -> bytes:
         reports = await unload_models(services, order.model, access, force=order.force)
@@ -135,7 +135,7 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
     planned by its estimate and measured anew.
     """
     services.doorman.admit(request.headers).require_admin()
-    order = wire.read(await request.body(), wire.MaybeNamed)
+    order = wire.read(await request.body(), wire.MaybeNamedModel)
     return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
 
 
@@ -146,12 +146,14 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load as a request would, and tell how it goes: what `transformers chat` does first."""
     access = services.doorman.admit(request.headers)
-    name = (await services.find(wire.read(await request.body(), wire.Named).model, access)).name
+    name = (
+        await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
+    ).name
 
     async def tell(events: EventStream) -> None:
         await _tell_load(events, name, services, access)
 
-    return ToldErrand(
+    return ProgressStream(
         tell,
         services.failed(access, lambda error: loading.failed(name, error)),
         quiet=services.config.server.keep_alive_comment,
@@ -203,7 +205,9 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model; `GET /models` tells how it goes."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
-    name = (await services.find(wire.read(await request.body(), wire.Named).model, access)).name
+    name = (
+        await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
+    ).name
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)
 
@@ -213,7 +217,7 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
-    named = wire.read(await request.body(), wire.Named)
+    named = wire.read(await request.body(), wire.NamedModel)
     name = (await services.find(named.model, access)).name
 
     async def whole() -> bytes:
@@ -259,7 +263,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
         name, text, access, special=order.parse_special, add_bos=order.add_bos
     )
     length = card(services.registry.status(name), None).context_length or 0
-    return Plain(body(wire.Tokens(tokens=tokens, count=len(tokens), max_model_len=length)))
+    return Plain(body(wire.LlamaTokens(tokens=tokens, count=len(tokens), max_model_len=length)))
 
 
 @post("/detokenize")
@@ -268,7 +272,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     order = wire.read(await request.body(), wire.Detokenize)
     text = await services.wording.decode(order.model, order.tokens, access)
-    return Plain(body(wire.Text(text, text)))
+    return Plain(body(wire.LlamaText(text, text)))
 
 
 @post("/completion")

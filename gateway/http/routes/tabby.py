@@ -26,7 +26,7 @@ from gateway.dialects.tabby.options import engine_options
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
-from gateway.http.progress import ToldErrand, WholeErrand
+from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.services import Services
 from gateway.http.sse import EventStream
 from gateway.registry import ModelEntry, UnloadReport, Waiting
@@ -95,11 +95,11 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
         async with loading() as news:
             await _tell_load(events, news)
 
-    return ToldErrand(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+    return ProgressStream(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
 
 
 def _options(
-    order: wants.Load, entry: ModelEntry, services: Services, access: Access
+    order: wants.LoadRequest, entry: ModelEntry, services: Services, access: Access
 ) -> Mapping[str, Any]:
     """What the engine is to be told. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
@@ -117,7 +117,7 @@ def _options(
     return {**options, "draft_model": str(draft.files.path)}
 
 
-def _sight(order: wants.Load, entry: ModelEntry) -> Mapping[str, Any]:
+def _sight(order: wants.LoadRequest, entry: ModelEntry) -> Mapping[str, Any]:
     """Pictures are on where a model sees; whoever wants them off can have that of some engines."""
     sees = "image" in entry.files.modalities
     if order.vision in (None, sees):
@@ -146,7 +146,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all; `force` cuts running answers off."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
-    order = wants.read(await request.body(), wants.Unload)
+    order = wants.read(await request.body(), wants.UnloadRequest)
 
     async def whole() -> bytes:
         if not await unload_models(services, order.model, access, force=order.force):
@@ -208,7 +208,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     else:
         chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
         tokens = await services.wording.encode_chat(order.model, chat.request, access)
-    return Plain(body(reply.Tokens(tokens, len(tokens))))
+    return Plain(body(reply.TabbyTokens(tokens, len(tokens))))
 
 
 @post("/v1/token/decode")
@@ -218,7 +218,7 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     order = wants.read(await request.body(), wants.Decode)
     special = order.decode_special_tokens
     text = await services.wording.decode(order.model, order.tokens, access, special=special)
-    return Plain(body(reply.Text(text)))
+    return Plain(body(reply.TabbyText(text)))
 
 
 # ---------------------------------------------------------------------------------------- templates

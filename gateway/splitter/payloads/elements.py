@@ -8,7 +8,7 @@ from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
-from gateway.splitter.payloads.sections import Section
+from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import ElementCalls
 
@@ -20,7 +20,7 @@ _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'
 
 def parse(reader: Reader, calls: Calls, syntax: ElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
-    section = Section(syntax.call_opens, syntax.closers, syntax.before_call)
+    section = PayloadSection(syntax.call_opens, syntax.closers, syntax.before_call)
     yield from sections.parse(
         reader, calls, opener, section, lambda: _Call(reader, calls, syntax).parse()
     )

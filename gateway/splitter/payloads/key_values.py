@@ -6,7 +6,7 @@ from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
 from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.payloads.sections import Section
+from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import KeyValueCalls
 
@@ -15,7 +15,7 @@ _KEY = re.compile(r"[^<]*")
 
 def parse(reader: Reader, calls: Calls, syntax: KeyValueCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls, or the one that `opener` begins."""
-    section = Section(syntax.call_opens, syntax.closers)
+    section = PayloadSection(syntax.call_opens, syntax.closers)
     yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 

@@ -4,7 +4,7 @@ import re
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import json_calls, json_text, sections
-from gateway.splitter.payloads.sections import Section
+from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Parsing, Reader
 from gateway.splitter.syntax import NamedJsonCalls
 
@@ -20,7 +20,7 @@ def parse(reader: Reader, calls: Calls, syntax: NamedJsonCalls, opener: str) -> 
         if (yield from reader.looking_at(_ARRAY)):
             yield from json_calls.parse(reader, calls, syntax.or_array)
             return
-    section = Section(syntax.call_opens, syntax.closers)
+    section = PayloadSection(syntax.call_opens, syntax.closers)
     yield from sections.parse(reader, calls, opener, section, lambda: _call(reader, calls, syntax))
 
 

@@ -12,7 +12,7 @@ from gateway.splitter.coercion import Declared
 from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.elements import attributes
-from gateway.splitter.payloads.sections import Section
+from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import NestedElementCalls
 
@@ -22,13 +22,15 @@ _ITEM = "item"
 
 def parse(reader: Reader, calls: Calls, syntax: NestedElementCalls, opener: str) -> Parsing[None]:
     """Reads a section of calls."""
-    section = Section((f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",))
+    section = PayloadSection(
+        (f"{syntax.prefix}<{syntax.call}",), (f"{syntax.prefix}</{syntax.section}>",)
+    )
     one_call = partial(_call, reader, calls, syntax, section)
     yield from sections.parse(reader, calls, opener, section, one_call)
 
 
 def _call(
-    reader: Reader, calls: Calls, syntax: NestedElementCalls, section: Section
+    reader: Reader, calls: Calls, syntax: NestedElementCalls, section: PayloadSection
 ) -> Parsing[None]:
     head = yield from reader.run(_TAG)
     yield from reader.expect(">")

@@ -8,7 +8,7 @@ from gateway.splitter.calls import Calls
 from gateway.splitter.reading import Parsing, Reader
 
 
-class Section(msgspec.Struct, frozen=True):
+class PayloadSection(msgspec.Struct, frozen=True):
     """What opens each call and what closes them all; `before_call` may stand before a call."""
 
     call_opens: tuple[str, ...]
@@ -20,7 +20,7 @@ def parse(
     reader: Reader,
     calls: Calls,
     opener: str,
-    section: Section,
+    section: PayloadSection,
     one_call: Callable[[], Parsing[None]],
 ) -> Parsing[None]:
     """Reads calls until the section closes or no other begins. `opener` may begin the first."""
@@ -37,7 +37,7 @@ def parse(
         yield from _open(reader, section)
 
 
-def _open(reader: Reader, section: Section) -> Parsing[None]:
+def _open(reader: Reader, section: PayloadSection) -> Parsing[None]:
     """Reads what opens a call."""
     yield from reader.space()
     yield from reader.accept(section.before_call)

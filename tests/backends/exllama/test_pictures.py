@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 
 from backends.errors import InvalidJob, PromptTooLong
-from backends.exllama.pictures import Eye, Pictures
+from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.protocol import Generation, Image, ModelContainer
 from tests.backends.contract import GREEDY, run, text_of
 from tests.backends.exllama.conftest import Kind
@@ -121,8 +121,8 @@ START, PAD, END, ROWS = 1, 2, 3, [10, 11]
 
 
 def seen(prompt: tuple[int, ...], ids: list[int], longest: int | None = None) -> list[int]:
-    eye = Eye(embed=lambda _: ids, ids=list, placeholder=PAD, longest=longest)
-    return Pictures(eye).see(Generation(prompt=prompt, images=(picture(5),))).prompt
+    eye = ImageEncoder(embed=lambda _: ids, ids=list, placeholder=PAD, longest=longest)
+    return ImageEmbeddings(eye).see(Generation(prompt=prompt, images=(picture(5),))).prompt
 
 
 def test_markers_that_the_template_writes_are_not_repeated() -> None:

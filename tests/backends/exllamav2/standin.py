@@ -7,7 +7,7 @@ compares them with the package's source) and the behaviour our adapter leans on.
 from collections.abc import Mapping
 from typing import Any
 
-from backends.exllamav2.library import Library
+from backends.exllamav2.library import ExLlamaV2Library
 from tests.backends.exllama import world
 from tests.backends.exllamav2.standin_generator import (
     ExLlamaV2DynamicGenerator,
@@ -36,10 +36,10 @@ class World(world.World):
         self.loras: list[Any] = []
         self.arch_string: str | None = None  # the fallback for unknown architectures
 
-    def library(self) -> Library:
+    def library(self) -> ExLlamaV2Library:
         """The stand-in's classes, all of this world."""
         of = self.of
-        return Library(
+        return ExLlamaV2Library(
             config=of("Config", ExLlamaV2Config),
             model=of("Model", ExLlamaV2),
             caches={

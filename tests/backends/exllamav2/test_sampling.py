@@ -11,12 +11,12 @@ pytest.importorskip("tokenizers")
 import bundled
 from backends.errors import InvalidJob
 from backends.exllamav2.sampling import NEVER, SUPPORTED, settings
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from tests.backends.exllamav2.standin import World
 from tests.backends.exllamav2.standin_generator import Settings
 
-VOCABULARY = Vocabulary(bundled.SAFETENSORS, 768)
+VOCABULARY = HfVocabulary(bundled.SAFETENSORS, 768)
 LIBRARY = World({}).library()
 
 

@@ -6,7 +6,7 @@ compares them with the package's source) and the behaviour our adapter leans on.
 
 from collections.abc import Mapping
 
-from backends.exllamav3.library import Library
+from backends.exllamav3.library import ExLlamaV3Library
 from tests.backends.exllama import world
 from tests.backends.exllamav3 import standin_sampler
 from tests.backends.exllamav3.standin_generator import Generator, Job
@@ -34,9 +34,9 @@ class World(world.World):
         self.adapters_fit = True
         self.fail_job: Exception | None = None  # one, in a step that goes well for others
 
-    def library(self) -> Library:
+    def library(self) -> ExLlamaV3Library:
         """The stand-in's classes, all of this world."""
-        return Library(
+        return ExLlamaV3Library(
             config=self.of("Config", Config),
             model=self.of("Model", Model),
             cache=self.of("Cache", Cache),

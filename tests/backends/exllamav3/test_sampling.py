@@ -11,20 +11,20 @@ import torch
 
 import bundled
 from backends.errors import InvalidJob
-from backends.exllama.running import Running
+from backends.exllama.running import ExLlamaJob
 from backends.exllamav3.sampling import EVERYTHING, SUPPORTED, OfTheAnswer, sampler
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from tests.backends.exllamav3.standin import World
 from tests.backends.exllamav3.standin_sampler import CustomSampler
 
-VOCABULARY = Vocabulary(bundled.SAFETENSORS, 768)
+VOCABULARY = HfVocabulary(bundled.SAFETENSORS, 768)
 LIBRARY = World({}).library()
 PROMPT = (1, 2, 3)
 
 
 def made(**wishes: Any) -> Any:
-    running = Running(1, Generation(prompt=PROMPT, sampling=Sampling(**wishes)))
+    running = ExLlamaJob(1, Generation(prompt=PROMPT, sampling=Sampling(**wishes)))
     return sampler(running, LIBRARY, VOCABULARY)
 
 

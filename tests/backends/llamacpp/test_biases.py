@@ -9,15 +9,15 @@ import pytest
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.sampling import _bias, _biases
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Sampling
 
 NEVER = float("-inf")
 SMALL, LARGE = 8, 262_144
 
 
-def vocabulary(size: int) -> Vocabulary:
-    return cast("Vocabulary", SimpleNamespace(size=size, ends=frozenset({1})))
+def vocabulary(size: int) -> LlamaVocabulary:
+    return cast("LlamaVocabulary", SimpleNamespace(size=size, ends=frozenset({1})))
 
 
 def applied(sampling: Sampling, size: int) -> list[float]:

@@ -18,7 +18,7 @@ from backends import catalog
 from backends.driver import DrivenContainer
 from backends.errors import GenerationFailed, InvalidJob
 from backends.llamacpp import pictures
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, ModelContainer, Piece
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends import seeing, seeing_gguf, vision
@@ -211,7 +211,7 @@ async def test_the_places_of_many_pictures_are_found_at_once(model: Path) -> Non
         marker = container.info.image_marker or ""
         reads = Counter[int]()
 
-        class Reading(Vocabulary):
+        class Reading(LlamaVocabulary):
             def __init__(self) -> None:
                 pass
 

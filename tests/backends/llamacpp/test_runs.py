@@ -15,7 +15,7 @@ import pytest
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import runs
-from backends.llamacpp.vocabulary import Vocabulary
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from tests.backends.llamacpp import random_gguf
 
 # Every pre-tokenizer that llama-cpp-python 0.3.36 knows (llama-vocab.cpp, `tokenizer_pre ==`); the
@@ -80,14 +80,14 @@ def write(pre: str, path: Path) -> Path:
 
 
 @contextmanager
-def vocabulary(pre: str, folder: Path) -> Iterator[Vocabulary]:
+def vocabulary(pre: str, folder: Path) -> Iterator[LlamaVocabulary]:
     params = api.llama_model_default_params()
     params.vocab_only = True
     path = write(pre, folder / f"{pre}.gguf")
     model = api.llama_model_load_from_file(str(path).encode(), params)
     assert model
     try:
-        yield Vocabulary(model)
+        yield LlamaVocabulary(model)
     finally:
         api.llama_model_free(model)
 

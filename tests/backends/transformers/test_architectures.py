@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import bundled
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelContainer
 from tests.backends.batching import ENDLESS
 from tests.backends.contract import run
@@ -23,7 +23,7 @@ from tests.backends.transformers.tiny import COMPRESSED
 pytestmark = pytest.mark.anyio
 
 LENGTH = 24  # tokens of an answer: longer than the windows
-ENDS = sorted(Vocabulary(bundled.SAFETENSORS, 768).ends)
+ENDS = sorted(HfVocabulary(bundled.SAFETENSORS, 768).ends)
 PROMPTS = ("x", "One two three four five six seven eight nine ten eleven twelve")
 SMALL = {
     "vocab_size": 768,

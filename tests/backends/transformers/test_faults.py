@@ -37,7 +37,7 @@ class Subject(DrivenContainer):
     `faults`.
     """
 
-    def __init__(self, loaded: loading.Loaded) -> None:
+    def __init__(self, loaded: loading.TransformersModel) -> None:
         self.model = loaded.model
         self.faults: list[Exception] = []
         self._process = loaded.processor

@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.driver import Failed, Token
+from backends.driver import JobFailed, Token
 from backends.errors import BackendError
 from backends.protocol import Generation, Sampling
 from backends.transformers import loading
@@ -59,7 +59,7 @@ def said(engine: TransformersEngine, beside: Sequence[Generation] = ()) -> list[
     engine.admit(0, HEALTHY)
     while len(tokens) < 8:
         for result in engine.step():
-            if isinstance(result, Failed):
+            if isinstance(result, JobFailed):
                 assert result.key, "the healthy job never fails"
                 engine.release(result.key)
                 running.remove(result.key)
@@ -91,6 +91,6 @@ def test_a_job_that_raises_by_itself_is_no_fault_of_the_engine(engine: Transform
         except BackendError:
             continue
         for _ in range(3):
-            if any(isinstance(result, Failed) for result in engine.step()):
+            if any(isinstance(result, JobFailed) for result in engine.step()):
                 break
         engine.release(1)

@@ -9,7 +9,7 @@ import bundled
 from config.settings import Config, ModelConfig
 from gateway.answers.capabilities import Capabilities
 from gateway.answers.templates import Templates
-from gateway.registry import History, Library, ModelStatus, Registry
+from gateway.registry import History, ModelLibrary, ModelStatus, Registry
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def script(folder: Path, name: str, **fields: object) -> ModelConfig:
 
 
 async def statuses(config: Config, folder: Path) -> dict[str, ModelStatus]:
-    registry = Registry(Library(config), config, history=History(folder / "h.json"))
+    registry = Registry(ModelLibrary(config), config, history=History(folder / "h.json"))
     async with registry:
         return {one.id: one for one in registry.statuses()}
 

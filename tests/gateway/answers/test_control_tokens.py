@@ -14,7 +14,7 @@ pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundled
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, SpecialTokens
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
@@ -79,18 +79,18 @@ def sentence_piece(scheme: str, **control: Any) -> Tokenizer:
 def vocabulary(tokenizer: Tokenizer, folder: Path) -> Tokenizing:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    made = Vocabulary(folder, tokenizer.get_vocab_size())
+    made = HfVocabulary(folder, tokenizer.get_vocab_size())
     return Tokenizing(made, made.special)
 
 
 def tiny() -> Tokenizing:
-    made = Vocabulary(bundled.SAFETENSORS, 768)
+    made = HfVocabulary(bundled.SAFETENSORS, 768)
     return Tokenizing(made, made.special)
 
 
 def tiny_gguf() -> Tokenizing:
     api = pytest.importorskip("llama_cpp.llama_cpp")
-    from backends.llamacpp.vocabulary import Vocabulary as Gguf
+    from backends.llamacpp.vocabulary import LlamaVocabulary as Gguf
 
     api.llama_backend_init()
     options = api.llama_model_default_params()

@@ -8,13 +8,13 @@ import pytest
 
 from backends.protocol import Sampling
 from config.errors import ConfigError
-from gateway.answers.overrides import Presets, preset
+from gateway.answers.overrides import SamplingOverrides, preset
 from gateway.dialects.openai import read_text
 from gateway.errors import InvalidRequest
-from gateway.request import Answering
+from gateway.request import GenerationParams
 
 
-def asked(**body: Any) -> Answering:
+def asked(**body: Any) -> GenerationParams:
     return read_text(msgspec.json.encode({"prompt": "", **body})).request.answering
 
 
@@ -93,7 +93,7 @@ def test_files_are_found_by_name_and_nowhere_else(tmp_path: Path) -> None:
     (folder / "a.yml").write_text("temperature: {override: 0.5}")
     (folder / "b.yaml").write_text("- not\n- a mapping")
     (tmp_path / "secret.yml").write_text("temperature: {override: 0.5}")
-    presets = Presets(folder)
+    presets = SamplingOverrides(folder)
     assert presets.names() == ("a", "b")
     presets.switch(presets.read("a"))
     assert presets.current.name == "a"
@@ -102,7 +102,7 @@ def test_files_are_found_by_name_and_nowhere_else(tmp_path: Path) -> None:
     for name in ("../secret", "secret", "b", ""):
         with pytest.raises(InvalidRequest):
             presets.read(name)
-    assert Presets(folder, "a").current.name == "a"
+    assert SamplingOverrides(folder, "a").current.name == "a"
     with pytest.raises(ConfigError, match="preset"):
-        Presets(folder, "none")
-    assert Presets(None).names() == ()
+        SamplingOverrides(folder, "none")
+    assert SamplingOverrides(None).names() == ()

@@ -16,7 +16,7 @@ import bundled
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
 from gateway.http.metrics import Metrics
-from gateway.registry import History, Library, Registry
+from gateway.registry import History, ModelLibrary, Registry
 from gateway.server import Server
 from tests.hang import HANG
 
@@ -72,7 +72,7 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
     """The server runs in the context."""
     metrics = Metrics()
     registry = Registry(
-        Library(settings),
+        ModelLibrary(settings),
         settings,
         history=History(folder / "needs.json"),
         watch=metrics.happened,

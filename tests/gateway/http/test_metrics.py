@@ -15,7 +15,7 @@ from config.settings import KeyConfig
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import GAPS, Account, Report, Waits
+from gateway.http.request_record import GAPS, RequestRecord, RequestReport, Waits
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import Running, config, send_chat, serving, state
 from tests.hang import HANG
@@ -137,7 +137,7 @@ def test_gaps_of_several_answers_add_up() -> None:
     gaps = tuple(range(len(GAPS) + 1))
     usage = Usage(prompt_tokens=1, completion_tokens=1)
     for _ in range(2):
-        report = Report(
+        report = RequestReport(
             api="chat",
             model="a",
             outcome="ok",
@@ -154,10 +154,10 @@ def test_gaps_of_several_answers_add_up() -> None:
 
 
 def test_an_account_is_told_once_whatever_happens() -> None:
-    told: list[Report] = []
+    told: list[RequestReport] = []
 
     def answer(error: BaseException | None) -> None:
-        with Account(told.append, api="chat", model="a", request="r").kept():
+        with RequestRecord(told.append, api="chat", model="a", request="r").kept():
             if error is not None:
                 raise error
 
@@ -238,7 +238,7 @@ def test_each_token_is_of_one_kind_and_lengths_are_told() -> None:
     usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=40, reasoning_tokens=30)
     gaps = (0,) * (len(GAPS) + 1)
     metrics.answered(
-        Report(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
+        RequestReport(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
     )
     told = samples(metrics.text().decode())
     kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}

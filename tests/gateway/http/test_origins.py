@@ -13,7 +13,7 @@ from gateway.app import build
 from gateway.errors import Forbidden, GatewayError
 from gateway.http.metrics import Metrics
 from gateway.http.origins import OriginGuard
-from gateway.registry import Library, Registry
+from gateway.registry import ModelLibrary, Registry
 from tests.gateway.http.serving import Running, config, serving, state
 
 pytestmark = pytest.mark.anyio
@@ -172,7 +172,7 @@ def test_a_host_in_the_configuration_that_is_none_is_refused(host: str) -> None:
 def every_route(folder: Path) -> Sequence[tuple[str, str]]:
     """Method and path of all that is registered, whoever added it."""
     settings = config(folder)
-    app = build(settings, Registry(Library(settings), settings), Metrics())
+    app = build(settings, Registry(ModelLibrary(settings), settings), Metrics())
     return [
         (str(method), route.path.replace("{model_id:path}", "scripted"))
         for route in app.routes

@@ -52,7 +52,7 @@ async def test_a_comment_never_comes_after_the_end() -> None:
         client.gate = anyio.Event()  # the client reads nothing for a while
         tasks.start_soon(events.end, b"data: [DONE]\n\n")
         events.wait(NEWS)
-        tasks.start_soon(events.keep_alive)
+        tasks.start_soon(events.send_comments)
         await turns()
         client.gate.set()
         await turns()
@@ -69,7 +69,7 @@ async def test_what_comes_while_a_comment_is_sent_waits_for_it(began: bool) -> N
             await events.begin()
         client.gate = anyio.Event()
         events.wait(NEWS)
-        tasks.start_soon(events.keep_alive)
+        tasks.start_soon(events.send_comments)
         await turns()
 
         async def answer() -> None:
@@ -91,7 +91,7 @@ async def test_news_of_the_wait_end_where_the_answer_begins() -> None:
     events.wait(NEWS)
     await events.begin()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(events.keep_alive)
+        tasks.start_soon(events.send_comments)
         await turns()
         tasks.cancel_scope.cancel()
     assert client.taken == ["start"]

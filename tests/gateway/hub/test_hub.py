@@ -8,7 +8,7 @@ import pytest
 
 from config.settings import Config, HubConfig
 from gateway.errors import Forbidden, GatewayError, InvalidRequest, ModelUnavailable, NotFound
-from gateway.hub import CachedFiles, Hub, Order, Step
+from gateway.hub import CachedFiles, DownloadProgress, Hub, Order
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG
 
@@ -33,7 +33,7 @@ def hub(stand: StandIn | None, folder: Path, *, deletion: bool = False) -> Hub:
     )
 
 
-def ignore(_step: Step) -> None:
+def ignore(_step: DownloadProgress) -> None:
     pass
 
 
@@ -48,7 +48,7 @@ async def stand() -> AsyncIterator[StandIn]:
 
 
 async def test_a_repository_appears_whole_under_its_name(stand: StandIn, tmp_path: Path) -> None:
-    steps: list[Step] = []
+    steps: list[DownloadProgress] = []
     path = await hub(stand, tmp_path).download(SMALL, steps.append)
     assert path == tmp_path / "models" / "small"
     assert (path / "config.json").read_bytes() == b"{}"

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 
 from gateway.pictures.data_url import carried
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 
 DATA = bytes(range(256)) + b"!"
 PACKED = b64encode(DATA).decode()
@@ -42,5 +42,5 @@ def test_every_spelling_carries_the_same_bytes(url: str) -> None:
     ],
 )
 def test_broken_and_large_ones_are_refused(url: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(ImageRefused, match=reason):
         carried(url, max_bytes=256)

@@ -11,7 +11,7 @@ from PIL import Image as Pillow
 
 from backends.protocol import Image
 from gateway.pictures.decoding import FORMATS, decode
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 from tests.gateway.pictures.hosts import RED, encoded
 
 PLENTY = 1_000_000
@@ -110,13 +110,13 @@ def test_an_animation_gives_its_first_frame(format: str) -> None:
     ids=["nothing", "svg", "html", "tiff", "cut-jpeg", "cut-png"],
 )
 def test_what_is_no_picture_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused, match="no picture"):
+    with pytest.raises(ImageRefused, match="no picture"):
         decode(data, PLENTY)
 
 
 def test_the_most_pixels_are_taken_and_one_more_is_not() -> None:
     assert decode(encoded(size=(10, 10)), 100).width == 10
-    with pytest.raises(Refused, match="more than 100 pixels"):
+    with pytest.raises(ImageRefused, match="more than 100 pixels"):
         decode(encoded(size=(101, 1)), 100)
 
 
@@ -125,5 +125,5 @@ def test_a_bomb_is_refused_by_its_header(side: int) -> None:
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     bomb = RED[:8] + struct.pack(">I", len(header)) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    with pytest.raises(Refused, match="more than 1,000,000 pixels"):
+    with pytest.raises(ImageRefused, match="more than 1,000,000 pixels"):
         decode(bomb + RED[33:], PLENTY)

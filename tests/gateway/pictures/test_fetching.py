@@ -9,7 +9,7 @@ import pytest
 from config.settings import ImagesConfig
 from gateway.pictures.addresses import Address
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
-from gateway.pictures.refused import Refused
+from gateway.pictures.refused import ImageRefused
 from tests.gateway.pictures.hosts import (
     CERTIFICATE,
     RED,
@@ -52,9 +52,9 @@ async def test_tls_is_asked_for_and_verified_by_name() -> None:
         fetched = fetching(lookups, tls=trusting).bytes_of(f"https://pictures.example:{host.port}/")
         assert await fetched == RED
         assert host.server_names == ["pictures.example"]
-        with pytest.raises(Refused, match="can't be reached"):
+        with pytest.raises(ImageRefused, match="can't be reached"):
             await fetching(lookups, tls=trusting).bytes_of(f"https://other.example:{host.port}/")
-        with pytest.raises(Refused, match="can't be reached"):
+        with pytest.raises(ImageRefused, match="can't be reached"):
             await fetching(lookups).bytes_of(f"https://pictures.example:{host.port}/")
     assert len(host.heads) == 1
 
@@ -69,7 +69,7 @@ async def test_a_name_is_looked_up_once_so_it_can_t_mean_something_else_later() 
 @pytest.mark.parametrize("addresses", [PRIVATE, f"{PUBLIC} {PRIVATE}", "::1", "::ffff:127.0.0.2"])
 async def test_one_address_that_is_not_allowed_refuses_the_name(addresses: str) -> None:
     async with hosting({"/": answer(RED)}) as host:
-        with pytest.raises(Refused, match="not allowed") as caught:
+        with pytest.raises(ImageRefused, match="not allowed") as caught:
             await fetching(Lookups(inner=[addresses])).bytes_of(
                 f"http://inner.example:{host.port}/"
             )
@@ -81,7 +81,7 @@ async def test_one_address_that_is_not_allowed_refuses_the_name(addresses: str) 
     "written", ["127.0.0.2", "127.2", "0x7f000002", "2130706434", "[::1]", "[::ffff:7f00:2]"]
 )
 async def test_an_address_is_judged_however_it_is_written(written: str) -> None:
-    with pytest.raises(Refused, match=r"not allowed|unknown"):
+    with pytest.raises(ImageRefused, match=r"not allowed|unknown"):
         await fetching(system_resolver).bytes_of(f"http://{written}/")
 
 
@@ -100,7 +100,7 @@ async def test_a_redirect_to_where_pictures_may_not_come_from_is_refused() -> No
     async with hosting({"/": answer(RED)}, PRIVATE) as inner:
         async with hosting({"/": redirect(f"http://inner.example:{inner.port}/")}) as outer:
             lookups = Lookups(outer=[PUBLIC], inner=[PRIVATE])
-            with pytest.raises(Refused, match="not allowed"):
+            with pytest.raises(ImageRefused, match="not allowed"):
                 await fetching(lookups).bytes_of(f"http://outer.example:{outer.port}/")
     assert inner.heads == []
 
@@ -108,7 +108,7 @@ async def test_a_redirect_to_where_pictures_may_not_come_from_is_refused() -> No
 async def test_a_name_that_moves_between_redirects_is_judged_again() -> None:
     async with hosting({"/": redirect("/again"), "/again": answer(RED)}) as host:
         lookups = Lookups(moving=[PUBLIC, PRIVATE])
-        with pytest.raises(Refused, match="not allowed"):
+        with pytest.raises(ImageRefused, match="not allowed"):
             await fetching(lookups).bytes_of(f"http://moving.example:{host.port}/")
     assert len(host.heads) == 1
 
@@ -124,13 +124,13 @@ async def test_a_name_that_moves_between_redirects_is_judged_again() -> None:
 )
 async def test_a_redirect_leads_to_other_hosts_only(location: str, reason: str) -> None:
     async with hosting({"/": redirect(location)}) as host:
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(ImageRefused, match=reason):
             await fetching(Lookups(a=[PUBLIC])).bytes_of(f"http://a.example:{host.port}/")
 
 
 async def test_redirects_have_an_end() -> None:
     async with hosting({"/": redirect("/")}) as host:
-        with pytest.raises(Refused, match="more than 2 redirects"):
+        with pytest.raises(ImageRefused, match="more than 2 redirects"):
             await fetching(Lookups(a=[PUBLIC]), ImagesConfig(max_redirects=2)).bytes_of(
                 f"http://a.example:{host.port}/"
             )
@@ -150,7 +150,7 @@ async def test_the_size_is_counted_as_it_comes(told: bytes) -> None:
         lookups, url = Lookups(a=[PUBLIC]), f"http://a.example:{host.port}/"
         enough = ImagesConfig(max_bytes=len(LONG))
         assert await fetching(lookups, enough).bytes_of(url) == LONG
-        with pytest.raises(Refused, match="larger than 100,000 bytes"):
+        with pytest.raises(ImageRefused, match="larger than 100,000 bytes"):
             await fetching(lookups, ImagesConfig(max_bytes=100_000)).bytes_of(url)
 
 
@@ -166,13 +166,13 @@ async def test_the_size_is_counted_as_it_comes(told: bytes) -> None:
 )
 async def test_hosts_that_don_t_give_a_picture(told: bytes, reason: str) -> None:
     async with hosting({"/": told}) as host:
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(ImageRefused, match=reason):
             await fetching(Lookups(a=[PUBLIC])).bytes_of(f"http://a.example:{host.port}/")
 
 
 async def test_a_silent_host_is_given_up() -> None:
     async with hosting({}) as host:
-        with pytest.raises(Refused, match=r"longer than 0\.05 seconds"):
+        with pytest.raises(ImageRefused, match=r"longer than 0\.05 seconds"):
             await fetching(Lookups(a=[PUBLIC]), ImagesConfig(timeout=0.05)).bytes_of(
                 f"http://a.example:{host.port}/"
             )
@@ -183,7 +183,7 @@ async def test_a_slow_lookup_counts_too() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    with pytest.raises(Refused, match="longer than"):
+    with pytest.raises(ImageRefused, match="longer than"):
         await fetching(never, ImagesConfig(timeout=0.01)).bytes_of("http://a.example/")
 
 
@@ -194,13 +194,13 @@ async def test_the_next_address_is_tried() -> None:
             ImagesConfig(), lambda _: True, Lookups(a=[f"{deaf} {PUBLIC}"], b=[deaf]), None
         )
         assert await anywhere.bytes_of(f"http://a.example:{host.port}/") == RED
-        with pytest.raises(Refused, match="can't be reached"):
+        with pytest.raises(ImageRefused, match="can't be reached"):
             await anywhere.bytes_of(f"http://b.example:{host.port}/")
 
 
 async def test_an_unknown_name() -> None:
     for url in ("http://nowhere.example/", f"http://{'a' * 70}.example/"):
-        with pytest.raises(Refused, match=r"unknown|URL"):
+        with pytest.raises(ImageRefused, match=r"unknown|URL"):
             await fetching(Lookups()).bytes_of(url)
 
 

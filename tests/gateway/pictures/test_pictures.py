@@ -11,7 +11,7 @@ import pytest
 from backends.protocol import Image
 from config.settings import ImagesConfig
 from gateway.errors import InvalidRequest, QueueFull
-from gateway.pictures import Pictures, Placed, pictures_in
+from gateway.pictures import ImageLoader, PlacedImage, images_in
 from gateway.pictures.quota import Quota
 from gateway.request import ImagePart, Message, TextPart
 from tests.gateway.pictures.hosts import RED, Lookups, answer, encoded, hosting
@@ -32,7 +32,7 @@ def showing(*urls: str) -> tuple[Message, ...]:
     )
 
 
-async def shown_by(pictures: Pictures, placed: Sequence[Placed]) -> Mapping[str, Image]:
+async def shown_by(pictures: ImageLoader, placed: Sequence[PlacedImage]) -> Mapping[str, Image]:
     """All of them, fetched and decoded."""
     async with pictures.fetched(placed) as album, album.decoded() as images:
         return dict(images)
@@ -41,7 +41,7 @@ async def shown_by(pictures: Pictures, placed: Sequence[Placed]) -> Mapping[str,
 def test_pictures_are_found_in_order_and_by_name() -> None:
     first, second = showing("data:a", "data:b")
     both = Message(role="user", parts=(ImagePart("data:c"), ImagePart("data:d")))
-    assert [(one.param, one.url) for one in pictures_in((first, both, second))] == [
+    assert [(one.param, one.url) for one in images_in((first, both, second))] == [
         ("messages[0].content[1].image_url", "data:a"),
         ("messages[1].content[0].image_url", "data:c"),
         ("messages[1].content[1].image_url", "data:d"),
@@ -56,29 +56,29 @@ async def test_pictures_come_from_wherever_they_are() -> None:
             f"http://a.example:{host.port}/",
             data_url(encoded(size=(3, 3))),
         )
-        pictures = Pictures(
+        pictures = ImageLoader(
             ImagesConfig(allow_private_addresses=True), resolver=Lookups(a=["127.0.0.1"])
         )
-        images = await shown_by(pictures, pictures_in(showing(*urls)))
+        images = await shown_by(pictures, images_in(showing(*urls)))
     assert [images[url].width for url in urls] == [1, 2, 3]
 
 
 async def test_a_picture_shown_twice_is_fetched_once() -> None:
     async with hosting({"/": answer(RED)}) as host:
-        pictures = Pictures(ImagesConfig(allow_private_addresses=True))
+        pictures = ImageLoader(ImagesConfig(allow_private_addresses=True))
         images = await shown_by(
-            pictures, pictures_in(showing(*2 * [f"http://127.0.0.1:{host.port}/"]))
+            pictures, images_in(showing(*2 * [f"http://127.0.0.1:{host.port}/"]))
         )
     assert len(images) == len(host.heads) == 1
 
 
 async def test_private_addresses_are_refused_unless_allowed() -> None:
     async with hosting({"/": answer(RED)}) as host:
-        placed = pictures_in(showing(f"http://127.0.0.1:{host.port}/"))
+        placed = images_in(showing(f"http://127.0.0.1:{host.port}/"))
         with pytest.raises(InvalidRequest, match="address is not allowed"):
-            await shown_by(Pictures(ImagesConfig()), placed)
+            await shown_by(ImageLoader(ImagesConfig()), placed)
         assert host.heads == []
-        images = await shown_by(Pictures(ImagesConfig(allow_private_addresses=True)), placed)
+        images = await shown_by(ImageLoader(ImagesConfig(allow_private_addresses=True)), placed)
     assert images[placed[0].url].rgb == b"\xff\x00\x00" * 12
 
 
@@ -96,35 +96,35 @@ async def test_private_addresses_are_refused_unless_allowed() -> None:
 )
 async def test_a_refusal_names_the_part(url: str, limits: ImagesConfig, reason: str) -> None:
     good = data_url(encoded(size=(1, 1)) if limits.max_bytes > 1000 else b"")
-    placed = pictures_in(showing(good, url) if limits.max_bytes > 1000 else showing(url))
+    placed = images_in(showing(good, url) if limits.max_bytes > 1000 else showing(url))
     with pytest.raises(InvalidRequest, match=reason) as caught:
-        await shown_by(Pictures(limits), placed)
+        await shown_by(ImageLoader(limits), placed)
     assert caught.value.param == placed[-1].param
 
 
 async def test_the_pictures_of_a_request_share_its_pixels() -> None:
     urls = (data_url(encoded(size=size)) for size in ((4, 3), (3, 4), (6, 2)))
-    placed = pictures_in(showing(*urls))  # of 12 pixels each
-    assert len(await shown_by(Pictures(ImagesConfig(max_pixels=36)), placed)) == 3
+    placed = images_in(showing(*urls))  # of 12 pixels each
+    assert len(await shown_by(ImageLoader(ImagesConfig(max_pixels=36)), placed)) == 3
     with pytest.raises(InvalidRequest, match="more than 11 pixels, all that are left"):
-        await shown_by(Pictures(ImagesConfig(max_pixels=35)), placed)
+        await shown_by(ImageLoader(ImagesConfig(max_pixels=35)), placed)
 
 
 async def test_one_refusal_stops_the_other_fetches() -> None:
     async with hosting({}) as silent, hosting({"/": answer(b"text")}) as wrong:
         urls = (f"http://a.example:{silent.port}/", f"http://a.example:{wrong.port}/")
-        pictures = Pictures(
+        pictures = ImageLoader(
             ImagesConfig(allow_private_addresses=True), resolver=Lookups(a=["127.0.0.1"])
         )
         with anyio.fail_after(HANG), pytest.raises(InvalidRequest, match="no picture") as caught:
-            await shown_by(pictures, pictures_in(showing(*urls)))
+            await shown_by(pictures, images_in(showing(*urls)))
     assert caught.value.param == "messages[1].content[1].image_url"
 
 
 async def test_what_is_broken_behind_its_header_is_refused_by_name() -> None:
     whole = encoded(size=(64, 64))
-    placed = pictures_in(showing(data_url(RED), data_url(whole[: len(whole) - 40])))
-    pictures = Pictures(ImagesConfig())
+    placed = images_in(showing(data_url(RED), data_url(whole[: len(whole) - 40])))
+    pictures = ImageLoader(ImagesConfig())
     async with pictures.fetched(placed) as album:
         with pytest.raises(InvalidRequest, match="no picture that can be read") as caught:
             async with album.decoded():
@@ -135,8 +135,8 @@ async def test_what_is_broken_behind_its_header_is_refused_by_name() -> None:
 async def test_pictures_of_waiting_requests_are_kept_as_they_were_sent() -> None:
     """A picture of 25 megapixels takes 75 MB when it is decoded, and a thousandth of it before."""
     huge = encoded(size=(5_000, 5_000), color="red")
-    placed = pictures_in(showing(data_url(huge)))
-    pictures = Pictures(ImagesConfig(max_held_pixels=1))  # decoded one at a time
+    placed = images_in(showing(data_url(huge)))
+    pictures = ImageLoader(ImagesConfig(max_held_pixels=1))  # decoded one at a time
     tracemalloc.start()
     try:
         async with AsyncExitStack() as waiting:
@@ -149,8 +149,8 @@ async def test_pictures_of_waiting_requests_are_kept_as_they_were_sent() -> None
 
 
 async def test_decoded_pixels_are_shared_by_all_requests_in_turn() -> None:
-    placed = pictures_in(showing(data_url(encoded(size=(4, 3)))))
-    pictures = Pictures(ImagesConfig(max_held_pixels=24))
+    placed = images_in(showing(data_url(encoded(size=(4, 3)))))
+    pictures = ImageLoader(ImagesConfig(max_held_pixels=24))
     shown = anyio.Event()
 
     async def third() -> None:
@@ -171,8 +171,8 @@ async def test_decoded_pixels_are_shared_by_all_requests_in_turn() -> None:
 
 
 async def test_who_leaves_the_line_for_pixels_or_has_had_them_leaves_nothing_behind() -> None:
-    placed = pictures_in(showing(data_url(encoded(size=(4, 3)))))
-    pictures = Pictures(ImagesConfig(max_held_pixels=12))
+    placed = images_in(showing(data_url(encoded(size=(4, 3)))))
+    pictures = ImageLoader(ImagesConfig(max_held_pixels=12))
     async with pictures.fetched(placed) as album:
         async with album.decoded():
             with anyio.move_on_after(0.01):
@@ -187,8 +187,8 @@ async def test_who_leaves_the_line_for_pixels_or_has_had_them_leaves_nothing_beh
 
 async def test_more_bytes_than_all_requests_may_keep_are_refused_and_given_back() -> None:
     data = encoded(size=(4, 3))
-    placed = pictures_in(showing(data_url(data)))
-    pictures = Pictures(ImagesConfig(max_held_bytes=len(data)))
+    placed = images_in(showing(data_url(data)))
+    pictures = ImageLoader(ImagesConfig(max_held_bytes=len(data)))
     for _ in range(2):
         async with pictures.fetched(placed):
             with pytest.raises(QueueFull, match="max_held_bytes") as full:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gateway.prompt.environment import CompiledTemplate, Refused, SyntaxRefused
+from gateway.prompt.environment import CompiledTemplate, SyntaxRefused, TemplateRefused
 from gateway.prompt.metering import MAX_BYTES, MAX_STEPS, LimitExceeded
 
 
@@ -10,8 +10,8 @@ def rendered(source: str, **variables: Any) -> str:
     return CompiledTemplate(source).render(variables)
 
 
-def refusal(source: str, **variables: Any) -> Refused:
-    with pytest.raises(Refused) as caught:
+def refusal(source: str, **variables: Any) -> TemplateRefused:
+    with pytest.raises(TemplateRefused) as caught:
         rendered(source, **variables)
     return caught.value
 
@@ -113,7 +113,7 @@ def test_files_are_out_of_reach() -> None:
 )
 def test_what_never_ends_or_grows_for_ever_is_refused(source: str) -> None:
     assert MAX_STEPS < 99_999**2
-    with pytest.raises((Refused, LimitExceeded)):
+    with pytest.raises((TemplateRefused, LimitExceeded)):
         rendered(source, x="x" * (MAX_BYTES // 8_000))
 
 

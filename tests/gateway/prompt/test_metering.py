@@ -10,7 +10,7 @@ from jinja2.filters import FILTERS
 from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt import ChatTemplate
-from gateway.prompt.environment import CompiledTemplate, Refused
+from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.filters import metered_filters
 from gateway.prompt.metering import AT_ONCE, Allowance, LimitExceeded, Meter
 from gateway.prompt.operations import TEXT_METHODS
@@ -31,7 +31,7 @@ HOSTILE = [
 @pytest.mark.parametrize("source", HOSTILE)
 def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises((Refused, LimitExceeded)):
+    with pytest.raises((TemplateRefused, LimitExceeded)):
         CompiledTemplate(source).render({}, Meter(SMALL))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
     assert grown < 100 << 10
@@ -41,7 +41,7 @@ def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
 def test_a_method_nobody_metered_is_out_of_reach(name: str) -> None:
     if name in {"format", "format_map"}:
         return  # metered where they are looked up
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefused):
         CompiledTemplate(f"{{{{ 'x'.{name}() }}}}").render({})
 
 
@@ -50,12 +50,12 @@ def test_every_filter_of_jinja_s_is_there() -> None:
 
 
 def test_a_source_as_long_as_no_template_is_refused() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefused):
         CompiledTemplate("x" * (1 << 20))
 
 
 def test_escaping_as_for_pages_is_refused() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefused):
         CompiledTemplate("{% autoescape true %}{{ x }}{% endautoescape %}")
 
 

@@ -11,7 +11,7 @@ from config.settings import Config, ModelConfig
 from gateway.access import Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.hub.cache import cached
-from gateway.registry import Library, Registry
+from gateway.registry import ModelLibrary, Registry
 from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def test_a_repaired_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
 
 
 def test_a_configured_path_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
-    [missing] = Library(configured(tmp_path / "a40")).unusable()
+    [missing] = ModelLibrary(configured(tmp_path / "a40")).unusable()
     assert missing.reason == f"there is no file or folder {tmp_path / 'a40'}"
 
 
@@ -74,7 +74,7 @@ async def test_a_hundred_unknown_names_at_once_share_one_scan(tmp_path: Path) ->
         assert library.scans == 3
 
 
-class CountedScans(Library):
+class CountedScans(ModelLibrary):
     """The first is its own making."""
 
     scans = 0

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.registry.turns import Candidate, choose, covers
+from gateway.registry.turns import EvictionCandidate, choose_victims, covers
 
 candidates = st.lists(
     st.builds(
-        Candidate,
+        EvictionCandidate,
         name=st.uuids().map(str),
         holds=st.dictionaries(st.sampled_from(["cpu", "cuda:0"]), st.integers(0, 50)),
         load_seconds=st.floats(0.1, 100),
@@ -20,9 +20,9 @@ missing = st.dictionaries(st.sampled_from(["cpu", "cuda:0"]), st.integers(-20, 1
 
 @given(candidates, missing)
 def test_the_chosen_are_enough_and_none_of_them_is_superfluous(
-    candidates: list[Candidate], missing: dict[str, int]
+    candidates: list[EvictionCandidate], missing: dict[str, int]
 ) -> None:
-    names = choose(candidates, missing)
+    names = choose_victims(candidates, missing)
     if names is None:
         assert not covers(candidates, missing)
         return
@@ -32,26 +32,32 @@ def test_the_chosen_are_enough_and_none_of_them_is_superfluous(
         assert not covers([other for other in chosen if other is not candidate], missing)
 
 
-def candidate(name: str, load: float, idle: float | None, size: int = 10) -> Candidate:
-    return Candidate(name=name, holds={"cpu": size}, load_seconds=load, idle_seconds=idle)
+def candidate(name: str, load: float, idle: float | None, size: int = 10) -> EvictionCandidate:
+    return EvictionCandidate(name=name, holds={"cpu": size}, load_seconds=load, idle_seconds=idle)
 
 
 def test_nobody_goes_where_nothing_is_missing() -> None:
-    assert choose([candidate("a", 1, 1)], {"cpu": 0}) == ()
+    assert choose_victims([candidate("a", 1, 1)], {"cpu": 0}) == ()
 
 
 def test_the_idle_go_before_the_used_whatever_their_load_takes() -> None:
-    assert choose([candidate("used", 1, None), candidate("idle", 100, 0)], {"cpu": 5}) == ("idle",)
+    assert choose_victims([candidate("used", 1, None), candidate("idle", 100, 0)], {"cpu": 5}) == (
+        "idle",
+    )
 
 
 def test_of_equal_idleness_the_quicker_load_goes() -> None:
-    assert choose([candidate("slow", 9, 5), candidate("quick", 1, 5)], {"cpu": 5}) == ("quick",)
+    assert choose_victims([candidate("slow", 9, 5), candidate("quick", 1, 5)], {"cpu": 5}) == (
+        "quick",
+    )
 
 
 def test_of_equal_load_times_the_longer_idle_goes() -> None:
-    assert choose([candidate("fresh", 5, 1), candidate("old", 5, 9)], {"cpu": 5}) == ("old",)
+    assert choose_victims([candidate("fresh", 5, 1), candidate("old", 5, 9)], {"cpu": 5}) == (
+        "old",
+    )
 
 
 def test_a_small_one_is_spared_when_a_large_one_must_go_anyway() -> None:
     small, large = candidate("small", 1, 100), candidate("large", 50, 1, size=90)
-    assert choose([small, large], {"cpu": 80}) == ("large",)
+    assert choose_victims([small, large], {"cpu": 80}) == ("large",)

@@ -13,7 +13,7 @@ from config.engines import ScriptedOptions
 from config.errors import ConfigError
 from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry import Library
+from gateway.registry import ModelLibrary
 from tests.backends.projectors import write_projector
 
 
@@ -48,12 +48,12 @@ def put(path: Path, content: str = "weights") -> Path:
     return path
 
 
-def library(*roots: Path, models: tuple[ModelConfig, ...] = (), **settings: str) -> Library:
+def library(*roots: Path, models: tuple[ModelConfig, ...] = (), **settings: str) -> ModelLibrary:
     config = Config(models=models, model_dirs=tuple(map(str, roots)), **settings)  # type: ignore[arg-type]
-    return Library(config, recognise=Readers())
+    return ModelLibrary(config, recognise=Readers())
 
 
-def names(shelf: Library) -> list[str]:
+def names(shelf: ModelLibrary) -> list[str]:
     return [entry.name for entry in shelf.entries()]
 
 
@@ -127,7 +127,7 @@ def test_what_comes_goes_and_changes_is_seen_and_the_rest_is_not_read_again(tmp_
     readers = Readers()
     put(tmp_path / "one" / "a.gguf")
     gone = put(tmp_path / "two" / "b.gguf")
-    shelf = Library(Config(model_dirs=(str(tmp_path),)), recognise=readers)
+    shelf = ModelLibrary(Config(model_dirs=(str(tmp_path),)), recognise=readers)
     kept = shelf.resolve("one/a")
     readers.read.clear()
     gone.unlink()
@@ -178,7 +178,7 @@ def test_what_an_entry_does_not_say_the_engine_and_the_defaults_say(tmp_path: Pa
         engines=EnginesConfig(scripted=ScriptedOptions(max_concurrent=3)),
         swap=SwapConfig(ttl=60.0),
     )
-    entry = Library(config, recognise=Readers()).resolve("a")
+    entry = ModelLibrary(config, recognise=Readers()).resolve("a")
     assert entry.options.max_concurrent == 3
     assert entry.ttl == 60.0
 
@@ -200,7 +200,7 @@ def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
 def test_a_projector_that_comes_to_lie_beside_a_configured_model_is_seen(tmp_path: Path) -> None:
     shutil.copy(bundled.GGUF, tmp_path / "model.gguf")
     model = ModelConfig(name="m", path=str(tmp_path / "model.gguf"))
-    shelf = Library(Config(models=(model,)))
+    shelf = ModelLibrary(Config(models=(model,)))
     blind = shelf.resolve("m")
     assert blind.files.modalities == ("text",)
     put(tmp_path / "notes.txt")
@@ -281,4 +281,4 @@ def test_the_nearest_ttl_counts(
         engines=EnginesConfig(scripted=ScriptedOptions(ttl=engine_ttl)),
         swap=SwapConfig(ttl=9.0),
     )
-    assert Library(config, recognise=Readers()).resolve("a").ttl == ttl
+    assert ModelLibrary(config, recognise=Readers()).resolve("a").ttl == ttl

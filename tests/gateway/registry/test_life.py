@@ -11,7 +11,7 @@ from config.settings import Config, ModelConfig
 from gateway.errors import ShuttingDown
 from gateway.registry import (
     History,
-    Library,
+    ModelLibrary,
     ModelLoaded,
     ModelLoadFailed,
     ModelUnloaded,
@@ -216,7 +216,7 @@ async def test_what_the_process_takes_besides_a_load_is_not_the_model_s() -> Non
     pytest.importorskip("llama_cpp")
     config = Config(models=(ModelConfig(name="tiny", path=str(bundled.GGUF)),))
     ballast: list[bytearray] = []
-    async with Registry(Library(config), config, history=History(None)) as registry:
+    async with Registry(ModelLibrary(config), config, history=History(None)) as registry:
         estimate = need(registry, "tiny")
         async with registry.loading("tiny") as news:
             ballast.append(bytearray(b"x" * (400 << 20)))

@@ -6,7 +6,7 @@ import pytest
 
 import bundled
 from config.settings import Config, ModelConfig
-from gateway.registry import History, Library, Registry
+from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.gauges import SystemGauge
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ GROWTH = 1.02  # over all cycles together
 
 async def test_the_process_does_not_grow_over_many_loads_and_unloads() -> None:
     config = Config(models=(ModelConfig(name="tiny", path=str(bundled.GGUF)),))
-    async with Registry(Library(config), config, history=History(None)) as registry:
+    async with Registry(ModelLibrary(config), config, history=History(None)) as registry:
         await cycle(registry)  # the first load brings the library itself, and warms the allocators
         await cycle(registry)
         before = resident_set()

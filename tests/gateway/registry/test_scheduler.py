@@ -15,7 +15,7 @@ def world(*models: Model, rules: SwapConfig = RULES) -> World:
     return World({"cpu": 100}, rules, models)
 
 
-def resident(place: World, name: str) -> None:
+def record(place: World, name: str) -> None:
     """Loaded long ago, used by nobody."""
     place.request(name)
     place.finish_load(name)
@@ -32,7 +32,7 @@ def test_a_resident_model_is_granted_at_once() -> None:
 
 def test_an_idle_model_goes_for_the_first_who_asks() -> None:
     place = world(named("a"), named("b"))
-    resident(place, "a")
+    record(place, "a")
     assert place.request("b") == [Unload("a", "room")]
     evicted = (Evicted("a", 1000.0),)
     assert place.finish_unload("a") == [Load("b", {"cpu": 100}, evicted)]
@@ -40,25 +40,25 @@ def test_an_idle_model_goes_for_the_first_who_asks() -> None:
 
 def test_of_the_idle_the_one_goes_that_is_quick_to_load_or_long_unused() -> None:
     quick_then_slow = world(named("slow", 40, 60.0), named("quick", 40, 1.0), named("new", 40))
-    resident(quick_then_slow, "slow")
-    resident(quick_then_slow, "quick")
+    record(quick_then_slow, "slow")
+    record(quick_then_slow, "quick")
     assert quick_then_slow.request("new") == [Unload("quick", "room")]
     old_then_new = world(named("old", 40), named("fresh", 40), named("new", 40))
-    resident(old_then_new, "old")
-    resident(old_then_new, "fresh")
+    record(old_then_new, "old")
+    record(old_then_new, "fresh")
     assert old_then_new.request("new") == [Unload("old", "room")]
 
 
 def test_no_more_goes_than_must() -> None:
     place = world(named("small", 20), named("large", 70), named("new", 75))
-    resident(place, "small")
-    resident(place, "large")
+    record(place, "small")
+    record(place, "large")
     assert place.request("new") == [Unload("large", "room")]
 
 
 def test_nothing_goes_for_a_model_that_fits_beside() -> None:
     place = world(named("a", 40), named("b", 60))
-    resident(place, "a")
+    record(place, "a")
     assert place.request("b") == [Load("b", {"cpu": 60})]
 
 
@@ -66,7 +66,7 @@ def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> N
     """One client alone waits for three load times (30 s), three together for one each."""
     for crowd, patience in ((1, 30.0), (3, 10.0)):
         place = world(named("a"), named("b"))
-        resident(place, "a")
+        record(place, "a")
         place.request("a")
         for _ in range(crowd):
             place.request("b")
@@ -79,7 +79,7 @@ def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> N
 
 def test_a_drained_model_goes_with_its_last_answer() -> None:
     place = world(named("a"), named("b"))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("a")
     place.request("b")
@@ -128,7 +128,7 @@ def test_an_idle_model_just_loaded_stays_for_a_moment() -> None:
 
 def test_a_model_drains_no_longer_when_nobody_waits_for_the_other_any_more() -> None:
     place = world(named("a"), named("b"))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("b")
     place.advance(200.0)
@@ -140,7 +140,7 @@ def test_a_model_drains_no_longer_when_nobody_waits_for_the_other_any_more() -> 
 def test_a_model_that_falls_idle_steps_in_for_one_that_still_drains() -> None:
     place = world(named("a", 50), named("b", 50), named("c", 50))
     for name in "ab":
-        resident(place, name)
+        record(place, name)
     first, second = (place.request(name)[0] for name in "ab")
     assert (first, second) == (Grant(3), Grant(4))
     place.request("c")
@@ -154,7 +154,7 @@ def test_a_model_that_falls_idle_steps_in_for_one_that_still_drains() -> None:
 
 def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
     place = world(named("a", 60), named("large", 90), named("small", 40))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("large")
     place.advance(40.0)
@@ -167,7 +167,7 @@ def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
 def test_whoever_drains_goes_on_draining_though_another_could_do_it_too() -> None:
     place = world(named("a", 50), named("b", 50), named("c", 50))
     for name in "ab":
-        resident(place, name)
+        record(place, name)
         place.request(name)
     place.request("c")
     place.advance(40.0)
@@ -189,7 +189,7 @@ def test_two_loads_that_were_asked_for_are_both_answered_though_only_one_fits() 
 def test_who_waits_is_refused_when_pinned_models_have_left_too_little_room_for_good() -> None:
     pinned = Model(name="pinned", need={"cpu": 40}, load_seconds=1.0, slots=1, pinned=True)
     place = world(named("a"), named("large", 80), pinned)
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("large")
     place.request("pinned")
@@ -199,7 +199,7 @@ def test_who_waits_is_refused_when_pinned_models_have_left_too_little_room_for_g
 
 def test_what_most_wait_for_is_loaded_first() -> None:
     place = world(named("a"), named("b"), named("c"))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("b")
     for _ in range(5):
@@ -210,7 +210,7 @@ def test_what_most_wait_for_is_loaded_first() -> None:
 
 def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
     place = world(named("a"), named("b"), named("c"), named("d"))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("d", holds=False)  # this swap has begun
     place.request("b")
@@ -230,7 +230,7 @@ def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
 def test_devices_do_not_wait_for_each_other() -> None:
     card = Model(name="card", need={"cuda:0": 5}, load_seconds=1.0, slots=1)
     place = World({"cpu": 100, "cuda:0": 10}, RULES, [named("a"), named("b"), card])
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     place.request("b")
     place.advance(500.0)
@@ -247,7 +247,7 @@ def test_the_refused_learn_when_to_come_again() -> None:
 
 def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> None:
     place = world(named("a", slots=1), rules=SwapConfig(backoff=5.0))
-    resident(place, "a")
+    record(place, "a")
     place.request("a")
     waiting = max(place.using) + 1
     assert place.request("a") == []

@@ -19,7 +19,7 @@ from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progre
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
-from gateway.registry import Happening, History, Lease, Library, Registry, Waiting
+from gateway.registry import Happening, History, Lease, ModelLibrary, Registry, Waiting
 from gateway.registry.orders import Bytes
 
 AT_ONCE = SwapConfig(min_stay=0.0)
@@ -336,7 +336,7 @@ async def yard(
     entries = tuple(one if isinstance(one, ModelConfig) else model(one) for one in models)
     config = config or Config(models=entries, swap=swap)
     async with Registry(
-        Library(config, recognise=engine.recognise),
+        ModelLibrary(config, recognise=engine.recognise),
         config,
         loader=engine,
         gauge=FakeGauge(engine),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import bundled
-from backends.hf_vocabulary import Vocabulary
+from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.dry import Dry
@@ -32,8 +32,8 @@ PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)
 
 
 @cache
-def vocabulary() -> Vocabulary:
-    return Vocabulary(bundled.SAFETENSORS, 768)
+def vocabulary() -> HfVocabulary:
+    return HfVocabulary(bundled.SAFETENSORS, 768)
 
 
 def desk() -> Desk:

@@ -36,7 +36,7 @@ def test_what_frontends_send_for_no_model_is_no_model(model: str | None) -> None
     body = msgspec.json.encode({"model": model, "tokens": [1]})
     assert wire.read(body, wire.Detokenize).model is None
     with pytest.raises(InvalidRequest) as refused:
-        wire.read(body, wire.Named)
+        wire.read(body, wire.NamedModel)
     assert refused.value.param == "model"
 
 

@@ -5,23 +5,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.dialects.tabby.request import Load, Unload, read, read_load
+from gateway.dialects.tabby.request import LoadRequest, UnloadRequest, read, read_load
 from gateway.errors import InvalidRequest
 
 
-def loaded(**body: Any) -> Load:
+def loaded(**body: Any) -> LoadRequest:
     return read_load(msgspec.json.encode(body))
 
 
 def test_old_names_mean_the_new_ones() -> None:
     old = loaded(name="a", draft={"draft_model_name": "b"}, cache_size=512)
     new = loaded(model_name="a", draft_model={"draft_model_name": "b"}, cache_size=512)
-    assert old == new == Load(model="a", draft="b", asked={"cache_size": 512})
+    assert old == new == LoadRequest(model="a", draft="b", asked={"cache_size": 512})
 
 
 def test_nulls_and_an_empty_draft_wish_for_nothing() -> None:
     body = {"model_name": "a", "max_seq_len": None, "draft_model": {"draft_model_name": None}}
-    assert loaded(**body) == Load(model="a")
+    assert loaded(**body) == LoadRequest(model="a")
 
 
 def test_names_nobody_knows_are_kept_for_the_engine() -> None:
@@ -51,8 +51,8 @@ def test_what_is_wrong_is_named_as_the_client_wrote_it(body: dict[str, Any], par
 
 
 def test_no_body_at_all_is_an_empty_one() -> None:
-    assert read(b"", Unload) == Unload()
-    assert read(b'{"force": true}', Unload) == Unload(force=True)
+    assert read(b"", UnloadRequest) == UnloadRequest()
+    assert read(b'{"force": true}', UnloadRequest) == UnloadRequest(force=True)
 
 
 def test_integral_floats_are_integers_in_load_bodies_too() -> None:
