@@ -104,7 +104,7 @@ class Texts(_Any, frozen=True):
         return None
 
 
-class Tokens(_Any, frozen=True):
+class TokenIds(_Any, frozen=True):
     """Token ids of the vocabulary; no more of them than it has."""
 
     def fault_for(self, value: object, info: ModelInfo) -> str | None:
@@ -132,7 +132,7 @@ class Biases(_Any, frozen=True):
         return _wrong([token for token, _ in value], info)
 
 
-class Prompt(Tokens, frozen=True):
+class PromptIds(TokenIds, frozen=True):
     """At least one token. How many fit is seen to by `bounded`."""
 
     def fault(self, value: object) -> str | None:
@@ -221,13 +221,13 @@ SAMPLING: Mapping[str, Bound] = {
     "mirostat_tau": SOME,
     "mirostat_eta": SOME,
     "logit_bias": Biases(1e4),
-    "banned_tokens": Tokens(),
-    "allowed_tokens": Tokens(),
+    "banned_tokens": TokenIds(),
+    "allowed_tokens": TokenIds(),
     "banned_strings": Texts(1_024, 1_000),
     "ban_eos": Flag(),
 }
 GENERATION: Mapping[str, Bound] = {
-    "prompt": Prompt(),
+    "prompt": PromptIds(),
     "sampling": Nested(),
     "max_tokens": OF_CONTEXT,
     "min_tokens": OF_CONTEXT,
@@ -240,7 +240,7 @@ GENERATION: Mapping[str, Bound] = {
 }
 BUDGET: Mapping[str, Bound] = {
     "tokens": OF_CONTEXT,
-    "closing": Tokens(),
+    "closing": TokenIds(),
     "open": MARKER,
     "close": MARKER,
     "is_open": Flag(),

@@ -60,7 +60,7 @@ class Asked(Protocol):
     def ignored(self) -> tuple[str, ...]: ...
 
 
-class Loading(Protocol):
+class LoadingText(Protocol):
     """A dialect's way to tell of the wait in the stream itself. `began`: the stream is opened."""
 
     @property
@@ -83,7 +83,7 @@ class Exchange:
         asked: Asked,
         *,
         quiet: float,
-        loading: Loading | None = None,
+        loading: LoadingText | None = None,
     ) -> None:
         """`loading`: what a stream says while its model is waited for; None: comments."""
         self._loading = loading
