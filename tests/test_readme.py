@@ -50,3 +50,38 @@ def test_every_file_linked_exists() -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
 
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+ROOMS = ("backends", "gateway")  # whose files and folders the tree names one by one
+
+
+def test_the_tree_shown_is_the_checkout_s() -> None:
+    shown = tree_shown()
+    top = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    ignored = {"htmlcov", "build", "dist"} | {name for name in top if name.endswith(".egg-info")}
+    assert {name for name in shown if "/" not in name} == top - ignored
+    for room in ROOMS:
+        inside = {f"{room}/{name}" for name in children(ROOT / room)}
+        assert {name for name in shown if name.count("/") == 1 and name.startswith(room)} == inside
+    assert all((ROOT / name).exists() for name in shown)
+
+
+def tree_shown() -> set[str]:
+    """Every path of the README's tree."""
+    (block,) = (text for text in blocks("text") if text.startswith("config/"))
+    parents: list[str] = []
+    found = set()
+    for line in block.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        parents[depth:] = [line.split()[0].rstrip("/")]
+        found.add("/".join(parents))
+    return found
+
+
+def children(folder: Path) -> set[str]:
+    return {
+        path.name
+        for path in folder.iterdir()
+        if path.name not in ("__init__.py", "__pycache__")
+        if path.suffix == ".py" or path.is_dir()
+    }
