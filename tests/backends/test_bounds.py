@@ -278,6 +278,6 @@ def test_no_sampling_within_the_bounds_ends_llama_cpp_s_process() -> None:
     survives(150)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_sampling_within_the_bounds_ever_ends_llama_cpp_s_process() -> None:
     survives(5_000)

@@ -76,7 +76,7 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
     assert tried(model, options, jobs=40) > 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_however_long_it_goes_on(model: Path, options: LlamaCppOptions, seed: int) -> None:
     assert tried(model, options, jobs=300, seed=seed) > 500

@@ -123,7 +123,7 @@ def test_no_unbroken_text_ends_the_process(tmp_path: Path) -> None:
     survives(firsts, ["a", dice.choice(RUNS)], 60_000, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family[0])
 def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_path: Path) -> None:
     survives(list(family[:1]), list(RUNS), 200_000, tmp_path)
