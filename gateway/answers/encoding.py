@@ -12,9 +12,10 @@ from gateway.request import ChatRequest
 
 
 def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:
-    """The loaded model that a request without a name means: one in use, else the least idle."""
-    loaded = [status for status in statuses if status.info is not None]
-    return min(loaded, key=lambda status: status.idle_seconds or 0.0, default=None)
+    """The loaded model that a request without a name means, of `statuses` in the registry's order:
+    one in use, else the least idle.
+    """
+    return next((status for status in statuses if status.info is not None), None)
 
 
 class Encoding:

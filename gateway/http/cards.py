@@ -22,13 +22,13 @@ def card(status: ModelStatus, known: Known | None) -> ModelCard:
 
 
 def current_card(status: ModelStatus, known: Known | None, template: str | None) -> CurrentModel:
-    """The card of a loaded model with what it is loaded with. `template`: the name of one chosen
+    """The card of a model, and what it is loaded with, if it is. `template`: the name of one chosen
     for it.
     """
     recognised = known.recognised if known else None
     return CurrentModel(
         **_fields(status, known),
-        parameters=_parameters(status, known, template),
+        parameters=_parameters(status, known, template) if status.info is not None else None,
         output_format=OutputFormat(recognised.format.id, recognised.why) if recognised else None,
     )
 

@@ -12,11 +12,11 @@ from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.encoding import Encoding
+from gateway.answers.encoding import Encoding, foremost
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.templates import Templates
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
@@ -49,6 +49,23 @@ class Services(msgspec.Struct, frozen=True):
         """The states of the models the caller may use, as the caller may see them."""
         statuses = self.registry.statuses()
         return [self._seen(status, access) for status in statuses if access.allows(status.id)]
+
+    def usable(self, access: Access) -> list[ModelStatus]:
+        """As `visible`, without what no request could use."""
+        return [status for status in self.visible(access) if status.entry is not None]
+
+    async def answering(self, access: Access) -> ModelStatus:
+        """The model that answers a request that names none: the one in use, else the default.
+
+        Raises ModelUnavailable where there is none.
+        """
+        if (status := foremost(self.visible(access))) is not None:
+            return status
+        try:
+            return self.status((await self.find("", access)).name, access)
+        except ModelNotFound:
+            text = "No model is loaded, and there is no default for this key."
+            raise ModelUnavailable(text) from None
 
     def status(self, name: str, access: Access) -> ModelStatus:
         """The state of one model, as the caller may see it. Raises as `Registry.resolve`."""

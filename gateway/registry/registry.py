@@ -48,6 +48,7 @@ from gateway.registry.status import (
     ModelStatus,
     ModelUnloaded,
     UnloadReport,
+    in_order,
     status_of,
     unusable_status,
 )
@@ -281,7 +282,9 @@ class Registry:
         await to_thread.run_sync(self._library.refresh)
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        """All models as they are now. Never waits: changed folders are seen by the next call."""
+        """All models as they are now, in the order of `in_order`. Never waits: changed folders are
+        seen by the next call.
+        """
         if not self._closing and self._library.is_stale():
             self._scan_soon()
         known = {entry.name: entry for entry in self._library.entries()}
@@ -289,7 +292,8 @@ class Registry:
         broken = tuple(
             unusable_status(one) for one in self._library.unusable() if one.name not in known
         )
-        return (*(self._status(entry) for entry in known.values()), *broken)
+        usable = (self._status(entry) for entry in known.values())
+        return in_order((*usable, *broken), self._library.default_name())
 
     def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
         """One model as it is now. Raises as `resolve`."""

@@ -1,5 +1,6 @@
 """What the registry hands out: leases, states, reports and happenings."""
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -92,6 +93,23 @@ class ModelUnloaded(msgspec.Struct, frozen=True):
 
 
 Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded
+
+
+def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[ModelStatus, ...]:
+    """The order of every list, since clients take the first for the one that answers: what is
+    loaded, most recently used first; then the default; then as they came; what is unusable last.
+
+    `default`: its id or one of its aliases.
+    """
+    return tuple(sorted(statuses, key=lambda status: _rank(status, default)))
+
+
+def _rank(status: ModelStatus, default: str | None) -> tuple[int, float, bool]:
+    """What drains answers still, but takes nobody new."""
+    states = {"loaded": 0, "draining": 1} if status.info is not None else {}
+    state = states.get(status.state, 3 if status.entry is None else 2)
+    is_default = default is not None and default in (status.id, *status.aliases)
+    return state, status.idle_seconds or 0.0, not is_default
 
 
 def unusable_status(model: Unusable) -> ModelStatus:

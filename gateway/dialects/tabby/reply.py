@@ -98,9 +98,9 @@ class OutputFormat(msgspec.Struct, frozen=True):
 
 
 class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag="model"):
-    """The model that is loaded."""
+    """The model that answers who names none; `parameters` are null while it isn't loaded."""
 
-    parameters: Parameters
+    parameters: Parameters | None
     output_format: OutputFormat | None = None
 
 

@@ -231,12 +231,10 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
 async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a frontend must know of a model: the named one, the one in use, or the default."""
     access = services.doorman.admit(request.headers)
-    first = foremost(services.visible(access))
-    if model in wire.NOBODY and first is not None:
-        one = first
+    if model in wire.NOBODY:
+        one = await services.answering(access)
     else:
-        name = (await services.find("" if model in wire.NOBODY else model, access)).name
-        one = services.status(name, access)
+        one = services.status((await services.find(model, access)).name, access)
     known = await services.capabilities.of(one)
     shown = card(one, known)
     entry, info = one.entry, one.info

@@ -67,7 +67,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.doorman.admit(request.headers)
-    statuses = services.visible(access)
+    statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
     return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
 

@@ -15,7 +15,6 @@ from litestar.types import ASGIApp
 
 from config.engines import ExLlamaOptions
 from gateway.access import Access
-from gateway.answers.encoding import foremost
 from gateway.answers.overrides import preset
 from gateway.answers.templates import Chosen
 from gateway.dialects import openai
@@ -41,7 +40,7 @@ AnyRequest = Request[Any, Any, Any]
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.doorman.admit(request.headers)
-    statuses = services.visible(access)
+    statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
     return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
 
@@ -55,11 +54,11 @@ async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/model")
 async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """The loaded model that is in use, or was last; 503 where there is none."""
+    """The loaded model that is in use, or was last; else the default, whose `state` and null
+    `parameters` say that it isn't loaded; 503 where there is none.
+    """
     access = services.doorman.admit(request.headers)
-    status = foremost(services.visible(access))
-    if status is None:
-        raise ModelUnavailable("No model is loaded.")
+    status = await services.answering(access)
     known = await services.capabilities.of(status)
     return Plain(body(current_card(status, known, services.templates.chosen(status.id))))
 

@@ -56,7 +56,7 @@ async def test_open_webuis_manager_finds_every_model_in_the_list_it_prefers(tmp_
         await state(running, "scripted", "loaded")
         told = (await running.client.get("/models")).json()
         shown = [(one["id"], one["status"]["value"]) for one in told["models"] if "id" in one]
-        assert shown == [("roundhouse-tiny", "unloaded"), ("scripted", "loaded")]
+        assert shown == [("scripted", "loaded"), ("roundhouse-tiny", "unloaded")]
 
 
 async def test_load_and_unload_as_open_webui_asks_for_it(tmp_path: Path) -> None:

@@ -112,10 +112,10 @@ async def test_places_on_disk_are_told_to_administrators_only(tmp_path: Path) ->
             answer = await asked(running, *broken, USER)
             assert str(tmp_path) not in answer.text, answer.text
         for key in (USER, ONE):
-            cards = (await asked(running, "GET", "/v1/models", None, key)).json()["data"]
+            cards = (await asked(running, "GET", "/models", None, key)).json()["data"]
             assert not any(str(tmp_path) in str(card) for card in cards)
             assert any(card["why_failed"] for card in cards)
-        listed = (await asked(running, "GET", "/v1/models", None, ADMIN)).text
+        listed = (await asked(running, "GET", "/models", None, ADMIN)).text
         assert str(tmp_path) in listed
 
 

@@ -1,0 +1,71 @@
+"""Lists of models on a real server: what stands first, what is left out, and who may see what."""
+
+from pathlib import Path
+
+import anyio
+import msgspec
+import openai
+import pytest
+
+from config.settings import KeyConfig
+from tests.gateway.http.serving import Running, config, serving
+
+pytestmark = pytest.mark.anyio
+
+LISTS = ("/v1/models", "/v1/model/list", "/models")
+KEYS = (
+    KeyConfig(key="admin", role="admin"),
+    KeyConfig(key="user"),
+    KeyConfig(key="one", models=("roundhouse-tiny",)),
+)
+
+
+def header(key: str) -> dict[str, str]:
+    return {"x-api-key": key}
+
+
+async def listed(running: Running, path: str, key: str = "admin") -> list[str]:
+    answer = await running.client.get(path, headers=header(key))
+    return [one["id"] for one in answer.json()["data"]]
+
+
+async def test_the_first_of_every_list_is_the_model_that_answers(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), default_model="scripted")
+    async with serving(settings, tmp_path) as running:
+        for path in LISTS:
+            assert await listed(running, path) == ["scripted", "roundhouse-tiny"], path
+        await running.registry.load("roundhouse-tiny")
+        for path in LISTS:
+            assert await listed(running, path) == ["roundhouse-tiny", "scripted"], path
+            assert await listed(running, path, "one") == ["roundhouse-tiny"], path
+        async with (
+            openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="user") as client,
+            running.registry.lease("scripted"),
+        ):
+            assert (await client.models.list()).data[0].id == "scripted"
+            told = (await running.client.get("/status", headers=header("user"))).json()
+            assert told["loaded_model"] == "scripted"
+            assert [one["model"] for one in told["models"]] == ["scripted", "roundhouse-tiny"]
+
+
+async def test_what_was_used_last_stands_before_what_was_loaded_first(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for name in ("roundhouse-tiny", "scripted", "roundhouse-tiny"):
+            async with running.registry.lease(name):
+                await anyio.lowlevel.checkpoint()
+            assert (await listed(running, "/v1/models"))[0] == name
+            assert (await running.client.get("/props")).json()["model_alias"] == name
+
+
+async def test_the_default_is_named_while_nothing_is_loaded(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), default_model="scripted")
+    async with serving(settings, tmp_path) as running:
+        card = (await running.client.get("/v1/model", headers=header("user"))).json()
+        assert (card["id"], card["state"], card["parameters"]) == ("scripted", "unloaded", None)
+        props = (await running.client.get("/props", headers=header("user"))).json()
+        assert props["model_alias"] == "scripted"
+        assert props["default_generation_settings"]["n_ctx"] == 4096
+        for path in ("/v1/model", "/props"):  # the default isn't for this key
+            answer = await running.client.get(path, headers=header("one"))
+            assert answer.status_code == 503, path
+            assert "scripted" not in answer.text
