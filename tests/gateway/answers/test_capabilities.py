@@ -13,7 +13,7 @@ from gateway.registry import History, ModelLibrary, ModelStatus, Registry
 
 pytestmark = pytest.mark.anyio
 
-THINKS = (Path(__file__).parent / "prompt" / "templates" / "qwen3.jinja").read_text()
+THINKS = (Path(__file__).parent.parent / "prompt" / "templates" / "qwen3.jinja").read_text()
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 

@@ -278,7 +278,7 @@ PLACES = (
     *("REASON", "KEY", "VALUE", "RESULT", "MORE", "NAME", "PART", "LAST", "TOLD", "SCHEMA", "ENUM"),
     *("THOUGHT", "BEGUN"),
 )
-TEMPLATES = Path(__file__).parent / "prompt" / "templates"
+TEMPLATES = Path(__file__).parent.parent / "prompt" / "templates"
 
 
 def with_texts(messages: Sequence[Message], place: str, text: str) -> dict[str, Any]:
