@@ -117,6 +117,8 @@ class Services(msgspec.Struct, frozen=True):
                     if path is not None:
                         yield from _spellings(path.parent, "…")
                         yield from _spellings(path, status.id)
+            if status.unusable is not None:
+                yield from _spellings(status.unusable, status.id)
             for text in _paths_in(status.options):
                 yield from _spellings(Path(text).expanduser(), status.id)
         for model in config.models:

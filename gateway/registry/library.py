@@ -6,11 +6,9 @@ else answers from what the last look found.
 
 import difflib
 import itertools
-import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +17,7 @@ import structlog
 
 from backends import catalog
 from backends.catalog import ModelFiles
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.errors import LoadFailed
 from backends.protocol import Sampling
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -27,106 +25,11 @@ from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.registry.folder import ModelFolder, Recognise, Unusable
 from gateway.request import RequestedSampling
 
-Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
-State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
-
-PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
-
-log = structlog.get_logger(__name__)
-
-
-class ModelFolder:
-    """The models under `root`: what the backends recognise in it, and again what changed.
-
-    A model is a file (the first part stands for a split one) or a folder. Its name is its path
-    below the root, so it can't lead out of it; links that do are passed over. A folder that isn't
-    there has none, and may come later.
-    """
-
-    def __init__(self, root: Path, recognise: Recognise) -> None:
-        self._root = root.expanduser().resolve()
-        self._recognise = recognise
-        self._seen: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
-
-    def models(self) -> dict[str, ModelFiles]:
-        """Name to files. Only folders in which something changed are looked at again.
-
-        Reads headers, so it may take a moment after a change. Unchanged models are the same
-        objects.
-        """
-        found: dict[Path, tuple[State, dict[str, ModelFiles]]] = {}
-        for folder, state in self._walk(self._root):
-            known = self._seen.get(folder)
-            found[folder] = known if known and known[0] == state else (state, self._look(folder))
-        self._seen = found
-        return {name: files for _, models in found.values() for name, files in models.items()}
-
-    def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
-        """Every folder below, without following links, in the order of names."""
-        try:
-            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            return
-        entries = [entry for entry in found if _is_text(entry.name)]
-        yield folder, frozenset(_state(entry) for entry in entries)
-        for entry in entries:
-            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                yield from self._walk(folder / entry.name)
-
-    def _look(self, folder: Path) -> dict[str, ModelFiles]:
-        """The folder as one model, or else the models that are files in it."""
-        whole = self._recognised(folder)
-        if whole is not None and whole.path == folder:
-            return {self._name(folder): whole}
-        try:
-            paths = sorted(folder.iterdir())
-        except OSError:  # gone meanwhile
-            return {}
-        paths = [path for path in paths if _is_text(path.name)]
-        files = [path for path in paths if path.is_file() and _is_first(path)]
-        found = {self._name(path): self._recognised(path) for path in files}
-        return {name: model for name, model in found.items() if model is not None}
-
-    def _recognised(self, path: Path) -> ModelFiles | None:
-        if not path.resolve().is_relative_to(self._root):
-            return None
-        try:
-            return self._recognise(path, None)
-        except UnsupportedModel:
-            return None
-        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
-            log.warning("not a usable model", path=str(path), reason=str(error))
-            return None
-
-    def _name(self, path: Path) -> str:
-        if path == self._root:
-            return path.name
-        relative = path.relative_to(self._root).as_posix()
-        return PART.sub("", relative).removesuffix(".gguf")
-
-
-def _is_text(name: str) -> bool:
-    """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _is_first(path: Path) -> bool:
-    part = PART.search(path.name)
-    return part is None or int(part[1]) == 1
-
-
-def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
-    try:
-        status = entry.stat()
-    except OSError:  # a link to nowhere, or gone meanwhile
-        return entry.name, 0, 0
-    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size
-
-
 DEFAULT_NAMES = ("", "default")
+MAX_UNUSABLE = 100  # files in all folders that are listed with the reason
 MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
@@ -178,14 +81,6 @@ def identity(files: ModelFiles) -> FileIdentity:
     return found
 
 
-class Unusable(msgspec.Struct, frozen=True, kw_only=True):
-    """A model the config names that can't be recognised, and why. It may become usable later."""
-
-    name: str
-    aliases: tuple[str, ...]
-    reason: str
-
-
 Known: TypeAlias = ModelEntry | Unusable
 
 
@@ -220,7 +115,7 @@ class ModelLibrary:
         return tuple(one for one in self._shelf.models.values() if isinstance(one, ModelEntry))
 
     def unusable(self) -> tuple[Unusable, ...]:
-        """Configured models that can't be asked for, and why."""
+        """Models that can't be used, and why; of the folders' files the first `MAX_UNUSABLE`."""
         return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
@@ -260,6 +155,7 @@ class ModelLibrary:
                 if name not in models and files.path not in paths:
                     models[name] = self._found(name, files)
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
+            models |= self._unusable_files({*models, *aliases})
             self._shelf = LibraryScan(models, {**aliases, **{name: name for name in models}})
             self._looked = time.monotonic()
             self.due = self._looked + REST * (self._looked - began)
@@ -267,6 +163,19 @@ class ModelLibrary:
     def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
         for folder in self._folders:
             yield from folder.models().items()
+
+    def _unusable_files(self, taken: set[str]) -> dict[str, Unusable]:
+        """By name, what lies in the folders and can't be used, and is neither called as another
+        model nor the file of one that the config names.
+        """
+        configured = {Path(model.path).expanduser().resolve() for model in self._config.models}
+        found = (
+            one
+            for folder in self._folders
+            for one in folder.unusable()
+            if one.name not in taken and configured.isdisjoint((one.path, *one.path.parents))
+        )
+        return {one.name: one for one in itertools.islice(found, MAX_UNUSABLE)}
 
     def default_name(self) -> str | None:
         """What the default model is called, whether or not it is there; None: there is none."""
@@ -276,10 +185,13 @@ class ModelLibrary:
             return None
 
     def _default(self, shelf: LibraryScan) -> str:
-        """The configured default; else the first model of the config, else the first by name."""
+        """The configured default; else the first model of the config, else the first by name that
+        can be used.
+        """
         if self._config.default_model is not None:
             return self._config.default_model
-        names = [model.name for model in self._config.models] or sorted(shelf.models)
+        usable = (name for name, one in shelf.models.items() if isinstance(one, ModelEntry))
+        names = [model.name for model in self._config.models] or sorted(usable)
         if not names:
             raise ModelNotFound("There is no model here yet.", param="model")
         return names[0]
@@ -304,7 +216,7 @@ class ModelLibrary:
             reason = str(error)
         else:
             return old if isinstance(old, ModelEntry) and old == entry else entry
-        return Unusable(name=model.name, aliases=model.aliases, reason=reason)
+        return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
     def _found(self, name: str, files: ModelFiles) -> Known:
         old = self._shelf.models.get(name)
@@ -314,7 +226,7 @@ class ModelLibrary:
         try:
             return self._entry(ModelConfig(name=name, path=str(files.path)), files)
         except LoadFailed as error:
-            return Unusable(name=name, aliases=(), reason=str(error))
+            return Unusable(name=name, reason=str(error), path=files.path)
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)

@@ -1,6 +1,7 @@
 """What the registry hands out: leases, states, reports and happenings."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -9,7 +10,8 @@ from msgspec.structs import replace
 from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
 from config.engines import EngineOptions
-from gateway.registry.library import ModelEntry, Unusable
+from gateway.registry.folder import Unusable
+from gateway.registry.library import ModelEntry
 from gateway.registry.load_planner import LoadPlan
 from gateway.registry.memory import arithmetic
 from gateway.registry.moves import Loading, Resident
@@ -37,7 +39,8 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     progress: Progress | None = None  # while it loads
     why_failed: str | None = None
-    files: ModelFiles | None = None  # None: the config names it, but its files can't be used
+    files: ModelFiles | None = None  # None: they can't be used
+    unusable: Path | None = None  # where those lie
     entry: ModelEntry | None = None  # None, as `files`
     in_use: int = 0  # leases
     waiting: int = 0  # callers in its line
@@ -113,9 +116,13 @@ def _rank(status: ModelStatus, default: str | None) -> tuple[int, float, bool]:
 
 
 def unusable_status(model: Unusable) -> ModelStatus:
-    """A model the config names, but whose files can't be used."""
+    """A model whose files can't be used."""
     return ModelStatus(
-        id=model.name, state="failed", aliases=model.aliases, why_failed=model.reason
+        id=model.name,
+        state="failed",
+        aliases=model.aliases,
+        why_failed=model.reason,
+        unusable=model.path,
     )
 
 

@@ -8,6 +8,7 @@ import anyio
 import msgspec
 from litestar import Request, get, post
 from litestar.types import ASGIApp
+from msgspec import UNSET, UnsetType
 
 from backends.catalog import CPU
 from gateway.access import Access
@@ -46,13 +47,21 @@ class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
     remaining_time_seconds: float | None
 
 
+class FailedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can't be used, or whose last load failed."""
+
+    model: str
+    reason: str | None
+
+
 class LlamaStatusWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in memory: the model in use, and all of them."""
+    """What is in memory: the model in use, and all of them; `failed`: what can't be, if any."""
 
     loaded_model: str | None
     remaining_time_seconds: float | None
     status: Literal["loaded", "loading", "unloaded"]
     models: Sequence[ResidentWire]
+    failed: Sequence[FailedWire] | UnsetType = UNSET
 
 
 class UnloadedWire(msgspec.Struct, frozen=True):
@@ -67,6 +76,7 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory now."""
     statuses = services.visible(services.doorman.admit(request.headers))
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
+    failed = [one for one in statuses if one.state == "failed"]
     first = foremost(there)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
     told = LlamaStatusWire(
@@ -74,6 +84,7 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
         remaining_time_seconds=first.remaining_seconds if first else None,
         status="loaded" if first else state,
         models=[_resident(one) for one in there],
+        failed=[FailedWire(model=one.id, reason=one.why_failed) for one in failed] or UNSET,
     )
     return Plain(body(told))
 

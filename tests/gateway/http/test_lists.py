@@ -57,6 +57,35 @@ async def test_what_was_used_last_stands_before_what_was_loaded_first(tmp_path: 
             assert (await running.client.get("/props")).json()["model_alias"] == name
 
 
+async def test_unusable_files_in_a_folder_are_listed_with_their_reason(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "torn.gguf").write_bytes(b"GGUF")
+    (root / "notes.txt").write_text("no model")
+    settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), model_dirs=(str(root),))
+    async with serving(settings, tmp_path) as running:
+        for key in ("admin", "user"):
+            answer = await running.client.get("/models", headers=header(key))
+            [*_, torn] = answer.json()["data"]
+            assert (torn["id"], torn["state"], torn["status"]["failed"]) == (
+                "sub/torn",
+                "failed",
+                True,
+            )
+            status = (await running.client.get("/status", headers=header(key))).json()
+            assert status["failed"] == [{"model": "sub/torn", "reason": torn["why_failed"]}]
+            assert "not a usable GGUF file" in torn["why_failed"]
+            assert (str(root) in torn["why_failed"]) == (key == "admin")
+            body = {"model": "sub/torn", "prompt": "Hi"}
+            refused = await running.client.post("/v1/completions", json=body, headers=header(key))
+            assert refused.status_code == 503
+            assert (str(root) in refused.text) == (key == "admin")
+        assert "torn" not in (await running.client.get("/models", headers=header("one"))).text
+        assert "torn" not in (await running.client.get("/status", headers=header("one"))).text
+        for path in ("/v1/models", "/v1/model/list"):
+            assert await listed(running, path) == ["roundhouse-tiny", "scripted"]
+
+
 async def test_the_default_is_named_while_nothing_is_loaded(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), default_model="scripted")
     async with serving(settings, tmp_path) as running:

@@ -14,6 +14,7 @@ from config.errors import ConfigError
 from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import ModelLibrary
+from gateway.registry.library import MAX_UNUSABLE
 from tests.backends.projectors import write_projector
 
 
@@ -195,6 +196,47 @@ def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
     other = put(tmp_path / "elsewhere" / "other.gguf")
     shelf = library(tmp_path / "root", models=(ModelConfig(name="a", path=str(other)),))
     assert shelf.resolve("a").files.path == other
+
+
+def test_unusable_files_in_folders_are_told_once_and_never_the_default(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    put(root / "a" / "torn.gguf", "broken")
+    put(root / "b" / "config.json", "broken")
+    put(root / "c.gguf")
+    shelf = library(root)
+    assert [(one.name, one.reason) for one in shelf.unusable()] == [
+        ("a/torn", "torn.gguf is broken"),
+        ("b", "b is broken"),
+    ]
+    assert shelf.default_name() == "c"
+    with pytest.raises(ModelUnavailable, match=r"a/torn can't be used: torn\.gguf is broken"):
+        shelf.resolve("a/torn")
+    put(root / "a" / "torn.gguf", "whole by now")
+    shelf.refresh()
+    assert names(shelf) == ["c", "a/torn"]
+    assert [one.name for one in shelf.unusable()] == ["b"]
+
+
+def test_an_unusable_file_takes_no_name_from_a_configured_model(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    put(root / "torn.gguf", "broken")
+    put(root / "called.gguf", "broken")
+    whole = put(tmp_path / "whole.gguf")
+    shelf = library(
+        root,
+        models=(
+            ModelConfig(name="m", path=str(whole), aliases=("called",)),
+            ModelConfig(name="n", path=str(root / "torn.gguf")),
+        ),
+    )
+    assert shelf.resolve("called").name == "m"
+    assert [one.name for one in shelf.unusable()] == ["n"]
+
+
+def test_only_so_many_unusable_files_are_listed(tmp_path: Path) -> None:
+    for number in range(MAX_UNUSABLE + 5):
+        put(tmp_path / f"{number}.gguf", "broken")
+    assert len(library(tmp_path).unusable()) == MAX_UNUSABLE
 
 
 def test_a_projector_that_comes_to_lie_beside_a_configured_model_is_seen(tmp_path: Path) -> None:

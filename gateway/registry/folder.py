@@ -1,0 +1,135 @@
+"""What lies in a model folder: the models that the backends recognise, and what they can't use."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import structlog
+
+from backends.catalog import ModelFiles
+from backends.errors import UnsupportedModel
+
+Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
+State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
+
+MAX_REASON = 500  # characters; a reason may quote the file
+PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
+
+log = structlog.get_logger(__name__)
+
+
+class Unusable(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that the config names, or a folder holds, but that can't be used, and why. It may
+    become usable later.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    reason: str
+    path: Path
+
+
+Seen: TypeAlias = ModelFiles | Unusable
+
+
+class ModelFolder:
+    """The models under `root`: what the backends recognise in it, and again what changed.
+
+    A model is a file (the first part stands for a split one) or a folder. Its name is its path
+    below the root, so it can't lead out of it; links that do are passed over. A folder that isn't
+    there has none, and may come later.
+    """
+
+    def __init__(self, root: Path, recognise: Recognise) -> None:
+        self._root = root.expanduser().resolve()
+        self._recognise = recognise
+        self._seen: dict[Path, tuple[State, dict[str, Seen]]] = {}
+
+    def models(self) -> dict[str, ModelFiles]:
+        """Name to files. Only folders in which something changed are looked at again.
+
+        Reads headers, so it may take a moment after a change. Unchanged models are the same
+        objects.
+        """
+        found: dict[Path, tuple[State, dict[str, Seen]]] = {}
+        for folder, state in self._walk(self._root):
+            known = self._seen.get(folder)
+            found[folder] = known if known and known[0] == state else (state, self._look(folder))
+        self._seen = found
+        return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
+
+    def unusable(self) -> Iterator[Unusable]:
+        """What the last look found that is a model, but can't be used."""
+        return (one for _, one in self._all() if isinstance(one, Unusable))
+
+    def _all(self) -> Iterator[tuple[str, Seen]]:
+        return ((name, one) for _, found in self._seen.values() for name, one in found.items())
+
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
+        """Every folder below, without following links, in the order of names."""
+        try:
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        entries = [entry for entry in found if _is_text(entry.name)]
+        yield folder, frozenset(_state(entry) for entry in entries)
+        for entry in entries:
+            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from self._walk(folder / entry.name)
+
+    def _look(self, folder: Path) -> dict[str, Seen]:
+        """The folder as one model, or else the models that are files in it."""
+        whole = self._recognised(folder)
+        if isinstance(whole, ModelFiles) and whole.path == folder:
+            return {self._name(folder): whole}
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError:  # gone meanwhile
+            return {}
+        paths = [path for path in paths if _is_text(path.name)]
+        files = [path for path in paths if path.is_file() and _is_first(path)]
+        looked_at = {self._name(path): self._recognised(path) for path in files}
+        found = {name: one for name, one in looked_at.items() if one is not None}
+        if not found and isinstance(whole, Unusable):  # else it is for one of its files
+            return {whole.name: whole}
+        return found
+
+    def _recognised(self, path: Path) -> Seen | None:
+        if not path.resolve().is_relative_to(self._root):
+            return None
+        try:
+            return self._recognise(path, None)
+        except UnsupportedModel:
+            return None
+        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
+            log.warning("not a usable model", path=str(path), reason=str(error))
+            reason = str(error)[:MAX_REASON]
+            return Unusable(name=self._name(path), reason=reason, path=path)
+
+    def _name(self, path: Path) -> str:
+        if path == self._root:
+            return path.name
+        relative = path.relative_to(self._root).as_posix()
+        return PART.sub("", relative).removesuffix(".gguf")
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _is_first(path: Path) -> bool:
+    part = PART.search(path.name)
+    return part is None or int(part[1]) == 1
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # a link to nowhere, or gone meanwhile
+        return entry.name, 0, 0
+    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size
