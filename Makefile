@@ -18,7 +18,7 @@ GPU := $(VENV)/.gpu-$(DIGEST)
 
 export VENV
 .NOTPARALLEL:
-.PHONY: help run test check format lint types floors test-long test-gpu bench schema clean
+.PHONY: help run test check format lint types floors test-slow test-long test-gpu bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -26,13 +26,16 @@ help: ## this list
 run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
 	@$(if $(PORT),ROUNDHOUSE_SERVER_PORT=$(PORT)) exec $(BIN)/roundhouse serve $(ARGS)
 
-test: $(TEST) ## the suite, but for what takes minutes a test or needs a GPU
-	@$(BIN)/python -m pytest -m "not gpu and not long" $(ARGS)
+test: $(TEST) ## the suite, but for what is slow or needs a GPU
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(TEST) ## what takes more than a few seconds a test
+	@$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
 	@$(BIN)/python -m pytest -m "long and not gpu" $(ARGS)
 
-check: format lint types floors test ## all that CI checks
+check: format lint types floors test-slow test ## all that CI checks
 
 format: $(DEV)
 	@$(BIN)/ruff format --check $(SOURCES)
