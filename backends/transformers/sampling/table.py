@@ -35,17 +35,21 @@ class Table:
         `count` does, once the tokens are taken.
         """
         scores = self._scores(logits)
-        picked = scores.argmax(-1)
-        for draw in self._draws:
-            if len(draw.rows) == len(self.choosers):
-                picked = draw.pick(scores)
-            else:
-                picked[draw.rows] = draw.pick(scores[draw.rows])
-        tokens: list[int] = picked.tolist()
+        tokens: list[int] = self._picked(scores).tolist()
         if min(tokens) < 0:
             for draw in self._draws:
                 _redraw(draw, scores, tokens)
         return tokens
+
+    def _picked(self, scores: torch.Tensor) -> torch.Tensor:
+        """As `Draw.pick` for those who draw; the likeliest token for the greedy ones."""
+        for draw in self._draws:
+            if len(draw.rows) == len(self.choosers):
+                return draw.pick(scores)
+        picked = scores.argmax(-1)
+        for draw in self._draws:
+            picked[draw.rows] = draw.pick(scores[draw.rows])
+        return picked
 
     def count(self, tokens: Sequence[int]) -> None:
         """What was drawn counts for the penalties of the tokens to come."""
