@@ -224,6 +224,7 @@ class Server(uvicorn.Server):
             self._greet(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._registry.watchers.end()
         async with companions() as tasks:
             tasks.start_soon(self._cut_off_late)
             await super().shutdown(sockets)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def _fields(status: ModelStatus, known: Known | None) -> dict[str, Any]:
         "id": status.id,
         "created": status.entry.created if status.entry else 0,
         "state": status.state,
-        "status": _status(status),
+        "status": status_wire(status),
         "why_failed": status.why_failed,
         "aliases": status.aliases,
         "backend": files.backend if files else None,
@@ -62,7 +62,7 @@ def _adapters(options: EngineOptions | None) -> tuple[str, ...]:
             return ()
 
 
-def _status(status: ModelStatus) -> StatusWire:
+def status_wire(status: ModelStatus) -> StatusWire:
     """A model that drains still answers, and one that failed isn't there."""
     values: dict[str, Literal["unloaded", "loading", "loaded"]] = {
         "loading": "loading",

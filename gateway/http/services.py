@@ -1,6 +1,6 @@
 """What a route works with. Built once in `gateway.app` and handed to every handler."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from pathlib import Path
 from typing import TypeVar
@@ -45,9 +45,11 @@ class Services(msgspec.Struct, frozen=True):
     metrics: Metrics
     bodies: WorkerThreads
 
-    def visible(self, access: Access) -> list[ModelStatus]:
-        """The states of the models the caller may use, as the caller may see them."""
-        statuses = self.registry.statuses()
+    def visible(self, access: Access, only: Collection[str] | None = None) -> list[ModelStatus]:
+        """The states of the models the caller may use, or of those of them that `only` names, as
+        the caller may see them.
+        """
+        statuses = self.registry.statuses(only)
         return [self._seen(status, access) for status in statuses if access.allows(status.id)]
 
     def usable(self, access: Access) -> list[ModelStatus]:

@@ -110,6 +110,12 @@ class ModelLibrary:
         self._looked = 0.0
         self.refresh()
 
+    def known(self) -> Mapping[str, Known]:
+        """All models by id, usable or not, as the last look found them. It is replaced, not
+        changed.
+        """
+        return self._shelf.models
+
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
         return tuple(one for one in self._shelf.models.values() if isinstance(one, ModelEntry))

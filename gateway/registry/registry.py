@@ -10,7 +10,7 @@ no cancellation can lose it.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -30,6 +30,7 @@ from gateway.errors import (
     ModelUnavailable,
     ShuttingDown,
 )
+from gateway.registry.changes import Watchers
 from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
@@ -83,6 +84,7 @@ class Registry:
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
         self._obstacles: dict[str, str] = {}  # why a model could not fit when it was asked for
         self._departures: dict[str, anyio.Event] = {}
+        self.watchers = Watchers()
         self._alarm = Alarm(self._clock)
         self._moved = anyio.Event()
         self._closing = False
@@ -130,6 +132,7 @@ class Registry:
     def cut_off(self) -> None:
         """Refuse who waits and who comes, abort who is served, unload all. Returns at once."""
         self._closing = True
+        self.watchers.end()
         self._do(self._scheduler.closing(self._now))
         self._places.abort()
 
@@ -279,20 +282,26 @@ class Registry:
 
     async def refresh(self) -> None:
         """Look at the model folders again, off the event loop."""
+        before = self._library.known()
         await to_thread.run_sync(self._library.refresh)
+        after = self._library.known()
+        for name in before.keys() | after.keys():
+            if before.get(name) is not after.get(name):
+                self.watchers.note(name)
 
-    def statuses(self) -> tuple[ModelStatus, ...]:
-        """All models as they are now, in the order of `in_order`. Never waits: changed folders are
-        seen by the next call.
+    def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
+        """All models, or those that `only` names, as they are now, in the order of `in_order`.
+        Never waits: changed folders are seen by the next call.
         """
         if not self._closing and self._library.is_stale():
             self._scan_soon()
         known = {entry.name: entry for entry in self._library.entries()}
         known |= self._present
-        broken = tuple(
-            unusable_status(one) for one in self._library.unusable() if one.name not in known
+        broken = (unusable_status(one) for one in self._library.unusable() if one.name not in known)
+        usable = (
+            self._status(entry) for name, entry in known.items() if only is None or name in only
         )
-        usable = (self._status(entry) for entry in known.values())
+        broken = (one for one in broken if only is None or one.id in only)
         return in_order((*usable, *broken), self._library.default_name())
 
     def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
@@ -463,6 +472,7 @@ class Registry:
         self._moved.set()
 
     def _tell_line(self, name: str) -> None:
+        self.watchers.note(name)
         record, loading = self._scheduler.residency(name), self._moves.loading.get(name)
         if record is not None:
             self._places.tell(record, loading.progress if loading else None)

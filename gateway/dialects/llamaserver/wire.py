@@ -1,11 +1,12 @@
 """llama-server's small bodies, in and out. Its completions are in `completion`."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from backends.protocol import Progress
 from gateway.dialects.openai.fields import Fields, json_object
 from gateway.dialects.openai.frames import body
 from gateway.errors import InvalidRequest
@@ -97,6 +98,41 @@ class Props(msgspec.Struct, frozen=True, kw_only=True):
     default_generation_settings: Settings
     modalities: Modalities
     model_alias: str
+
+
+class LoadStages(msgspec.Struct, frozen=True):
+    """How far a load is: `value` of 1 in its stage. Only the current stage is known."""
+
+    stages: Sequence[str]
+    current: str
+    value: float
+
+
+class StateData(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's state; `failed` and `reason` where it can't be used, or its last load failed."""
+
+    status: str
+    progress: LoadStages | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class StateEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of `GET /models/sse`. No data: the model is gone."""
+
+    model: str
+    event: Literal["model_status", "model_remove"]
+    data: StateData | UnsetType = UNSET
+
+
+STAGES: Mapping[str, str] = {"vision": "mmproj_model", "draft": "spec_model"}  # else "text_model"
+
+
+def load_stages(progress: Progress) -> LoadStages:
+    """A load's progress in llama-server's words."""
+    stage = STAGES.get(progress.stage, "text_model")
+    value = min(1.0, progress.done / progress.total) if progress.total > 0 else 0.0
+    return LoadStages((stage,), stage, value)
 
 
 class Success(msgspec.Struct, frozen=True):

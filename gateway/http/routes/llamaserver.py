@@ -16,8 +16,8 @@ from gateway.answers.encoding import foremost
 from gateway.dialects import openai
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
-from gateway.dialects.openai.frames import body
-from gateway.http.cards import card
+from gateway.dialects.openai.frames import body, frame
+from gateway.http.cards import card, status_wire
 from gateway.http.exchange import Exchange
 from gateway.http.plain import Plain
 from gateway.http.progress import ProgressStream, WholeErrand
@@ -211,6 +211,59 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(openai.stored_list(cards, found))
 
 
+@get("/models/sse")
+async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
+    """The state of every model the caller may use, and then each change of one.
+
+    Who reads slowly misses states in between, never the last.
+    """
+    access = services.doorman.admit(request.headers)
+
+    async def tell(events: EventStream) -> None:
+        with services.registry.watchers.watching() as changes:
+            sent: dict[str, wire.StateData] = {}
+            await events.begin()
+            await events.write(_changed(services.visible(access), sent))
+            while names := await changes.read():
+                statuses = services.visible(access, names)
+                gone = names.difference(one.id for one in statuses)
+                if frames := _changed(statuses, sent) + _removed(gone, sent):
+                    await events.write(frames)
+
+    return ProgressStream(
+        tell,
+        services.failed(access, openai.error_event),
+        quiet=services.config.server.keep_alive_comment,
+    )
+
+
+def _changed(statuses: Sequence[ModelStatus], sent: dict[str, wire.StateData]) -> bytes:
+    """Events of the states that aren't those that were `sent`."""
+    frames = b""
+    for status in statuses:
+        data = _state_data(status)
+        if sent.get(status.id) != data:
+            sent[status.id] = data
+            frames += frame(wire.StateEvent(model=status.id, event="model_status", data=data))
+    return frames
+
+
+def _removed(names: frozenset[str], sent: dict[str, wire.StateData]) -> bytes:
+    """Events of models that are gone, of those whose state was `sent`."""
+    known = [name for name in sorted(names) if sent.pop(name, None) is not None]
+    return b"".join(frame(wire.StateEvent(model=name, event="model_remove")) for name in known)
+
+
+def _state_data(status: ModelStatus) -> wire.StateData:
+    told = status_wire(status)
+    return wire.StateData(
+        status=told.value,
+        progress=wire.load_stages(status.progress) if status.progress else UNSET,
+        failed=told.failed or UNSET,
+        reason=status.why_failed or UNSET,
+    )
+
+
 @post("/models/load")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model; `GET /models` tells how it goes."""
@@ -308,6 +361,7 @@ ROUTES = (
     reset_measurements,
     load_model,
     models,
+    model_events,
     begin_load,
     end_load,
     props,
