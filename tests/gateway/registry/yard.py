@@ -14,7 +14,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from backends.catalog import ModelFiles
-from backends.errors import LoadFailed
+from backends.errors import UnsupportedModel
 from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
@@ -140,7 +140,7 @@ class FakeEngine:
         """`a40` is a model of 40 bytes."""
         size = path.name.lstrip("abcdefghijklmnopqrstuvwxyz")
         if not size.isdigit():
-            raise LoadFailed(f"{path} is no model")
+            raise UnsupportedModel(f"{path} is no model")
         return ModelFiles(
             path=path,
             backend="scripted",
