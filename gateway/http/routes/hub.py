@@ -18,7 +18,7 @@ from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.services import Services
 from gateway.http.sse import EventStream
-from gateway.hub import DownloadProgress, Order
+from gateway.hub import SCHEME, DownloadProgress, Order, hub_model
 from gateway.registry import ModelEntry
 from gateway.tasks import companions
 
@@ -118,15 +118,29 @@ def _say_nothing(_step: DownloadProgress) -> None:
 
 @post("/models")
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """Download a repository by its name."""
+    """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
+    behind `hf:`, as a configuration writes them.
+    """
     services.doorman.admit(request.headers).require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
 
+    order = _named(named.model)
+
     async def whole() -> bytes:
-        await _fetched(services, Order(repository=named.model), _say_nothing)
+        await _fetched(services, order, _say_nothing)
         return wire.SUCCESS
 
     return WholeErrand(whole)
+
+
+def _named(model: str) -> Order:
+    """Raises InvalidRequest."""
+    if ":" not in model:
+        return Order(repository=model)
+    try:
+        return hub_model(SCHEME + model.removeprefix(SCHEME)).order
+    except InvalidRequest as error:
+        raise InvalidRequest(f"model: {error.message}", param="model") from None
 
 
 @delete("/models", status_code=200)

@@ -121,6 +121,35 @@ async def test_open_webui_fetches_and_deletes(fetching: Running, tmp_path: Path)
     assert elsewhere.status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("asked", "folder", "files"),
+    [
+        ("hf:org/small", "small", {"m-Q4_0.gguf", "m-Q8_0.gguf"}),
+        ("hf:org/small:Q8_0", "small-Q8_0", {"m-Q8_0.gguf"}),
+        ("org/small:Q8_0", "small-Q8_0", {"m-Q8_0.gguf"}),
+    ],
+)
+async def test_a_model_is_fetched_as_a_configuration_names_it(
+    asked: str, folder: str, files: set[str], stand: StandIn, fetching: Running, tmp_path: Path
+) -> None:
+    for name in ("m-Q4_0.gguf", "m-Q8_0.gguf"):
+        stand.add(name, bundled.GGUF.read_bytes())
+    del stand.files["talk.script.json"]
+    fetched = await fetching.client.post("/models", json={"model": asked}, headers=ADMIN)
+    assert fetched.json() == {"success": True}
+    assert {file.name for file in (tmp_path / "models" / folder).iterdir()} == files
+    listed = (await fetching.client.get("/v1/models", headers=USER)).json()["data"]
+    there = {f"{folder}/{file.removesuffix('.gguf')}" for file in files}
+    assert there <= {one["id"] for one in listed}
+
+
+@pytest.mark.parametrize("model", ["hf:", "hf:small", "hf:org/../up", "org/small:a:b"])
+async def test_a_name_that_is_no_place_on_a_hub_is_refused(model: str, fetching: Running) -> None:
+    answer = await fetching.client.post("/models", json={"model": model}, headers=ADMIN)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "model"
+
+
 async def test_a_projector_goes_with_the_last_model_that_sees_through_it(
     fetching: Running, tmp_path: Path
 ) -> None:

@@ -24,6 +24,11 @@ class StandIn:
         self.tokens: list[str] = []
         self.url = ""
 
+    def add(self, name: str, data: bytes) -> None:
+        """One more file."""
+        self.files[name] = data
+        self.checksums[name] = hashlib.sha256(data).hexdigest()
+
     async def serve(self, stream: SocketStream) -> None:
         async with stream:
             head = b""
