@@ -13,7 +13,7 @@ from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
-State: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
+FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
 
 MAX_REASON = 500  # characters; a reason may quote the file
 PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
@@ -46,7 +46,7 @@ class ModelFolder:
     def __init__(self, root: Path, recognise: Recognise) -> None:
         self._root = root.expanduser().resolve()
         self._recognise = recognise
-        self._seen: dict[Path, tuple[State, dict[str, Seen]]] = {}
+        self._seen: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
 
     def models(self) -> dict[str, ModelFiles]:
         """Name to files. Only folders in which something changed are looked at again.
@@ -54,7 +54,7 @@ class ModelFolder:
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
         """
-        found: dict[Path, tuple[State, dict[str, Seen]]] = {}
+        found: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
         for folder, state in self._walk(self._root):
             known = self._seen.get(folder)
             found[folder] = known if known and known[0] == state else (state, self._look(folder))
@@ -68,7 +68,7 @@ class ModelFolder:
     def _all(self) -> Iterator[tuple[str, Seen]]:
         return ((name, one) for _, found in self._seen.values() for name, one in found.items())
 
-    def _walk(self, folder: Path) -> Iterator[tuple[Path, State]]:
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
         """Every folder below, without following links, in the order of names."""
         try:
             found = sorted(os.scandir(folder), key=lambda entry: entry.name)
