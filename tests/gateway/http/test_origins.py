@@ -218,7 +218,8 @@ async def test_what_only_reads_moves_nothing(tmp_path: Path) -> None:
     routes = [path for method, path in every_route(tmp_path) if method == "GET"]
     async with serving(config(tmp_path), tmp_path) as running:
         for path in routes:
-            await running.client.get(path, params={"model": "scripted"})
+            async with running.client.stream("GET", path, params={"model": "scripted"}) as answer:
+                await anext(answer.aiter_raw(), None)  # an event stream has no end
         assert {one.state for one in running.registry.statuses()} == {"unloaded"}
 
 
