@@ -39,11 +39,17 @@ class GpuMemory(msgspec.Struct, frozen=True):
     own: int | None
 
 
-def number_by_bus(environment: MutableMapping[str, str] = os.environ) -> None:
+def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any = pynvml) -> None:
     """Have CUDA count cards as NVML and nvidia-smi do, before any engine starts it. What the user
-    set stays.
+    set stays, with a warning where it makes the numbers uncertain.
     """
-    environment.setdefault(ORDER, BY_BUS)
+    if environment.setdefault(ORDER, BY_BUS) == BY_BUS:
+        return
+    with _driver(nvml) as there:
+        if there:
+            handles, cards = _handles(nvml)
+            uuids = visible(environment.get(VISIBLE), cards)
+            _warn_of_unlike(nvml, [handles[uuid] for uuid in uuids])
 
 
 def visible(variable: str | None, cards: Sequence[Card]) -> list[str]:
@@ -92,7 +98,6 @@ def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> d
             return {}
         handles, cards = _handles(nvml)
         uuids = visible(environment.get(VISIBLE), cards)
-        _warn_of_unknown_order(environment, nvml, [handles[uuid] for uuid in uuids])
         found = {
             f"cuda:{number}": _memory(nvml, handles[uuid]) for number, uuid in enumerate(uuids)
         }
@@ -168,12 +173,8 @@ def _own_memory(nvml: Any, handle: Any) -> int | None:
     return sum(own) if own and None not in own else None
 
 
-def _warn_of_unknown_order(
-    environment: Mapping[str, str], nvml: Any, handles: Sequence[Any]
-) -> None:
+def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
     """CUDA's measure of speed is its own, so unlike cards can't be told apart then."""
-    if environment.get(ORDER, BY_BUS) == BY_BUS:
-        return
     kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles if handle is not None}
     if len(kinds) > 1:
         log.warning(

@@ -25,7 +25,7 @@ class Changes:
         self._news.set()
 
     async def read(self) -> frozenset[str]:
-        """Whoever was noted since the last call; waits until there is one. None: the end."""
+        """Whoever was noted since the last call; waits until there is one. Empty: the end."""
         while not (self._names or self._ended):
             self._news = anyio.Event()
             await self._news.wait()

@@ -12,6 +12,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from backends import gpus
 from backends.gpus import Card, number_by_bus, visible
@@ -148,6 +149,15 @@ class Driver:
 def test_the_stand_in_has_nvml_s_functions() -> None:
     for name in vars(Driver):
         assert name.startswith("_") or hasattr(pynvml, name)
+
+
+def test_an_order_by_speed_is_warned_of_at_the_start_and_not_at_every_reading() -> None:
+    environment = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    with capture_logs() as lines:
+        number_by_bus(environment, Driver())
+        assert [line["log_level"] for line in lines] == ["warning"]
+        gpus.memory(environment, Driver())
+        assert len(lines) == 1
 
 
 def test_a_lost_card_does_not_move_the_others() -> None:
