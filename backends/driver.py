@@ -32,7 +32,7 @@ from backends.errors import (
     PromptTooLong,
     while_generating,
 )
-from backends.mailbox import JobOutputs, Mailbox
+from backends.jobs import JobOutputs, Mailbox, WaitingLine
 from backends.protocol import (
     Cause,
     Ended,
@@ -43,7 +43,6 @@ from backends.protocol import (
     TokenLogprob,
 )
 from backends.transcript import Transcript, Written
-from backends.waiting import WaitingLine
 
 
 class Token(msgspec.Struct, frozen=True):

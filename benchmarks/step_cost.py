@@ -27,8 +27,7 @@ from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
-from backends.transformers.grid import Grid
-from backends.transformers.room import Limit
+from backends.transformers.grid import Grid, Limit
 from backends.transformers.sampling.chooser import Desk
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat

@@ -13,18 +13,15 @@ from litestar.types import ASGIApp
 from config.errors import ConfigError
 from config.settings import Config
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.encoding import Encoding
 from gateway.answers.interpreter import Interpreters
-from gateway.answers.overrides import SamplingOverrides
+from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.templates import Templates
-from gateway.answers.tokens import Tokens
+from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.tabby.reply import problem_body
-from gateway.http.auth import Authenticator, Refusals
+from gateway.http.auth import Authenticator, OriginGuard, Refusals, guarded, is_loopback
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS
 from gateway.http.metrics import Metrics
-from gateway.http.origins import OriginGuard, guarded, is_loopback
 from gateway.http.routes import hub, llamaserver, openai, tabby
 from gateway.http.services import Services
 from gateway.hub import Hub

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
-from gateway.http.progress import SEND_TIMED_OUT
+from gateway.http.sse import SEND_TIMED_OUT
 from gateway.registry import Registry
 from gateway.tasks import companions
 

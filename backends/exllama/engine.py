@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from backends.driver import JobFailed, Token
+from backends.exllama.jobs import ExLlamaJob, Result
 from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
-from backends.exllama.results import Result
-from backends.exllama.running import ExLlamaJob
 from backends.protocol import Generation, ModelInfo
 
 

@@ -17,10 +17,9 @@ from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from backends.exllama.container import Tell
 from backends.exllama.files import PagedCacheSize
+from backends.exllama.jobs import Drawn, ExLlamaJob, Result
 from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
-from backends.exllama.results import Result
-from backends.exllama.running import Drawn, ExLlamaJob
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 

@@ -13,12 +13,12 @@ import torch
 from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
-from backends.exllama import loading, results
+from backends.exllama import jobs, loading
 from backends.exllama.container import Tell
 from backends.exllama.files import PagedCacheSize, pages
+from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllama.running import Drawn, ExLlamaJob
 from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
@@ -74,8 +74,8 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         watch(made, running, self.vocabulary)
         return made
 
-    def read(self, result: results.Result) -> Drawn:
-        tokens = results.told(result, "token_ids")
+    def read(self, result: jobs.Result) -> Drawn:
+        tokens = jobs.told(result, "token_ids")
         taken_back = result.get("suppressed_tokens")
         in_vain = 0 if taken_back is None else taken_back.shape[-1]
         if in_vain:
@@ -84,7 +84,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             tokens = tokens[:-in_vain]
         witness = result["job"].receive_logits
         logprobs = witness.take(len(tokens), in_vain) if isinstance(witness, Witness) else ()
-        return Drawn(tokens, logprobs, results.at_limit(result))
+        return Drawn(tokens, logprobs, jobs.at_limit(result))
 
     def cached(self, job: Any) -> int:
         return int(job.cached_pages * self.generator.page_size + job.cached_tokens)

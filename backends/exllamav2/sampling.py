@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from backends.errors import InvalidJob
-from backends.exllama.sampling import barred, check_tokens
+from backends.exllama.jobs import barred, check_tokens
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling

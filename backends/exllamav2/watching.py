@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from backends.exllama.running import ExLlamaJob
+from backends.exllama.jobs import ExLlamaJob
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Sampling, TokenLogprob
 

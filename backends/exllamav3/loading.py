@@ -12,12 +12,12 @@ import torch
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllama import loading, results
+from backends.exllama import jobs, loading
 from backends.exllama.container import Tell
 from backends.exllama.files import PAGE, PagedCacheSize, pages
+from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllama.running import Drawn, ExLlamaJob
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
@@ -72,15 +72,15 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             max_rq_tokens=running.stretch,
         )
 
-    def read(self, result: results.Result) -> Drawn:
-        tokens = results.told(result, "token_ids")
-        return Drawn(tokens, self._logprobs(tokens, result), results.at_limit(result))
+    def read(self, result: jobs.Result) -> Drawn:
+        tokens = jobs.told(result, "token_ids")
+        return Drawn(tokens, self._logprobs(tokens, result), jobs.at_limit(result))
 
-    def _logprobs(self, tokens: Sequence[int], result: results.Result) -> list[TokenLogprob]:
+    def _logprobs(self, tokens: Sequence[int], result: jobs.Result) -> list[TokenLogprob]:
         """exllamav3 takes its probabilities from the logits before they are sampled from."""
-        chances = results.told(result, "token_probs")
-        ids = results.told(result, "top_k_tokens") or [()] * len(chances)
-        best = results.told(result, "top_k_probs") or [()] * len(chances)
+        chances = jobs.told(result, "token_probs")
+        ids = jobs.told(result, "top_k_tokens") or [()] * len(chances)
+        best = jobs.told(result, "top_k_probs") or [()] * len(chances)
         return [
             TokenLogprob(
                 self._candidate(token, chance),

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from backends.exllama.running import ExLlamaJob
-from backends.exllama.sampling import barred, check_tokens
+from backends.exllama.jobs import ExLlamaJob, barred, check_tokens
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Sampling

@@ -20,13 +20,12 @@ from llama_cpp import llama_cpp as api
 from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import JobFailed, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory
-from backends.llamacpp.batch import Batch
+from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import LlamaModel
-from backends.llamacpp.running import LlamaJob
+from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.sampling import Chain, drawing, logprob
-from backends.llamacpp.sight import EncoderTask, EncoderThread
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ fails.
 
 import ctypes
 import os
+import re
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from llama_cpp import llama_cpp as api
 from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
-from backends.llamacpp import buffers, defaults
+from backends.llamacpp import defaults
 from backends.llamacpp.files import (
     MOST_SLOTS,
     cache_layout,
@@ -28,12 +29,40 @@ from backends.llamacpp.files import (
 )
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import ModelInfo
+from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
+
+
+# ------------------------------------------------------------------------------------------ buffers
+# How much memory llama.cpp says that it took. Its C functions tell the size of the weights alone;
+# its log tells that of every buffer:
+#
+#     load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
+#     llama_kv_cache:        CPU KV buffer size =    64.00 MiB
+
+
+# Recurrent layers have a state (RS) where others have keys and values (KV).
+_LINE = re.compile(r"(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
+USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+
+
+def counted(lines: Iterable[str], projector: int) -> MemoryNeed | None:
+    """The buffers that `lines` of the log tell of, over all devices; None where they tell of no
+    weights. `projector`: bytes of its file; the log has no line for them.
+    """
+    sizes = {"weights": 0, "cache": 0, "engine": 0}
+    for line in lines:
+        if (match := _LINE.search(line)) is not None:
+            sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
+    if not sizes["weights"]:
+        return None
+    sizes["weights"] += projector
+    return MemoryNeed(**sizes)
+
 
 CACHE_TYPES = {
     "f32": 0,
@@ -273,7 +302,7 @@ def _info(
         samplers=SUPPORTED,
         scores_prompts=True,
         generation_defaults=defaults.of(files),
-        memory=buffers.counted(
+        memory=counted(
             _words.__dict__.get("buffers", ()),
             files.projector.stat().st_size if files.projector else 0,
         ),

@@ -23,9 +23,8 @@ from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
-from backends.transformers.grid import Grid
+from backends.transformers.grid import Grid, Limit, Size, fit
 from backends.transformers.memory import while_generating
-from backends.transformers.room import Limit, Size, fit
 from backends.transformers.sampling.chooser import Chooser, Desk
 from backends.transformers.sampling.logprobs import logprobs
 from backends.transformers.sampling.sampler import Sampled, Sampler

@@ -14,7 +14,7 @@ from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid
 from backends.transformers.loading import TransformersModel
 from backends.transformers.memory import give_back, in_our_words, while_generating
-from backends.transformers.pictures import ProcessorInputs
+from backends.transformers.processor import ProcessorInputs
 from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
 

@@ -21,10 +21,9 @@ from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import counts
 from backends.transformers import adapters, processor
 from backends.transformers.files import buffers, computes_wide, shape
-from backends.transformers.forward import batching_pattern
-from backends.transformers.masks import Pattern
+from backends.transformers.forward import Pattern, batching_pattern
+from backends.transformers.grid import Limit
 from backends.transformers.memory import give_back, ran_out
-from backends.transformers.room import Limit
 from backends.transformers.sampling.chooser import SUPPORTED
 from config.engines import TransformersOptions
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from PIL import Image as Pillow
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
-from backends.errors import BackendMissing, LoadFailed
+from backends.errors import BackendMissing, InvalidJob, LoadFailed
+from backends.hf_vocabulary import HfVocabulary
+from backends.protocol import Generation, Image
 
 
 def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
@@ -60,3 +63,42 @@ def _kind_with_videos(config: Any) -> Any:
         return kind if kind is not None and "video_processor" in kind.get_attributes() else None
     except ImportError:
         return None
+
+
+# ----------------------------------------------------------------------------------------- pictures
+# Pictures in a prompt, through the model's own processor.
+#
+# A rendered prompt has one placeholder where a picture stands; the processor knows how many tokens
+# that picture takes and what its embeddings need. It wants text, so the prompt's tokens become text
+# again: that is exact, because a prompt's tokens were made from text with the same tokenizer, and
+# every processor expands placeholders in text.
+
+
+class ProcessorInputs:
+    """Turns a job with pictures into the inputs of the model's forward."""
+
+    def __init__(self, processor: Any, vocabulary: HfVocabulary, model: Any) -> None:
+        self._processor = processor
+        self._vocabulary = vocabulary
+        self._model = model
+
+    def inputs(self, job: Generation) -> Mapping[str, Any]:
+        """Raises InvalidJob when prompt and pictures don't go together."""
+        text = self._vocabulary.detokenize(job.prompt)
+        try:
+            made = self._processor(
+                text=[text],
+                images=[[_picture(image) for image in job.images]],
+                add_special_tokens=False,  # the template wrote them into the prompt
+                return_tensors="pt",
+            )
+        except (ValueError, IndexError, TypeError) as error:
+            raise InvalidJob(
+                f"the model's processor can't take this prompt: {error}", "messages"
+            ) from error
+        inputs: Mapping[str, Any] = made.to(self._model.device, dtype=self._model.dtype)
+        return inputs
+
+
+def _picture(image: Image) -> Pillow.Image:
+    return Pillow.frombytes("RGB", (image.width, image.height), image.rgb)

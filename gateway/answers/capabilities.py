@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from backends.protocol import SpecialTokens
 from gateway.answers.interpreter import spoken
-from gateway.answers.templates import Templates
+from gateway.answers.overrides import Templates
 from gateway.errors import InvalidTemplate
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.registry import ModelEntry, ModelStatus

@@ -9,7 +9,7 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from gateway.answers.templates import Templates
+from gateway.answers.overrides import Templates
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
     FULL,

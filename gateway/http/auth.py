@@ -3,15 +3,20 @@ somebody was refused is, but not so often that it fills the log.
 """
 
 import hmac
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
+from typing import TypeAlias
 
 import structlog
+from litestar.types import ASGIApp, Receive, Scope, Send
 
-from config.settings import KeyConfig
+from config.errors import ConfigError
+from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
-from gateway.errors import InvalidKey
+from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
 
 LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
 
@@ -93,3 +98,156 @@ class Refusals:
         unlogged, self._silent = self._silent, 0
         more = {"unlogged": unlogged} if unlogged else {}
         log.warning("request refused", reason=reason, client=client, route=route, **more)
+
+
+# ------------------------------------------------------------------------------------------ origins
+# Without keys: which requests are not carried out because a web page may have made a browser send
+# them.
+#
+# Without keys whoever reaches the port is an administrator, and a browser on this machine reaches
+# it for every page that its user opens. What gives such a request away:
+#
+# - `Host` is no name of this server: the page's own name was made to point here (DNS rebinding),
+# and   the browser takes page and server for one site; - `Origin` is another site (Fetch standard,
+# "Origin header"); - the body's content type is one that a page may send anywhere without asking
+# first (Fetch standard,   "CORS-safelisted request-header"): all others need a preflight, which
+# CORS answers.
+#
+# With keys nothing of this is looked at: a page doesn't know the key, and needs a preflight to send
+# one. Knows headers; no routes and no bodies.
+
+
+RawHeaders: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing, and have no body
+WITHOUT_PREFLIGHT = frozenset(
+    {"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
+)
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+# Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
+_HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
+_SHOWN = 100  # characters of a foreign header in an error
+
+
+class OriginGuard:
+    """Refuses by headers. `is_page_allowed`: whether `server.cors_origins` has an origin."""
+
+    def __init__(self, server: ServerConfig, is_page_allowed: Callable[[str], bool]) -> None:
+        """Raises ConfigError for a host that can't be one."""
+        self._is_page_allowed = is_page_allowed
+        self._names = {"localhost", server.host.lower()}
+        for index, host in enumerate(server.hosts):
+            if (name := _name(host)) is None:
+                path = f"$.server.hosts[{index}]"
+                raise ConfigError("the configuration", path, f"{host!r} is no name of a host")
+            self._names.add(name)
+        # A page can't make an address point elsewhere, so beyond loopback each may be one of ours.
+        self._takes_addresses = not is_loopback(server.host)
+
+    def check(self, method: str, headers: RawHeaders) -> None:
+        """Raises NotForPages, UnsupportedMediaType."""
+        found: dict[bytes, list[str]] = {}
+        for name, value in headers:
+            found.setdefault(name, []).append(value.decode("latin-1").strip())
+        hosts = found.get(b"host", [])  # none: HTTP/1.0, which no browser speaks
+        for host in hosts:
+            self._check_host(host)
+        self._check_origin(found.get(b"origin", []), hosts)
+        if method not in READING:
+            if b"origin" not in found:
+                _check_site(found.get(b"sec-fetch-site", []))
+            if _has_body(found):
+                _check_content_type(found.get(b"content-type", [""]))
+
+    def _check_host(self, host: str) -> None:
+        name = _name(host)
+        if name is None or not (name in self._names or self._is_own_address(name)):
+            raise NotForPages(
+                f"The Host {host[:_SHOWN]!r} is not one of this server's, which has no API keys. "
+                "Name it in server.hosts, or set keys.",
+                param="server.hosts",
+            )
+
+    def _check_origin(self, origins: Iterable[str], hosts: list[str]) -> None:
+        for origin in origins:
+            same = any(_is_same(origin, host) for host in hosts)
+            if not (same or self._is_page_allowed(origin)):
+                raise NotForPages(
+                    f"Pages of {origin[:_SHOWN]!r} may not call this server, which has no API "
+                    "keys. Name the origin in server.cors_origins, or set keys.",
+                    param="server.cors_origins",
+                )
+
+    def _is_own_address(self, name: str) -> bool:
+        return is_loopback(name) or (self._takes_addresses and _is_address(name))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def guarded(guard: OriginGuard) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes: nothing of one runs before the headers have been looked at."""
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+            # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
+            guard.check(str(scope.get("method", "GET")), scope["headers"])
+            await app(scope, receive, send)
+
+        return checked
+
+    return wrap
+
+
+def _name(host: str) -> str | None:
+    """The name in a Host header, without port; None for what is none."""
+    found = _HOST.fullmatch(host)
+    return found["name"].lower() if found else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether a page of `origin` came from `host`: then it is ours, as `host` is."""
+    scheme, _, place = origin.lower().partition("://")
+    port = DEFAULT_PORTS.get(scheme)
+    return port is not None and place.removesuffix(port) == host.lower().removesuffix(port)
+
+
+def _check_site(sites: Iterable[str]) -> None:
+    """For browsers that leave `Origin` out (Fetch Metadata Request Headers, section 2.4)."""
+    if any(site.lower() in ("cross-site", "same-site") for site in sites):
+        raise NotForPages(
+            "Another site's page may not call this server, which has no API keys. "
+            "Name its origin in server.cors_origins, or set keys.",
+            param="server.cors_origins",
+        )
+
+
+def _has_body(found: dict[bytes, list[str]]) -> bool:
+    return b"transfer-encoding" in found or any(
+        length != "0" for length in found.get(b"content-length", [])
+    )
+
+
+def _check_content_type(types: Iterable[str]) -> None:
+    for kind in types:
+        if kind.partition(";")[0].strip().lower() in WITHOUT_PREFLIGHT:
+            raise UnsupportedMediaType(
+                f"content-type: expected application/json, got {kind[:_SHOWN] or 'none'}. "
+                "Without API keys a body needs this header, since any web page could send it "
+                "otherwise (with curl: -H 'content-type: application/json').",
+                param="content-type",
+            )

@@ -17,9 +17,8 @@ from gateway.answers.pipeline import OnWait
 from gateway.errors import GatewayError
 from gateway.events import Delta, Usage
 from gateway.http.plain import Plain
-from gateway.http.progress import SEND_TIMED_OUT, cancel_when_left, told
 from gateway.http.request_record import RequestRecord
-from gateway.http.sse import EventStream, sentence
+from gateway.http.sse import SEND_TIMED_OUT, EventStream, cancel_when_left, sentence, told
 from gateway.registry import Waiting
 from gateway.tasks import companions
 

@@ -12,10 +12,9 @@ from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.encoding import Encoding, foremost
-from gateway.answers.overrides import SamplingOverrides
+from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.templates import Templates
+from gateway.answers.tokens import Encoding, foremost
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.metrics import Metrics

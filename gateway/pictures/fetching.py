@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from config.settings import ImagesConfig
 from gateway.pictures.addresses import Address, Judge, address
-from gateway.pictures.refused import ImageRefused
+from gateway.pictures.quota import ImageRefused
 
 SCHEMES = ("http", "https")
 # `identity`: a compressed body could unpack to any size.

@@ -18,11 +18,9 @@ from backends.protocol import Image
 from config.settings import ImagesConfig
 from gateway.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.pictures.addresses import anywhere, is_public
-from gateway.pictures.data_url import carried
-from gateway.pictures.decoding import decode, pixels_of
+from gateway.pictures.decoding import carried, decode, pixels_of
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
-from gateway.pictures.quota import Quota
-from gateway.pictures.refused import ImageRefused
+from gateway.pictures.quota import ImageRefused, Quota
 from gateway.request import ImagePart, Message
 
 S = TypeVar("S")

@@ -2,6 +2,13 @@
 
 import anyio
 
+# ------------------------------------------------------------------------------------------ refused
+# Why a picture can't be used. This room's own: `Pictures` adds whose picture it is.
+
+
+class ImageRefused(Exception):
+    """The message completes "The image …". A client reads it: it tells nothing of our network."""
+
 
 class Quota:
     """Who asks for more than is left waits in line; one who asks for more than there is, until

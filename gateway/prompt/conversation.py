@@ -5,13 +5,15 @@ Pure: messages in, messages out. What the template demands is in its traits; Jin
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
-from gateway.prompt.describing import with_calls_described
-from gateway.prompt.results import with_results_matched
-from gateway.prompt.traced import joined
+from gateway.errors import InvalidRequest
+from gateway.prompt.describing import response_as_user, with_calls_described
+from gateway.prompt.reasoning import marked, unwrapped
+from gateway.prompt.traced import joined, text_of
 from gateway.prompt.traits import TemplateTraits
-from gateway.request import Message, Part, Role, TextPart
+from gateway.request import ChatRequest, Message, Part, Role, TextPart, ToolCall
 
 # Said by whoever must have a turn between two that the template won't have side by side.
 _SILENCE = "..."
@@ -169,3 +171,86 @@ def _appended(before: tuple[Part, ...], after: tuple[Part, ...]) -> tuple[Part, 
             return (*before[:-1], TextPart(joined((first, second), "\n\n")), *after[1:])
         case _:
             return before + after
+
+
+# ------------------------------------------------------------------------------------- continuation
+# An answer that was begun already: the conversation's last message, read as the model's own words.
+#
+# Clients send it in three ways: as text; as text with the reasoning in tags before it
+# (SillyTavern); as text and reasoning apart (Open WebUI). Here they become one thing.
+
+
+class Continuation(msgspec.Struct, frozen=True, kw_only=True):
+    """What has been written of the answer. With `reasoning` and no `text`, reasoning goes on."""
+
+    message: Message
+    reasoning: str
+    text: str
+    raw: str  # reasoning and text as the client wrote them in tags; "" if there were none
+
+
+def continuation(request: ChatRequest) -> Continuation | None:
+    """What the answer to `request` goes on from; None if it begins anew.
+
+    A last message of the assistant is continued, flag or no flag: many clients send none. Raises
+    InvalidRequest if the flag is set and there is nothing to continue.
+    """
+    last = request.messages[-1] if request.messages else None
+    if last is None or last.role != "assistant" or last.tool_calls:
+        if request.continue_final:
+            raise InvalidRequest(
+                "Only a last message of the assistant, without tool calls, can be continued.",
+                param="messages",
+            )
+        return None
+    words = text_of(last)
+    reasoning, text = unwrapped(words)
+    if reasoning:
+        return Continuation(message=last, reasoning=reasoning, text=text, raw=marked(words))
+    return Continuation(message=last, reasoning=last.reasoning or "", text=words, raw="")
+
+
+# ------------------------------------------------------------------------------------------ results
+# Tool results matched to their calls: in the calls' order, under their ids, with the names.
+#
+# Clients append results as they arrive; some templates match them to the calls by their order
+# alone, some by the id, and some print the function's name, which OpenAI's messages leave out.
+
+
+def with_results_matched(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """`messages` with each run of tool messages sorted and named.
+
+    A result under an unknown id answers the first call that nobody else answers. What answers no
+    call at all becomes the user's words: templates drop it, or refuse it.
+    """
+    result: list[Message] = []
+    run: list[Message] = []
+    calls: tuple[ToolCall, ...] = ()
+    for message in messages:
+        if message.role == "tool":
+            run.append(message)
+            continue
+        result += _matched(run, calls)
+        result.append(message)
+        run, calls = [], message.tool_calls
+    return (*result, *_matched(run, calls))
+
+
+def _matched(run: Sequence[Message], calls: Sequence[ToolCall]) -> list[Message]:
+    answered = {message.tool_call_id for message in run}
+    unanswered = [index for index, call in enumerate(calls) if call.id not in answered]
+    place = {call.id: index for index, call in enumerate(calls)}
+    placed: list[tuple[int, Message]] = []
+    for message in run:
+        index = place.get(message.tool_call_id or "")
+        if index is None and unanswered:
+            index = unanswered.pop(0)
+        if index is None:
+            placed.append((len(calls), response_as_user(message)))
+        else:
+            placed.append((index, _answer(message, calls[index])))
+    return [message for _, message in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _answer(message: Message, call: ToolCall) -> Message:
+    return replace(message, tool_call_id=call.id, name=message.name or call.name)

@@ -22,7 +22,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_context
 
 from gateway.prompt.filters import metered_filters, metered_tests
-from gateway.prompt.formatting import concatenated, formatted, percent
 from gateway.prompt.metering import (
     FULL,
     MAX_BITS,
@@ -32,7 +31,14 @@ from gateway.prompt.metering import (
     meter,
     metered,
 )
-from gateway.prompt.operations import TEXT_METHODS, call_method, shown
+from gateway.prompt.operations import (
+    TEXT_METHODS,
+    call_method,
+    concatenated,
+    formatted,
+    percent,
+    shown,
+)
 from gateway.prompt.traced import joined
 from gateway.tasks import Abandoned
 

@@ -10,7 +10,6 @@ from jinja2.tests import TESTS as DEFAULT_TESTS
 from jinja2.utils import _PassArg, pass_context
 from markupsafe import Markup
 
-from gateway.prompt.formatting import percent, tojson
 from gateway.prompt.metering import meter
 from gateway.prompt.operations import (
     PIECE,
@@ -18,10 +17,12 @@ from gateway.prompt.operations import (
     Operation,
     bounded,
     center,
+    percent,
     replaced,
     shown,
     stripped,
     text_join,
+    tojson,
 )
 from gateway.prompt.traced import clients, is_traced, joined, plain
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from backends import gpus
 from backends.catalog import CPU
 from backends.gpus import GpuMemory
-from gateway.registry.orders import Bytes
+from gateway.registry.record import Bytes
 
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
 

@@ -17,14 +17,13 @@ from anyio.abc import TaskGroup
 from backends.catalog import CPU
 from backends.errors import LoadFailed, OutOfMemory
 from backends.protocol import MemoryNeed, ModelContainer, Progress
-from gateway.registry.clock import Clock
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, identity
-from gateway.registry.load_planner import LoadPlan
-from gateway.registry.loader import Loader
+from gateway.registry.line import Clock
+from gateway.registry.loading import Loader, LoadPlan
 from gateway.registry.memory import arithmetic
-from gateway.registry.orders import Bytes, Load, Unload, WhyUnload
+from gateway.registry.record import Bytes, Load, Unload, WhyUnload
 
 log = structlog.get_logger(__name__)
 

@@ -30,16 +30,13 @@ from gateway.errors import (
     ModelUnavailable,
     ShuttingDown,
 )
-from gateway.registry.changes import Watchers
-from gateway.registry.clock import Alarm, Clock, LoopClock
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import DEFAULT_NAMES, ModelEntry, ModelLibrary, check_files, identity
-from gateway.registry.line import Place, Places, Waiting, refusal
-from gateway.registry.load_planner import LoadPlanner
-from gateway.registry.loader import CatalogLoader, Loader
+from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting, refusal
+from gateway.registry.loading import CatalogLoader, Loader, LoadPlanner
 from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
-from gateway.registry.orders import CancelLoad, Grant, Load, Order, Refuse, Unload
+from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Happening,
@@ -49,6 +46,7 @@ from gateway.registry.status import (
     ModelStatus,
     ModelUnloaded,
     UnloadReport,
+    Watchers,
     in_order,
     status_of,
     unusable_status,

@@ -24,20 +24,22 @@ from collections.abc import Iterator
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.orders import (
+from gateway.registry.memory import MemoryLedger
+from gateway.registry.record import (
+    NEVER,
     Bytes,
     CancelLoad,
     Evicted,
     Grant,
     Model,
+    ModelRecord,
     Order,
+    Phase,
     Refuse,
     Ticket,
     Unload,
     WhyRefuse,
 )
-from gateway.registry.record import NEVER, ModelRecord, Phase
-from gateway.registry.room import MemoryLedger
 from gateway.registry.turns import Turns
 
 SMOOTHING = 8  # grants over which the recent wait is averaged

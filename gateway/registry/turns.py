@@ -24,9 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from config.settings import SwapConfig
-from gateway.registry.orders import Bytes, Load
-from gateway.registry.record import NEVER, ModelRecord
-from gateway.registry.room import MemoryLedger
+from gateway.registry.memory import MemoryLedger
+from gateway.registry.record import NEVER, Bytes, Load, ModelRecord
 
 
 class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.splitter.markers import Markers
+from gateway.splitter.reading import Markers
 from gateway.splitter.syntax import Format, Headers, Syntax
 
 

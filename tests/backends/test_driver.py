@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from backends.driver import DrivenContainer, JobFailed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
+from backends.jobs import WaitingLine
 from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
-from backends.waiting import WaitingLine
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ import torch
 
 import bundled
 from backends import catalog
-from backends.exllama.running import ExLlamaJob
+from backends.exllama.jobs import ExLlamaJob
 from backends.protocol import Generation, ModelContainer, Sampling
 from config.engines import ExLlamaOptions, ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run

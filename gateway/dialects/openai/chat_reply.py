@@ -9,25 +9,36 @@ have got. What goes into a chunk follows what clients were seen to break on:
 - the finish reason comes beside an empty delta; usage once, in the last chunk, if asked for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.dialects.openai.chat_fold import ChoiceFold
-from gateway.dialects.openai.chat_steps import AnswerStep, ChoiceSteps
+from backends.protocol import TokenLogprob
 from gateway.dialects.openai.chat_wire import (
     ChatChunk,
     ChatCompletion,
     ChatDelta,
     ChunkChoice,
     FunctionDelta,
+    FunctionWhole,
+    MessageWhole,
     ToolCallDelta,
+    ToolCallWhole,
+    WholeChoice,
 )
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.openai.frames import (
+    DONE,
+    PLACEHOLDER,
+    FrameTemplate,
+    body,
+    frame,
+    timings,
+    usage_wire,
+)
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
-from gateway.dialects.openai.usage import timings, usage_wire
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -35,11 +46,146 @@ from gateway.events import (
     Delta,
     Event,
     Finished,
+    FinishReason,
     Reasoning,
     ToolClosed,
     ToolOpened,
     Usage,
 )
+
+# --------------------------------------------------------------------------------------- chat steps
+# From the events of one choice to the steps that a client sees. Knows what is told, not how.
+#
+# Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments
+# gets its `{}`.
+
+
+NO_ARGUMENTS = "{}"
+
+
+class AnswerStep(msgspec.Struct, frozen=True):
+    """Something to tell, never a `ToolClosed`, and the log probabilities that go with it."""
+
+    event: Event
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ChoiceSteps:
+    """The steps of one choice, delta by delta.
+
+    Log probabilities of reasoning are left out, as OpenAI does. Those of tokens whose text is still
+    held back wait for the next step.
+    """
+
+    def __init__(self, *, hides_reasoning: bool) -> None:
+        self._hides_reasoning = hides_reasoning
+        self._speechless: list[int] = []  # calls opened, without a word of arguments yet
+        self._waiting: tuple[TokenLogprob, ...] = ()
+
+    def of(self, delta: Delta) -> Iterator[AnswerStep]:
+        """The steps that `delta` makes."""
+        if delta.logprobs:
+            self._waiting += delta.logprobs
+        for event in delta.events:
+            for told in self._told(event):
+                if isinstance(told, Reasoning):
+                    yield AnswerStep(told)
+                else:
+                    yield AnswerStep(told, self._waiting)
+                    self._waiting = ()
+        if delta.events and isinstance(delta.events[-1], Reasoning):
+            self._waiting = ()
+
+    def _told(self, event: Event) -> tuple[Event, ...]:
+        match event:
+            case Content(text):
+                return (event,) if text else ()
+            case Reasoning(text):
+                return (event,) if text and not self._hides_reasoning else ()
+            case ToolOpened(index):
+                self._speechless.append(index)
+                return (event,)
+            case ArgumentsGrown(index, fragment):
+                if fragment and index in self._speechless:
+                    self._speechless.remove(index)
+                return (event,) if fragment else ()
+            case ToolClosed(index):
+                return self._last_words((index,))
+            case Finished():
+                return (*self._last_words(tuple(self._speechless)), event)
+
+    def _last_words(self, indexes: tuple[int, ...]) -> tuple[Event, ...]:
+        """Clients wait for at least one delta of arguments for every call."""
+        speechless = [index for index in indexes if index in self._speechless]
+        self._speechless = [index for index in self._speechless if index not in indexes]
+        return tuple(ArgumentsGrown(index, NO_ARGUMENTS) for index in speechless)
+
+
+# ---------------------------------------------------------------------------------------- chat fold
+# The steps of one choice, put together to a message. Knows no other choice and no usage.
+
+
+class _Call:
+    """A tool call while it grows."""
+
+    def __init__(self, opened: ToolOpened) -> None:
+        self.opened = opened
+        self.fragments: list[str] = []
+
+    def whole(self) -> ToolCallWhole:
+        function = FunctionWhole(self.opened.name, "".join(self.fragments))
+        return ToolCallWhole(self.opened.id, function)
+
+
+class ChoiceFold:
+    """One choice while it grows."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _Call] = {}
+        self._logprobs: list[TokenLogprob] = []
+        self._finish_reason: FinishReason | None = None
+        self._stop: str | UnsetType = UNSET
+
+    def add(self, step: AnswerStep) -> None:
+        """Take one step more."""
+        self._logprobs += step.logprobs
+        match step.event:
+            case Content(text):
+                self._content.append(text)
+            case Reasoning(text):
+                self._reasoning.append(text)
+            case ToolOpened(index) as opened:
+                self._calls[index] = _Call(opened)
+            case ArgumentsGrown(index, fragment):
+                self._calls[index].fragments.append(fragment)
+            case Finished(reason, stop=stop):
+                self._finish_reason = reason
+                self._stop = UNSET if stop is None else stop
+
+    def whole(self) -> WholeChoice:
+        """The choice, once it is finished."""
+        assert self._finish_reason is not None, "a choice is told when it has ended"
+        return WholeChoice(
+            index=self._index,
+            message=self._message(),
+            logprobs=chat_logprobs(self._logprobs) if self._logprobs else None,
+            finish_reason=self._finish_reason,
+            stop_reason=self._stop,
+            stop_str=self._stop,
+        )
+
+    def _message(self) -> MessageWhole:
+        content = "".join(self._content)
+        calls = tuple(call.whole() for call in self._calls.values())
+        return MessageWhole(
+            content=content if content or not calls else None,
+            reasoning_content="".join(self._reasoning) if self._reasoning else UNSET,
+            tool_calls=calls or UNSET,
+        )
+
 
 _ROLE = ChatDelta(role="assistant")
 _NOTHING = ChatDelta()

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from gateway.dialects.openai.fields import Fields, read_fields
+from gateway.dialects.openai.fields import Fields, ThinkingWire, read_fields, read_thinking
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.sampling import SamplingWire, read_sampling
-from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]

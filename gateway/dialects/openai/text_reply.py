@@ -11,7 +11,17 @@ from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import DONE, PLACEHOLDER, FrameTemplate, body, frame
+from gateway.dialects.openai.frames import (
+    DONE,
+    PLACEHOLDER,
+    FrameTemplate,
+    Timings,
+    UsageWire,
+    body,
+    frame,
+    timings,
+    usage_wire,
+)
 from gateway.dialects.openai.logprobs import (
     EchoedPrompt,
     TextCuts,
@@ -20,7 +30,6 @@ from gateway.dialects.openai.logprobs import (
     together,
 )
 from gateway.dialects.openai.request import TextExchange
-from gateway.dialects.openai.usage import Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Usage
 

@@ -15,9 +15,8 @@ from gateway.dialects.openai.frames import body, frame
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.services import Services
-from gateway.http.sse import EventStream
+from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import SCHEME, DownloadProgress, Order, hub_model
 from gateway.registry import ModelEntry
 from gateway.tasks import companions

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.catalog import CPU
 from gateway.access import Access
-from gateway.answers.encoding import foremost
+from gateway.answers.tokens import foremost
 from gateway.dialects import openai
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
@@ -20,11 +20,10 @@ from gateway.dialects.openai.frames import body, frame
 from gateway.http.cards import card, status_wire
 from gateway.http.exchange import Exchange
 from gateway.http.plain import Plain
-from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.routes.openai import new_id
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
-from gateway.http.sse import EventStream
+from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import gibibytes

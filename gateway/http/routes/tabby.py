@@ -15,8 +15,7 @@ from litestar.types import ASGIApp
 
 from config.engines import ExLlamaOptions
 from gateway.access import Access
-from gateway.answers.overrides import preset
-from gateway.answers.templates import Chosen
+from gateway.answers.overrides import Chosen, preset
 from gateway.dialects import openai
 from gateway.dialects.openai.frames import body
 from gateway.dialects.tabby import reply
@@ -25,9 +24,8 @@ from gateway.dialects.tabby.options import engine_options
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
-from gateway.http.progress import ProgressStream, WholeErrand
 from gateway.http.services import Services
-from gateway.http.sse import EventStream
+from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, UnloadReport, Waiting
 
 AnyRequest = Request[Any, Any, Any]

@@ -8,10 +8,9 @@ import msgspec
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
-from gateway.splitter.markers import markers_of
 from gateway.splitter.payloads import json_text, values
 from gateway.splitter.payloads.named_json import NAME
-from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.reading import Parsing, Reader, markers_of
 from gateway.splitter.syntax import BareDictCalls
 
 _KEY = re.compile(r"[^:{}\[\],<]*")

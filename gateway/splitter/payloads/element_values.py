@@ -12,9 +12,8 @@ import msgspec
 
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
-from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text
-from gateway.splitter.reading import Parsing, Reader
+from gateway.splitter.reading import Markers, Parsing, Reader, markers_of
 
 _CDATA_OPEN, _CDATA_CLOSE = "<![CDATA[", "]]>"
 

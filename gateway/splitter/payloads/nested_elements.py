@@ -9,11 +9,10 @@ import msgspec
 from gateway.splitter import coercion
 from gateway.splitter.calls import Calls
 from gateway.splitter.coercion import Declared
-from gateway.splitter.markers import Markers, markers_of
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.elements import attributes
 from gateway.splitter.payloads.sections import PayloadSection
-from gateway.splitter.reading import Malformed, Parsing, Reader
+from gateway.splitter.reading import Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.syntax import NestedElementCalls
 
 _TAG = re.compile(r"[^<>]*")

@@ -14,7 +14,7 @@ pytest.importorskip("tokenizers")
 import torch
 
 from backends.errors import GenerationFailed, OutOfMemory
-from backends.exllama.running import STRETCH
+from backends.exllama.jobs import STRETCH
 from backends.protocol import Generation, ModelContainer, Piece, Sampling, ThinkingBudget
 from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
 from tests.backends.exllama.conftest import Kind

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from backends.exllama.running import STRETCH
+from backends.exllama.jobs import STRETCH
 from tests.backends.contract import PROMISES, Subject, job, run
 from tests.backends.exllama.world import GREETING, STORY, answers
 from tests.backends.exllamav2.conftest import OPTIONS, load

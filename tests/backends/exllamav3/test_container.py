@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from backends.errors import GenerationFailed
-from backends.exllama.running import STRETCH
+from backends.exllama.jobs import STRETCH
 from backends.protocol import Generation, ModelContainer
 from tests.backends.contract import GREEDY, Subject, job, run, text_of
 from tests.backends.exllama.world import GREETING, STORY, answers

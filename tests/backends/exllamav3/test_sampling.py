@@ -11,7 +11,7 @@ import torch
 
 import bundled
 from backends.errors import InvalidJob
-from backends.exllama.running import ExLlamaJob
+from backends.exllama.jobs import ExLlamaJob
 from backends.exllamav3.sampling import EVERYTHING, SUPPORTED, OfTheAnswer, sampler
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling

@@ -14,8 +14,7 @@ import llama_cpp
 import pytest
 from llama_cpp import llama_cpp as api
 
-from backends.llamacpp import runs
-from backends.llamacpp.vocabulary import LlamaVocabulary
+from backends.llamacpp.vocabulary import LONGEST, UNLIMITED, WIDER, LlamaVocabulary, cuts
 from tests.backends.llamacpp import random_gguf
 
 # Every pre-tokenizer that llama-cpp-python 0.3.36 knows (llama-vocab.cpp, `tokenizer_pre ==`); the
@@ -80,7 +79,7 @@ def write(pre: str, path: Path) -> Path:
 
 
 @contextmanager
-def vocabulary(pre: str, folder: Path) -> Iterator[LlamaVocabulary]:
+def loaded(pre: str, folder: Path) -> Iterator[LlamaVocabulary]:
     params = api.llama_model_default_params()
     params.vocab_only = True
     path = write(pre, folder / f"{pre}.gguf")
@@ -97,7 +96,7 @@ def survivor(pres: list[str], texts: list[str], length: int, folder: Path) -> No
     ends it is the last one told.
     """
     for pre in pres:
-        with vocabulary(pre, folder) as words:
+        with loaded(pre, folder) as words:
             for text in texts:
                 sys.stdout.write(f"{pre} {text!a}\n")
                 sys.stdout.flush()
@@ -134,26 +133,26 @@ def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_pat
 def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
     dice = random.Random(1)
     parts = [run * dice.randrange(1, 60) for run in RUNS for _ in range(3)]
-    with vocabulary(pre, tmp_path) as words:
+    with loaded(pre, tmp_path) as words:
         text = "Some words. " * 500 + "".join(dice.sample(parts, len(parts)))
-        assert len(text) > runs.LONGEST
+        assert len(text) > LONGEST
         assert words.tokenize(text, special=True) == words.tokenize_whole(text, special=True)
 
 
-@pytest.mark.parametrize("pre", sorted(runs.UNLIMITED & {family[0] for family in FAMILIES}))
+@pytest.mark.parametrize("pre", sorted(UNLIMITED & {family[0] for family in FAMILIES}))
 def test_what_llama_cpp_splits_without_recursion_is_never_cut(pre: str) -> None:
-    assert runs.cuts("a" * 100_000, pre) == []
+    assert cuts("a" * 100_000, pre) == []
 
 
 def test_every_named_pre_tokenizer_is_one_llama_cpp_knows() -> None:
-    assert set(PRES) >= runs.UNLIMITED | runs.WIDER.keys()
+    assert set(PRES) >= UNLIMITED | WIDER.keys()
     libraries = Path(llama_cpp.__file__).parent.joinpath("lib").glob("libllama.so*")
     known = b"".join(library.read_bytes() for library in libraries)
     assert all(pre.encode() in known for pre in PRES)
 
 
 def test_a_long_run_loses_no_character_and_keeps_its_digits_in_threes(tmp_path: Path) -> None:
-    with vocabulary("deepseek-v3", tmp_path) as words:
+    with loaded("deepseek-v3", tmp_path) as words:
         for text in ("a" * 10_000, "中" * 9_000, "🚂" * 7_000):
             assert words.detokenize(words.tokenize(text, special=False)) == text
         digits = "123456789" * 1_200
@@ -161,25 +160,28 @@ def test_a_long_run_loses_no_character_and_keeps_its_digits_in_threes(tmp_path: 
 
 
 def test_no_cut_goes_through_a_control_token(tmp_path: Path) -> None:
-    with vocabulary("whitespace", tmp_path) as words:
+    with loaded("whitespace", tmp_path) as words:
         (end,) = words.tokenize("<end>", special=True)
-        for before in range(runs.LONGEST - 6, runs.LONGEST + 2):
-            text = "a" * before + "<end>" + "a" * runs.LONGEST
+        for before in range(LONGEST - 6, LONGEST + 2):
+            text = "a" * before + "<end>" + "a" * LONGEST
             assert words.tokenize(text, special=True).count(end) == 1
 
 
 def test_runs_are_cut_and_other_text_is_not() -> None:
-    longest = runs.LONGEST
-    assert runs.cuts("a" * longest, "tekken") == []
-    assert runs.cuts("a" * (longest + 1), "tekken") == [longest]
-    assert runs.cuts(" " + "a" * (2 * longest + 1), "tekken") == [longest + 1, 2 * longest + 1]
-    assert runs.cuts("word " * longest, "tekken") == []
-    assert runs.cuts("word " * longest, "exaone-moe") != []
-    assert runs.cuts('{"a":1},' * longest, "tekken") == []
-    assert runs.cuts('{"a":1},' * longest, "whitespace") != []
-    assert runs.cuts("a" + "1" * 200, "superbpe") == [97, 193]
+    longest = LONGEST
+    assert cuts("a" * longest, "tekken") == []
+    assert cuts("a" * (longest + 1), "tekken") == [longest]
+    assert cuts(" " + "a" * (2 * longest + 1), "tekken") == [
+        longest + 1,
+        2 * longest + 1,
+    ]
+    assert cuts("word " * longest, "tekken") == []
+    assert cuts("word " * longest, "exaone-moe") != []
+    assert cuts('{"a":1},' * longest, "tekken") == []
+    assert cuts('{"a":1},' * longest, "whitespace") != []
+    assert cuts("a" + "1" * 200, "superbpe") == [97, 193]
 
 
 def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
-    with vocabulary("gpt-2", tmp_path) as words:
+    with loaded("gpt-2", tmp_path) as words:
         assert words.detokenize(words.tokenize("a\ud83db", special=True)) == "a?b"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.transformers.room import Limit, Size, fit
+from backends.transformers.grid import Limit, Size, fit
 
 LIMIT = Limit(rows=8, tokens=1000, length=512)
 

@@ -8,7 +8,7 @@ import pytest
 import bundled
 from config.settings import Config, ModelConfig
 from gateway.answers.capabilities import Capabilities
-from gateway.answers.templates import Templates
+from gateway.answers.overrides import Templates
 from gateway.registry import History, ModelLibrary, ModelStatus, Registry
 
 pytestmark = pytest.mark.anyio

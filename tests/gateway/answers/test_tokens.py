@@ -10,7 +10,7 @@ import pytest
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens
 from gateway.answers.interpreter import KEPT, Interpreters
-from gateway.answers.templates import Templates
+from gateway.answers.overrides import Templates
 from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.errors import ContextLengthExceeded
 from gateway.tasks import Abandoned, Wanted, WorkerThreads

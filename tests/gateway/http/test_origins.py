@@ -11,8 +11,8 @@ from config.errors import ConfigError
 from config.settings import KeyConfig, ServerConfig
 from gateway.app import build
 from gateway.errors import Forbidden, GatewayError
+from gateway.http.auth import OriginGuard
 from gateway.http.metrics import Metrics
-from gateway.http.origins import OriginGuard
 from gateway.registry import ModelLibrary, Registry
 from tests.gateway.http.serving import Running, config, serving, state
 

@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.pictures.data_url import carried
-from gateway.pictures.refused import ImageRefused
+from gateway.pictures.decoding import carried
+from gateway.pictures.quota import ImageRefused
 
 DATA = bytes(range(256)) + b"!"
 PACKED = b64encode(DATA).decode()

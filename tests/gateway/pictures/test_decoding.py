@@ -11,7 +11,7 @@ from PIL import Image as Pillow
 
 from backends.protocol import Image
 from gateway.pictures.decoding import FORMATS, decode
-from gateway.pictures.refused import ImageRefused
+from gateway.pictures.quota import ImageRefused
 from tests.gateway.pictures.hosts import RED, encoded
 
 PLENTY = 1_000_000

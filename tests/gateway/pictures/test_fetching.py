@@ -9,7 +9,7 @@ import pytest
 from config.settings import ImagesConfig
 from gateway.pictures.addresses import Address
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
-from gateway.pictures.refused import ImageRefused
+from gateway.pictures.quota import ImageRefused
 from tests.gateway.pictures.hosts import (
     CERTIFICATE,
     RED,

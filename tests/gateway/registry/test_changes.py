@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from gateway.registry.changes import Changes, Watchers
+from gateway.registry.status import Changes, Watchers
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from backends.protocol import MemoryNeed
 from gateway.registry.memory import GIB, arithmetic, corrected, shares
-from gateway.registry.orders import Evicted
+from gateway.registry.record import Evicted
 
 needs = st.builds(
     MemoryNeed,

@@ -1,7 +1,7 @@
 """The scheduler's decisions one by one: who is served, who drains, who goes, who must wait."""
 
 from config.settings import SwapConfig
-from gateway.registry.orders import Evicted, Grant, Load, Model, Refuse, Unload
+from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Unload
 from tests.gateway.registry.world import World
 
 RULES = SwapConfig(max_wait=120.0, min_stay=5.0)

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from config.settings import SwapConfig
-from gateway.registry.orders import Model, Refuse
+from gateway.registry.record import Model, Refuse
 from tests.gateway.registry.world import World
 
 DEVICES = ("cpu", "cuda:0")

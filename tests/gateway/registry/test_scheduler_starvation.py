@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from config.settings import SwapConfig
-from gateway.registry.orders import CancelLoad, Grant, Load, Model, Order, Unload
+from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Unload
 from gateway.registry.turns import WORTH
 from tests.gateway.registry.world import World
 

@@ -8,16 +8,7 @@ import itertools
 from collections.abc import Iterable
 
 from config.settings import SwapConfig
-from gateway.registry.orders import (
-    CancelLoad,
-    Grant,
-    Load,
-    Model,
-    Order,
-    Refuse,
-    Ticket,
-    Unload,
-)
+from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Refuse, Ticket, Unload
 from gateway.registry.scheduler import Scheduler
 
 

@@ -20,7 +20,7 @@ from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
 from gateway.registry import Happening, History, Lease, ModelLibrary, Registry, Waiting
-from gateway.registry.orders import Bytes
+from gateway.registry.record import Bytes
 
 AT_ONCE = SwapConfig(min_stay=0.0)
 

@@ -8,13 +8,64 @@ are forced are such a new beginning too.
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from backends.driver import Token
-from backends.protocol import Generation, TokenLogprob
+from backends.errors import InvalidJob
+from backends.hf_vocabulary import HfVocabulary
+from backends.protocol import Generation, Sampling, TokenLogprob
+
+# ------------------------------------------------------------------------------------------ results
+# What results of a generator's `iterate` say about tokens.
+#
+# Their text is not used: stop strings, characters and limits are `backends.transcript`'s. But the
+# generator holds tokens back with their text, while a character is incomplete or a banned string
+# may be coming; where a stop token then ends a job, nothing was emitted and all that was held
+# stands in `held`, the stop token last.
+
+
+Result = Mapping[str, Any]
+
+
+def told(result: Result, name: str) -> list[Any]:
+    """What a result of the stage "streaming" says about each of its new tokens: a tensor of the
+    shape (1, n, …), as a list.
+    """
+    parts = [result]
+    if result.get("eos_reason") == "stop_token":
+        parts.append(result.get("held", {}))
+    return [value for part in parts if name in part for value in part[name][0].tolist()]
+
+
+def at_limit(result: Result) -> bool:
+    """Whether the job ended because it had written as much as it was allowed to."""
+    return bool(result.get("eos_reason") == "max_new_tokens")
+
+
+# ----------------------------------------------------------------------------------------- sampling
+# Wishes about single tokens, as far as both libraries want them alike.
+
+
+def check_tokens(sampling: Sampling, vocabulary: HfVocabulary) -> None:
+    """Raises InvalidJob for a token that isn't there."""
+    wishes = {
+        "logit_bias": [token for token, _ in sampling.logit_bias],
+        "banned_tokens": sampling.banned_tokens,
+        "allowed_tokens": sampling.allowed_tokens,
+    }
+    for param, tokens in wishes.items():
+        wrong = [token for token in tokens if not 0 <= token < vocabulary.size]
+        if wrong:
+            raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", param)
+
+
+def barred(sampling: Sampling, vocabulary: HfVocabulary) -> list[int]:
+    """The tokens that must not come."""
+    return [*sampling.banned_tokens, *(vocabulary.ends if sampling.ban_eos else ())]
+
 
 STRETCH = 2048  # tokens
 

@@ -1,22 +1,71 @@
 """What each model is to be loaded with, and what it will take. Moves nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
+from anyio import to_thread
 
-from backends.catalog import ModelFiles
-from backends.errors import BackendError
-from backends.protocol import MemoryNeed
+from backends.catalog import BACKENDS, ModelFiles
+from backends.errors import BackendError, BackendMissing
+from backends.protocol import MemoryNeed, ModelContainer, Report
 from config.check import convert
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.registry.history import History
 from gateway.registry.library import ModelEntry
-from gateway.registry.loader import Loader
 from gateway.registry.memory import corrected, shares
-from gateway.registry.orders import Bytes, Model
+from gateway.registry.record import Bytes, Model
+
+# ------------------------------------------------------------------------------------------- loader
+# How models get into memory: through their backends' modules, which are imported late.
+#
+# It chooses no model and no moment.
+
+
+class Loader(Protocol):
+    """What the registry wants of the backends."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        """What the model will take, by its headers. Raises BackendError."""
+        ...
+
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        """See `backends.catalog.FilesModule.placement`."""
+        ...
+
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> ModelContainer:
+        """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
+        ...
+
+
+class CatalogLoader:
+    """Each model with its own backend, as the catalog has them."""
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        return BACKENDS[files.backend].files.estimate(files, options)
+
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        return BACKENDS[files.backend].files.placement(options, cards)
+
+    async def load(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> ModelContainer:
+        backend = BACKENDS[files.backend]
+        try:  # the first import of an engine takes seconds
+            await to_thread.run_sync(import_module, f"backends.{backend.name}.container")
+        except ImportError as error:
+            raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
+        return await backend.container.load(files, options, report)
+
 
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
 Obstacle: TypeAlias = Callable[[str, Bytes], str | None]

@@ -1,8 +1,9 @@
-"""One job's outputs on their way from the engine's thread to whoever reads them."""
+"""A job's two ends: the line it waits in for a slot, and its outputs on their way to the reader."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
 from backends.errors import BackendError
 from backends.protocol import Ended, Output, Piece, Scored
@@ -78,3 +79,42 @@ class JobOutputs:
 
     def __anext__(self) -> Awaitable[Output]:
         return self._mailbox.__anext__()
+
+
+Job = TypeVar("Job")
+
+
+class WaitingLine(Generic[Job]):
+    """Round robin over requests: no job waits behind the hundred choices of another request."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Hashable, deque[Job]] = {}  # of each request; whose turn is next, first
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def join(self, request: Hashable, job: Job) -> None:
+        """`job` waits, behind those of its own `request`."""
+        self._jobs.setdefault(request, deque()).append(job)
+
+    def leave(self, request: Hashable, job: Job) -> None:
+        """`job` waits no more. Raises ValueError or KeyError where it doesn't wait."""
+        jobs = self._jobs[request]
+        jobs.remove(job)
+        if not jobs:
+            del self._jobs[request]
+
+    def leave_all(self) -> list[Job]:
+        """Nobody waits any more; who did."""
+        left = [job for jobs in self._jobs.values() for job in jobs]
+        self._jobs.clear()
+        return left
+
+    def next(self) -> Job:
+        """The job whose turn it is; it leaves. The next turn is another request's."""
+        request = next(iter(self._jobs))
+        jobs = self._jobs.pop(request)
+        job = jobs.popleft()
+        if jobs:
+            self._jobs[request] = jobs
+        return job
