@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from backends.protocol import Sampling
+from gateway.shapes import Shape
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -110,6 +111,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None  # alternatives per token; None: no logprobs
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
+    shape: Shape | None = None  # of the answer; None: it is free
     spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
 
 

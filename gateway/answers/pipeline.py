@@ -93,6 +93,7 @@ class Pipeline:
         self, request: TextRequest, access: Access, on_wait: OnWait | None = None
     ) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
+        _refuse_shape(request.answering)
         self._refuse_too_many(len(request.prompts), request.answering.n)
         async with AsyncExitStack() as held:
             held.enter_context(as_written(request.answering.spelled))
@@ -259,6 +260,13 @@ def _refuse_what_is_missing(request: ChatRequest) -> None:
         raise InvalidRequest(
             "only tool_choice 'auto' and 'none' are available so far", param="tool_choice"
         )
+    _refuse_shape(request.answering)
+
+
+def _refuse_shape(answering: GenerationParams) -> None:
+    if (shape := answering.shape) is not None:
+        message = f"{shape.field}: Structured output is not available yet."
+        raise InvalidRequest(message, param=shape.field)
 
 
 def _framed(request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ Knows no model: whether it can see, think or call tools is for those who lease i
 """
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ from msgspec import Meta
 from gateway.dialects.openai.fields import Fields, ThinkingWire, read_fields, read_thinking
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.sampling import SamplingWire, read_sampling
+from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
@@ -21,18 +22,8 @@ MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name i
 MAX_STOP_LENGTH = 1_000  # characters; every token's text is compared with each
 MAX_CHOICES = 128  # as OpenAI; the server's own limit may be lower
 
-# Other servers' words for structured output, and the functions of before tools.
-_NOT_YET = "Structured output is not available yet."
+# OpenAI's form of before tools.
 _UNMET = {
-    "json_schema": _NOT_YET,
-    "regex_pattern": _NOT_YET,
-    "grammar_string": _NOT_YET,
-    "grammar": _NOT_YET,
-    "guided_json": _NOT_YET,
-    "guided_regex": _NOT_YET,
-    "guided_choice": _NOT_YET,
-    "guided_grammar": _NOT_YET,
-    "structured_outputs": _NOT_YET,
     "functions": "This form is not supported; send tools instead.",
     "function_call": "This form is not supported; send tool_choice instead.",
 }
@@ -49,19 +40,12 @@ class StreamOptionsWire(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class ResponseFormatWire(msgspec.Struct, frozen=True):
-    """The form of the answer. Only the kind is read so far."""
-
-    type: str = "text"
-
-
 class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chat and text completion share, sampling aside."""
 
     model: str = ""
     stream: bool = False
     stream_options: StreamOptionsWire = StreamOptionsWire()
-    response_format: ResponseFormatWire = ResponseFormatWire()
     max_tokens: Annotated[int, Meta(ge=-1)] = -1
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     stop: str | list[str] = []
@@ -106,7 +90,6 @@ class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     loading_text: bool | None = None  # the wait for the model is told; None: not said
-    response_format: Literal["text"] = "text"
     ignored: tuple[str, ...] = ()
 
 
@@ -116,7 +99,6 @@ class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: TextRequest
     stream: bool = False
     include_usage: bool = False
-    response_format: Literal["text"] = "text"
     ignored: tuple[str, ...] = ()
 
 
@@ -124,15 +106,17 @@ def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(name for shape in shapes for name in shape.__struct_fields__)
 
 
-_CHAT_FIELDS = _names(AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire)
-_TEXT_FIELDS = _names(AnsweringWire, TextWire, SamplingWire)
+_CHAT_FIELDS = SHAPE_FIELDS | _names(
+    AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire
+)
+_TEXT_FIELDS = SHAPE_FIELDS | _names(AnsweringWire, TextWire, SamplingWire)
 
 
 def read_chat(body: bytes) -> ChatExchange:
     """What a `/v1/chat/completions` body means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
     shared, wire = fields.read(AnsweringWire), fields.read(ChatWire)
-    _refuse_unmet(fields, shared)
+    _refuse_unmet(fields)
     if shared.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, or -1 for no limit.")
     conversation = read_conversation(fields)
@@ -170,7 +154,7 @@ def read_text(body: bytes) -> TextExchange:
     """What a `/v1/completions` body means. Raises InvalidRequest, which names the field."""
     fields = read_fields(body)
     shared, wire = fields.read(AnsweringWire), fields.read(TextWire)
-    _refuse_unmet(fields, shared)
+    _refuse_unmet(fields)
     logprobs = (wire.n_probs or None) if wire.logprobs is None else wire.logprobs
     if not wire.echo and shared.max_tokens == 0:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
@@ -197,10 +181,8 @@ def _chat_ignored(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tu
     return (("add_generation_prompt",) if pointless else ()) + fields.beyond(_CHAT_FIELDS)
 
 
-def _refuse_unmet(fields: Fields, shared: AnsweringWire) -> None:
+def _refuse_unmet(fields: Fields) -> None:
     """What would change the answer's form must not be passed over in silence."""
-    if (kind := shared.response_format.type) != "text":
-        raise fields.wrong("response_format", f"{_NOT_YET} Expected 'text', got {kind!r}.")
     for name, message in _UNMET.items():
         if fields.values.get(name):
             raise fields.wrong(name, message)
@@ -215,6 +197,7 @@ def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Gen
         n=wire.n,
         logprobs=logprobs,
         keep_alive=_keep_alive(fields, wire.keep_alive),
+        shape=read_shape(fields),
         spelled=fields.otherwise(),
     )
 

@@ -249,27 +249,11 @@ def test_generation_config_without_sampling_is_greedy() -> None:
     assert sampling.request.answering.sampling.values.temperature == 0
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
-        {"response_format": {"type": "json", "value": {}}},
-        {"json_schema": {"type": "object"}},
-        {"grammar_string": "root ::= x"},
-        {"guided_json": {"type": "object"}},
-        {"functions": [{"name": "f"}]},
-    ],
-)
+@pytest.mark.parametrize("fields", [{"functions": [{"name": "f"}]}, {"function_call": "auto"}])
 def test_what_would_change_the_form_of_the_answer_is_refused(fields: dict[str, Any]) -> None:
     (param,) = fields
     assert chat_fault(**fields).param == param
     assert text_fault(**fields).param == param
-
-
-def test_structured_output_says_that_it_is_not_there_yet() -> None:
-    message = chat_fault(response_format={"type": "json_object"}).message
-    assert "not available yet" in message
 
 
 @pytest.mark.parametrize(
