@@ -25,10 +25,10 @@ import bundled
 from backends.driver import DrivenContainer, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
+from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.grid import Grid, Limit
-from backends.transformers.sampling.chooser import Desk
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.splitter import FORMATS, Splitter
@@ -124,7 +124,7 @@ class Sampled(StandIn):
             Grid(0),
             limit,
             vocabulary,
-            Desk(vocabulary, torch.device("cpu")),
+            SamplingContext(vocabulary, torch.device("cpu")),
             StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),
         )
         self.admit = self._batching.admit  # type: ignore[method-assign]

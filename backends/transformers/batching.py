@@ -20,14 +20,14 @@ from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import JobFailed, PromptScored, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
+from backends.sampling.logprobs import logprobs
+from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid, Limit, Size, fit
 from backends.transformers.memory import while_generating
-from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.logprobs import logprobs
-from backends.transformers.sampling.sampler import Sampled, Sampler
+from backends.transformers.sampler import Sampled, Sampler
 
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 SCORING_BYTES = 32 << 20  # of a pass's logits, where a prompt's log probabilities are wanted
@@ -37,11 +37,11 @@ Result: TypeAlias = Token | PromptScored | JobFailed
 class BatchRow:
     """One job's sequence. `row` is None until it starts, or after its cells were taken away."""
 
-    def __init__(self, key: int, job: Generation, desk: Desk) -> None:
+    def __init__(self, key: int, job: Generation, context: SamplingContext) -> None:
         self.key = key
         self.job = job
         self.tokens = list(job.prompt)
-        self.chooser = Chooser(job, self.tokens, desk)
+        self.state = SamplerState(job, self.tokens, context)
         self.fed = 0
         self.cached = 0
         # Tokens of the prompt whose log probabilities are told, or not wanted.
@@ -73,27 +73,27 @@ class Batching:
         grid: Grid,
         limit: Limit,
         vocabulary: HfVocabulary,
-        desk: Desk,
+        context: SamplingContext,
         threads: StepThreads,
     ) -> None:
         self._forward = forward
         self._grid = grid
         self._limit = limit
-        self._desk = desk
+        self._context = context
         self._threads = threads
         self._slots: list[Slot] = []  # one per row
         self._busy: list[BatchRow] = []  # the first rows, in order
         self._jobs: dict[int, BatchRow] = {}
         self._forced: list[Token] = []
         self._piece = vocabulary.piece
-        self._sampler = Sampler(desk, vocabulary.piece)
+        self._sampler = Sampler(context, vocabulary.piece)
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
 
     # -- jobs ------------------------------------------------------------------------------------
 
     def admit(self, key: int, job: Generation) -> int:
-        self._jobs[key] = BatchRow(key, job, self._desk)
+        self._jobs[key] = BatchRow(key, job, self._context)
         self._threads.pause()
         return len(job.prompt)
 
@@ -102,7 +102,7 @@ class Batching:
         room = self._limit.length - len(running.tokens)
         for token in tokens[:room]:
             running.tokens.append(token)
-            running.chooser.accepted()
+            running.state.accepted()
             self._forced.append(Token(key, token))
 
     def release(self, key: int) -> int:
@@ -166,8 +166,8 @@ class Batching:
             [r.tokens[r.fed : r.fed + n] for r, n in zip(span, counts, strict=True)],
             [r.fed for r in span],
         )
-        if self._desk.device.type == "cuda":
-            torch.cuda.synchronize(self._desk.device)
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)
         self._measure(width * len(span), self._threads.end())
         for running, count in zip(span, counts, strict=True):
             self._fed(running, count)
@@ -176,13 +176,13 @@ class Batching:
 
     def _score(self, row: int, running: BatchRow) -> list[Result]:
         """The next chunk of one prompt, and how likely each of its tokens was."""
-        count = min(running.left, self._chunk(), max(1, SCORING_BYTES // (4 * self._desk.size)))
+        count = min(running.left, self._chunk(), max(1, SCORING_BYTES // (4 * self._context.size)))
         chunk = running.tokens[running.fed : running.fed + count]
         first = running.fed
         self._threads.begin("prefill", count)
         logits = self._forward.score(row, chunk, first)
-        if self._desk.device.type == "cuda":
-            torch.cuda.synchronize(self._desk.device)
+        if self._context.device.type == "cuda":
+            torch.cuda.synchronize(self._context.device)
         self._measure(count, self._threads.end())
         self._fed(running, count)
         results: list[Result] = []
@@ -237,7 +237,7 @@ class Batching:
         running.fed += count
 
     def _draw(self, ready: Sequence[BatchRow], logits: torch.Tensor) -> list[Result]:
-        drawn = self._sampler.sample([running.chooser for running in ready], logits)
+        drawn = self._sampler.sample([running.state for running in ready], logits)
         return [
             self._accept(running, sampled) for running, sampled in zip(ready, drawn, strict=True)
         ]
@@ -246,7 +246,7 @@ class Batching:
         if isinstance(sampled, Exception):
             return JobFailed(running.key, while_generating(sampled))
         running.tokens.append(sampled.token)
-        running.chooser.drawn()
+        running.state.drawn()
         return Token(running.key, sampled.token, sampled.logprob)
 
     # -- rows ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from backends.driver import JobFailed, PromptScored, Token
 from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
+from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
@@ -15,7 +16,6 @@ from backends.transformers.grid import Grid
 from backends.transformers.loading import TransformersModel
 from backends.transformers.memory import give_back, in_our_words, while_generating
 from backends.transformers.processor import ProcessorInputs
-from backends.transformers.sampling.chooser import Desk
 from backends.transformers.solo import Solo
 
 
@@ -24,11 +24,11 @@ class TransformersEngine:
 
     def __init__(self, loaded: TransformersModel) -> None:
         self._loaded = loaded
-        desk = Desk(loaded.vocabulary, loaded.device)
+        context = SamplingContext(loaded.vocabulary, loaded.device)
         self._device = loaded.device
-        self._batching = _batching(loaded, desk)
+        self._batching = _batching(loaded, context)
         self._solo = Solo(
-            loaded.model, loaded.vocabulary, desk, loaded.info.context_length, loaded.threads
+            loaded.model, loaded.vocabulary, context, loaded.info.context_length, loaded.threads
         )
         self._pictures = (
             ProcessorInputs(loaded.processor, loaded.vocabulary, loaded.model)
@@ -112,11 +112,11 @@ class TransformersEngine:
         self._loaded.free()
 
 
-def _batching(loaded: TransformersModel, desk: Desk) -> Batching | None:
+def _batching(loaded: TransformersModel, context: SamplingContext) -> Batching | None:
     if loaded.pattern is None:
         return None
     grid = Grid(loaded.layers)
     forward = Forward(loaded.model, grid, loaded.pattern)
     controller = ThreadController(loaded.threads, loaded.threads)
     threads = StepThreads(controller, torch.set_num_threads, IdleCores())
-    return Batching(forward, grid, loaded.limit, loaded.vocabulary, desk, threads)
+    return Batching(forward, grid, loaded.limit, loaded.vocabulary, context, threads)

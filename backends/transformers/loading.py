@@ -18,13 +18,13 @@ from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
+from backends.sampling.state import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
 from backends.transformers.files import buffers, computes_wide, shape
 from backends.transformers.forward import Pattern, batching_pattern
 from backends.transformers.grid import Limit
 from backends.transformers.memory import give_back, ran_out
-from backends.transformers.sampling.chooser import SUPPORTED
 from config.engines import TransformersOptions
 
 # transformers announces its progress through one hook for the whole process, so loads take turns.

@@ -22,11 +22,11 @@ from backends.driver import JobFailed, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import Generation
+from backends.sampling.logprobs import logprobs
+from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.memory import while_generating
-from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.logprobs import logprobs
-from backends.transformers.sampling.sampler import Sampler
+from backends.transformers.sampler import Sampler
 
 Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
@@ -105,12 +105,12 @@ class Generating:
 class SoloJob:
     """One job; `generating` is None until its turn comes."""
 
-    def __init__(self, key: int, job: Generation, inputs: Inputs, desk: Desk) -> None:
+    def __init__(self, key: int, job: Generation, inputs: Inputs, context: SamplingContext) -> None:
         self.key = key
         self.job = job
         self.inputs = inputs
         self.tokens: list[int] = inputs["input_ids"][0].tolist()
-        self.chooser = Chooser(job, self.tokens, desk)
+        self.state = SamplerState(job, self.tokens, context)
         self.forced: list[int] = []
         self.generating: Generating | None = None
 
@@ -122,14 +122,14 @@ class Solo:
         self,
         model: Any,
         vocabulary: HfVocabulary,
-        desk: Desk,
+        context: SamplingContext,
         length: int,
         threads: Sequence[int],
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
-        self._desk = desk
-        self._sampler = Sampler(desk, vocabulary.piece)
+        self._context = context
+        self._sampler = Sampler(context, vocabulary.piece)
         self._length = length
         self._threads = ThreadController(threads, threads)
         self._jobs: dict[int, SoloJob] = {}
@@ -138,7 +138,7 @@ class Solo:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
         counted.
         """
-        self._jobs[key] = SoloJob(key, job, inputs, self._desk)
+        self._jobs[key] = SoloJob(key, job, inputs, self._context)
         return len(self._jobs[key].tokens)
 
     @property
@@ -158,21 +158,21 @@ class Solo:
     def _next(self, running: SoloJob, generating: Generating) -> Token | JobFailed:
         scores = generating.scores()
         if scores is None:
-            return Token(running.key, self._desk.ends[0])
+            return Token(running.key, self._context.ends[0])
         if running.forced:
             return self._force(running, generating, scores)
-        [sampled] = self._sampler.sample([running.chooser], scores)
+        [sampled] = self._sampler.sample([running.state], scores)
         if isinstance(sampled, Exception):
             return JobFailed(running.key, while_generating(sampled))
         running.tokens.append(sampled.token)
-        running.chooser.drawn()
+        running.state.drawn()
         generating.choose(sampled.token)
         return Token(running.key, sampled.token, sampled.logprob)
 
     def _force(self, running: SoloJob, generating: Generating, scores: torch.Tensor) -> Token:
         token = running.forced.pop(0)
         running.tokens.append(token)
-        running.chooser.accepted()
+        running.state.accepted()
         generating.choose(token)
         [told] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
         return Token(running.key, token, told)

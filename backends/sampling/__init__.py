@@ -1,10 +1,9 @@
-"""From a batch of logits to one token per job, each by its own job's wishes, in few tensor
-operations.
+"""From a batch of logits to one token per job, each by its own parameters, in few tensor
+operations. For every engine whose logits are tensors.
 
-    chooser.py     one job's wishes and what they remember: tokens said, its own random numbers
-    sampler.py     tokens for whoever is ready: together, or each alone where one job's wishes fail
-    table.py       the batch: what comes before the draw, and who is drawn together
-    draw.py        the draw itself, for jobs that are drawn the same way
+    state.py       one job's parameters and what they remember: token counts, its random numbers
+    batch.py       the rows of a step: what comes before the draw, and who is drawn together
+    draw.py        the draw itself, for rows that are drawn the same way
     truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once
     reshaping.py   what changes the distribution itself: temperature, dynamic temperature, smoothing
     dry.py         the penalty on repeating a sequence, from one job's tokens

@@ -1,4 +1,4 @@
-"""One job's wishes about its tokens, and what they remember from token to token."""
+"""One job's sampling parameters, and what they remember from token to token."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from backends.transformers.sampling.dry import Dry
+from backends.sampling.dry import Dry
 
 _NEVER = float("-inf")
 _WORD = (1 << 64) - 1
@@ -24,7 +24,7 @@ SUPPORTED = frozenset(Sampling.__struct_fields__) - {
 
 
 class Counts(msgspec.Struct):
-    """How often each token occurs within the penalty range. The table that draws keeps them as rows
+    """How often each token occurs within the penalty range. The batch that draws keeps them as rows
     of its own.
     """
 
@@ -37,8 +37,8 @@ class Counts(msgspec.Struct):
             self.said[token] += by
 
 
-class Desk:
-    """What all choosers of a model share: the vocabulary's size and ends, the tensors' device, the
+class SamplingContext:
+    """What all jobs of a model share: the vocabulary's size and ends, the tensors' device, the
     random numbers of jobs without a seed.
     """
 
@@ -48,43 +48,43 @@ class Desk:
         self.device = device
         self.breakers = vocabulary.containing
         # For all jobs without a seed. Those with one have their own.
-        self.dice = torch.Generator(device)
-        self.dice.seed()
+        self.generator = torch.Generator(device)
+        self.generator.seed()
         self.numbers = random.Random()  # noqa: S311 - text, not secrets
 
 
-class Chooser:
+class SamplerState:
     """`tokens` is the job's sequence, prompt first; its owner extends it, then calls `accepted`."""
 
-    def __init__(self, job: Generation, tokens: Sequence[int], desk: Desk) -> None:
+    def __init__(self, job: Generation, tokens: Sequence[int], context: SamplingContext) -> None:
         sampling = job.sampling
         self.sampling = sampling
         self.tokens = tokens
         self.logprobs = job.logprobs
         self.greedy = sampling.temperature <= 0
         self.must_go_on = job.min_tokens
-        self.bias = _bias(sampling, desk)
+        self.bias = _bias(sampling, context)
         self.dry = (
-            Dry(sampling, desk.breakers(sampling.dry_sequence_breakers))
+            Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
             if sampling.dry_multiplier
             else None
         )
         self._prompt = len(tokens)
         self._range = sampling.penalty_range
-        self.counts = self._count(desk) if _penalizes(sampling) else None
+        self.counts = self._count(context) if _penalizes(sampling) else None
         self.seeded = sampling.seed is not None
-        self._desk = desk
-        self._dice = torch.Generator(desk.device) if self.seeded else desk.dice
+        self._context = context
+        self._generator = torch.Generator(context.device) if self.seeded else context.generator
 
-    def dice(self) -> torch.Generator:
+    def generator(self) -> torch.Generator:
         """For the noise of the job's next token. With a seed, seed and place decide alone: whoever
         is in the batch, and however often the token is drawn anew.
         """
-        return self._dice.manual_seed(self._mixed()) if self.seeded else self._dice
+        return self._generator.manual_seed(self._mixed()) if self.seeded else self._generator
 
     def number(self) -> float:
         """A random number in [0, 1) for the job's next token."""
-        numbers = random.Random(self._mixed()) if self.seeded else self._desk.numbers  # noqa: S311 - text, not secrets
+        numbers = random.Random(self._mixed()) if self.seeded else self._context.numbers  # noqa: S311 - text, not secrets
         return numbers.random()
 
     def _mixed(self) -> int:
@@ -112,11 +112,11 @@ class Chooser:
         if self.counts is not None and self._range >= 0 and gone >= 0:
             self.counts.change(self.tokens[gone], -1, said=gone >= self._prompt)
 
-    def _count(self, desk: Desk) -> Counts:
+    def _count(self, context: SamplingContext) -> Counts:
         first = 0 if self._range < 0 else max(0, len(self.tokens) - self._range)
         recent = self.tokens[first:]
-        seen = torch.bincount(torch.tensor(recent, dtype=torch.long), minlength=desk.size)
-        seen = seen[: desk.size].to(device=desk.device, dtype=torch.int32)
+        seen = torch.bincount(torch.tensor(recent, dtype=torch.long), minlength=context.size)
+        seen = seen[: context.size].to(device=context.device, dtype=torch.int32)
         return Counts(seen, torch.zeros_like(seen))
 
 
@@ -126,22 +126,22 @@ def _penalizes(sampling: Sampling) -> bool:
     )
 
 
-def _bias(sampling: Sampling, desk: Desk) -> torch.Tensor | None:
+def _bias(sampling: Sampling, context: SamplingContext) -> torch.Tensor | None:
     """Everything that is added to the logits alike at every token, as one row; None for nothing."""
-    banned = _known(sampling.banned_tokens, desk.size)
+    banned = _known(sampling.banned_tokens, context.size)
     if not (sampling.logit_bias or banned or sampling.allowed_tokens or sampling.ban_eos):
         return None
-    row = torch.zeros(desk.size)
+    row = torch.zeros(context.size)
     if sampling.allowed_tokens:
         row.fill_(_NEVER)
-        row[_known(sampling.allowed_tokens, desk.size)] = 0.0
+        row[_known(sampling.allowed_tokens, context.size)] = 0.0
     for token, value in sampling.logit_bias:
-        if 0 <= token < desk.size:
+        if 0 <= token < context.size:
             row[token] += value
     row[banned] = _NEVER
     if sampling.ban_eos:
-        row[desk.ends] = _NEVER
-    return row.to(desk.device)
+        row[context.ends] = _NEVER
+    return row.to(context.device)
 
 
 def _known(tokens: Sequence[int], size: int) -> list[int]:

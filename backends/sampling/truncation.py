@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from backends.protocol import Sampling
-from backends.transformers.sampling.chooser import Chooser
+from backends.sampling.state import SamplerState
 
 # How many of the best candidates are looked at, until nothing that stays may lie beyond. Sorting is
 # what costs (16 rows of 768: all of them 520 µs, 256 of them 80, 64 of them 38; of 150,000: 186 ms,
@@ -172,8 +172,8 @@ def wider(count: int, size: int) -> int:
 class Truncation:
     """All cuts that one of the rows wants, with their columns."""
 
-    def __init__(self, choosers: Sequence[Chooser], device: torch.device) -> None:
-        wishes = [chooser.sampling for chooser in choosers]
+    def __init__(self, states: Sequence[SamplerState], device: torch.device) -> None:
+        wishes = [state.sampling for state in states]
         self._cuts = [
             (cut, _column([_value(wish, field, off) for wish in wishes], device))
             for field, neutral, cut, off in CUTS
@@ -181,12 +181,12 @@ class Truncation:
         ]
         self._threshold = _column([wish.xtc_threshold for wish in wishes], device)
 
-    def cut(self, candidates: Candidates, strikes: torch.Tensor | None) -> None:
-        """Leave what stays. `strikes` (jobs, 1): where XTC happens this time."""
+    def cut(self, candidates: Candidates, xtc_happens: torch.Tensor | None) -> None:
+        """Leave what stays. `xtc_happens` (jobs, 1): where XTC happens this time."""
         for cut, column in self._cuts:
             cut(candidates, column)
-        if strikes is not None:
-            exclude_top(candidates, self._threshold, strikes)
+        if xtc_happens is not None:
+            exclude_top(candidates, self._threshold, xtc_happens)
 
 
 def _on(value: float, neutral: float) -> bool:

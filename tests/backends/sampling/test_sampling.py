@@ -19,13 +19,13 @@ from torch.overrides import TorchFunctionMode
 import bundled
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.dry import Dry
-from backends.transformers.sampling.logprobs import logprobs
-from backends.transformers.sampling.reshaping import Temperature
-from backends.transformers.sampling.sampler import Sampler
-from backends.transformers.sampling.table import Table
-from backends.transformers.sampling.truncation import Candidates, Truncation, wider, window
+from backends.sampling.batch import SamplerBatch
+from backends.sampling.dry import Dry
+from backends.sampling.logprobs import logprobs
+from backends.sampling.reshaping import Temperature
+from backends.sampling.state import SamplerState, SamplingContext
+from backends.sampling.truncation import Candidates, Truncation, wider, window
+from backends.transformers.sampler import Sampler
 
 CPU = torch.device("cpu")
 PROMPT = (5, 9, 9, 11, 300, 301, 300, 301)
@@ -36,13 +36,13 @@ def vocabulary() -> HfVocabulary:
     return HfVocabulary(bundled.SAFETENSORS, 768)
 
 
-def desk() -> Desk:
-    return Desk(vocabulary(), CPU)
+def context() -> SamplingContext:
+    return SamplingContext(vocabulary(), CPU)
 
 
-def chooser(sampling: Sampling, **changes: Any) -> Chooser:
+def state(sampling: Sampling, **changes: Any) -> SamplerState:
     job = msgspec.structs.replace(Generation(prompt=PROMPT, sampling=sampling), **changes)
-    return Chooser(job, list(job.prompt), desk())
+    return SamplerState(job, list(job.prompt), context())
 
 
 def some_logits(seed: int, rows: int = 1) -> torch.Tensor:
@@ -51,18 +51,18 @@ def some_logits(seed: int, rows: int = 1) -> torch.Tensor:
 
 def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     """What may be drawn, with its probability, when everything is applied but the draw."""
-    choosers = [chooser(sampling)]
-    before = Temperature(choosers, [not sampling.temperature_last], CPU).apply(logits)
-    strikes = torch.tensor([[sampling.xtc_probability > 0]])
+    states = [state(sampling)]
+    before = Temperature(states, [not sampling.temperature_last], CPU).apply(logits)
+    xtc_happens = torch.tensor([[sampling.xtc_probability > 0]])
     count = window(sampling, 768) or 768
     candidates = Candidates(before, count)
-    Truncation(choosers, CPU).cut(candidates, strikes)
+    Truncation(states, CPU).cut(candidates, xtc_happens)
     while candidates.open.any():
         count = wider(count, 768)
         candidates = Candidates(before, count)
-        Truncation(choosers, CPU).cut(candidates, strikes)
+        Truncation(states, CPU).cut(candidates, xtc_happens)
     left = candidates.shares().log()
-    left = Temperature(choosers, [sampling.temperature_last], CPU).apply(left).softmax(-1)
+    left = Temperature(states, [sampling.temperature_last], CPU).apply(left).softmax(-1)
     pairs = zip(candidates.ids[0].tolist(), left[0].tolist(), strict=True)
     return {token: share for token, share in pairs if share > 0}
 
@@ -150,8 +150,8 @@ def test_penalties_are_llama_cpps(seed: int) -> None:
     wishes = Sampling(
         temperature=0, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2
     )
-    told = chooser(wishes)
-    table = Table([told], desk())
+    told = state(wishes)
+    batch = SamplerBatch([told], context())
     for token in answer:
         told.tokens.append(token)  # type: ignore[attr-defined]
         told.accepted()
@@ -170,20 +170,20 @@ def test_penalties_are_llama_cpps(seed: int) -> None:
         return link
 
     expected = theirs(logits, [repetition, frequency])
-    scores = table._scores(logits).softmax(-1)[0].tolist()  # noqa: SLF001 - the one step without a draw
+    scores = batch._scores(logits).softmax(-1)[0].tolist()  # noqa: SLF001 - the one step without a draw
     assert dict(enumerate(scores)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_penalty_range_forgets_what_is_further_back() -> None:
     wishes = Sampling(temperature=0, repetition_penalty=2.0, penalty_range=2)
-    told = chooser(wishes)
-    table = Table([told], desk())
+    told = state(wishes)
+    batch = SamplerBatch([told], context())
     logits = torch.zeros(1, 768)
     logits[0, [300, 301, 20]] = torch.tensor([3.0, 2.5, 2.0])
     drawn = []
     for _ in range(3):
-        [token] = table.draw(logits)
-        table.count([token])
+        [token] = batch.draw(logits)
+        batch.count([token])
         drawn.append(token)
         told.tokens.append(token)  # type: ignore[attr-defined]
         told.drawn()
@@ -204,10 +204,10 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) ->
     ]
     logits = some_logits(seed, rows=len(wishes))
     alone = [
-        Table([chooser(wish)], desk()).draw(logits[row : row + 1])[0]
+        SamplerBatch([state(wish)], context()).draw(logits[row : row + 1])[0]
         for row, wish in enumerate(wishes)
     ]
-    together = Table([chooser(wishes[row]) for row in order], desk()).draw(logits[order])
+    together = SamplerBatch([state(wishes[row]) for row in order], context()).draw(logits[order])
     assert together == [alone[row] for row in order]
 
 
@@ -215,11 +215,11 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) ->
 def test_draws_follow_the_probabilities(seed: int | None) -> None:
     logits = torch.full((1, 768), -40.0)
     logits[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    told = chooser(Sampling(seed=seed))
-    table = Table([told], desk())
+    told = state(Sampling(seed=seed))
+    batch = SamplerBatch([told], context())
     count = 4000
     for _ in range(count):
-        told.tokens += table.draw(logits)  # type: ignore[operator]
+        told.tokens += batch.draw(logits)  # type: ignore[operator]
     drawn = Counter(told.tokens[len(PROMPT) :])
     for token, share in enumerate((0.5, 0.3, 0.15, 0.05)):
         assert drawn[token] / count == pytest.approx(share, abs=0.03)
@@ -231,8 +231,8 @@ def test_what_is_banned_is_never_drawn(share: float) -> None:
     wishes = Sampling(
         seed=1, temperature=5.0, allowed_tokens=allowed, banned_tokens=(3,), top_p=share
     )
-    table = Table([chooser(wishes)], desk())
-    assert {table.draw(some_logits(seed))[0] for seed in range(50)} == {700}
+    batch = SamplerBatch([state(wishes)], context())
+    assert {batch.draw(some_logits(seed))[0] for seed in range(50)} == {700}
 
 
 def test_a_flat_distribution_needs_more_than_the_first_candidates() -> None:
@@ -243,11 +243,11 @@ def test_a_flat_distribution_needs_more_than_the_first_candidates() -> None:
 def test_the_end_waits_for_the_least_length() -> None:
     logits = torch.zeros(1, 768)
     logits[0, 2] = 10.0
-    told = chooser(Sampling(temperature=0), min_tokens=2)
-    table = Table([told], desk())
+    told = state(Sampling(temperature=0), min_tokens=2)
+    batch = SamplerBatch([told], context())
     drawn = []
     for _ in range(3):
-        drawn += table.draw(logits)
+        drawn += batch.draw(logits)
         told.drawn()
     assert 2 not in drawn[:2]
     assert drawn[2] == 2
@@ -293,10 +293,10 @@ def test_a_step_waits_for_the_device_once_and_once_for_logprobs(alternatives: in
         Sampling(temperature_last=True, typical_p=0.9, xtc_probability=0.5),
         Sampling(repetition_penalty=1.1, presence_penalty=0.5),
     ]
-    choosers = [chooser(wish, logprobs=alternatives) for wish in wishes]
-    sampler = Sampler(desk(), lambda _: b"")
+    states = [state(wish, logprobs=alternatives) for wish in wishes]
+    sampler = Sampler(context(), lambda _: b"")
     with Copies() as copies:
-        sampler.sample(choosers, some_logits(1, rows=5))
+        sampler.sample(states, some_logits(1, rows=5))
     assert copies.count == (1 if alternatives is None else 2)
 
 
@@ -304,7 +304,7 @@ def test_dry_breakers_are_tokens_that_contain_them() -> None:
     """A repetition of two lines is one of their words alone: the newline between them breaks it."""
     words = vocabulary().tokenize("one two three\none two three\n", special=False)
     wishes = Sampling(temperature=0, dry_multiplier=100.0, dry_sequence_breakers=("\n",))
-    told = chooser(wishes, prompt=words)
+    told = state(wishes, prompt=words)
     assert told.dry is not None
     assert told.dry.penalties(words) == {}
     unbroken = Dry(wishes, frozenset())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from backends.protocol import Sampling
-from backends.transformers.sampling.chooser import Chooser
+from backends.sampling.state import SamplerState
 
 
 class Temperature:
@@ -19,9 +19,9 @@ class Temperature:
     """
 
     def __init__(
-        self, choosers: Sequence[Chooser], active: Sequence[bool], device: torch.device
+        self, states: Sequence[SamplerState], active: Sequence[bool], device: torch.device
     ) -> None:
-        wishes = [chooser.sampling for chooser in choosers]
+        wishes = [state.sampling for state in states]
         self._device = device
         dynamic = [
             on and wish.min_temp != wish.max_temp for wish, on in zip(wishes, active, strict=True)

@@ -1,31 +1,31 @@
-"""The batch's wishes as columns, one row per job, and the draw for all of them together.
+"""The parameters of all rows as columns, and the draw for all of them together.
 
-A table is made when the jobs of a pass change, not at every token. It knows no model: logits in,
-tokens out.
+A `SamplerBatch` is made when the jobs of a pass change, not at every token. It knows no model:
+logits in, tokens out.
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from backends.transformers.sampling.chooser import Chooser, Desk
-from backends.transformers.sampling.draw import Draw
-from backends.transformers.sampling.truncation import window
+from backends.sampling.draw import Draw
+from backends.sampling.state import SamplerState, SamplingContext
+from backends.sampling.truncation import window
 
 _NEVER = float("-inf")
 
 
-class Table:
-    """Draws for `choosers`, in this order."""
+class SamplerBatch:
+    """Draws for `states`, in this order."""
 
-    def __init__(self, choosers: Sequence[Chooser], desk: Desk) -> None:
-        self.choosers = tuple(choosers)
-        self._desk = desk
-        self._ends = desk.ends
-        self._bias = _stacked_biases(choosers, desk)
-        self._penalties = Penalties(choosers, desk) if any(c.counts for c in choosers) else None
-        self._dry = [(row, c, c.dry) for row, c in enumerate(choosers) if c.dry is not None]
-        self._draws = _draws(choosers, desk)
+    def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
+        self.states = tuple(states)
+        self._context = context
+        self._ends = context.ends
+        self._bias = _stacked_biases(states, context)
+        self._penalties = Penalties(states, context) if any(c.counts for c in states) else None
+        self._dry = [(row, c, c.dry) for row, c in enumerate(states) if c.dry is not None]
+        self._draws = _draws(states, context)
 
     def draw(self, logits: torch.Tensor) -> list[int]:
         """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
@@ -44,7 +44,7 @@ class Table:
     def _picked(self, scores: torch.Tensor) -> torch.Tensor:
         """As `Draw.pick` for those who draw; the likeliest token for the greedy ones."""
         for draw in self._draws:
-            if len(draw.rows) == len(self.choosers):
+            if len(draw.rows) == len(self.states):
                 return draw.pick(scores)
         picked = scores.argmax(-1)
         for draw in self._draws:
@@ -54,32 +54,32 @@ class Table:
     def count(self, tokens: Sequence[int]) -> None:
         """What was drawn counts for the penalties of the tokens to come."""
         if self._penalties is not None:
-            self._penalties.count(torch.tensor(tokens, device=self._desk.device))
+            self._penalties.count(torch.tensor(tokens, device=self._context.device))
 
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits with everything that comes before the temperature."""
         scores = logits if self._bias is None else logits + self._bias
-        if held := [row for row, chooser in enumerate(self.choosers) if chooser.must_go_on]:
+        if held := [row for row, state in enumerate(self.states) if state.must_go_on]:
             scores = scores.clone()
             for row in held:
                 scores[row, self._ends] = _NEVER
         if self._penalties is not None:
             scores = self._penalties.apply(scores)
-        for row, chooser, dry in self._dry:
-            if costs := dry.penalties(chooser.tokens):
+        for row, state, dry in self._dry:
+            if costs := dry.penalties(state.tokens):
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(costs)] -= scores.new_tensor(list(costs.values()))
         return scores
 
 
-def _draws(choosers: Sequence[Chooser], desk: Desk) -> list[Draw]:
+def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:
     """One for each window. How a job's token is drawn depends on its own wishes alone."""
     rows: dict[int | None, list[int]] = {}
-    for row, chooser in enumerate(choosers):
-        if not chooser.greedy:
-            rows.setdefault(window(chooser.sampling, desk.size), []).append(row)
+    for row, state in enumerate(states):
+        if not state.greedy:
+            rows.setdefault(window(state.sampling, context.size), []).append(row)
     return [
-        Draw([choosers[row] for row in group], group, desk, first) for first, group in rows.items()
+        Draw([states[row] for row in group], group, context, first) for first, group in rows.items()
     ]
 
 
@@ -91,36 +91,38 @@ def _redraw(draw: Draw, scores: torch.Tensor, tokens: list[int]) -> None:
             tokens[row] = token
 
 
-def _stacked_biases(choosers: Sequence[Chooser], desk: Desk) -> torch.Tensor | None:
-    if all(chooser.bias is None for chooser in choosers):
+def _stacked_biases(
+    states: Sequence[SamplerState], context: SamplingContext
+) -> torch.Tensor | None:
+    if all(state.bias is None for state in states):
         return None
-    nothing = torch.zeros(desk.size, device=desk.device)
-    return torch.stack([nothing if c.bias is None else c.bias for c in choosers])
+    nothing = torch.zeros(context.size, device=context.device)
+    return torch.stack([nothing if c.bias is None else c.bias for c in states])
 
 
 class Penalties:
     """Repetition (prompt and answer), frequency and presence (answer alone).
 
-    The counts of all jobs lie in one table; the choosers' own become its rows, so that they follow
+    The counts of all jobs lie in one batch; the states' own become its rows, so that they follow
     it.
     """
 
-    def __init__(self, choosers: Sequence[Chooser], desk: Desk) -> None:
-        self._rows = [row for row, chooser in enumerate(choosers) if chooser.counts]
-        counts = [chooser.counts for chooser in choosers if chooser.counts]
+    def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
+        self._rows = [row for row, state in enumerate(states) if state.counts]
+        counts = [state.counts for state in states if state.counts]
         self._seen = torch.stack([count.seen for count in counts])
         self._said = torch.stack([count.said for count in counts])
         for place, count in enumerate(counts):
             count.seen, count.said = self._seen[place], self._said[place]
-        wishes = [choosers[row].sampling for row in self._rows]
-        self._repetition = _column([wish.repetition_penalty for wish in wishes], desk)
-        self._frequency = _column([wish.frequency_penalty for wish in wishes], desk)
-        self._presence = _column([wish.presence_penalty for wish in wishes], desk)
+        wishes = [states[row].sampling for row in self._rows]
+        self._repetition = _column([wish.repetition_penalty for wish in wishes], context)
+        self._frequency = _column([wish.frequency_penalty for wish in wishes], context)
+        self._presence = _column([wish.presence_penalty for wish in wishes], context)
         self._repeats = any(wish.repetition_penalty != 1 for wish in wishes)
         self._adds = any(wish.frequency_penalty or wish.presence_penalty for wish in wishes)
-        self._places = torch.arange(len(counts), device=desk.device)
-        self._one = torch.ones(len(counts), dtype=torch.int32, device=desk.device)
-        self._all = len(self._rows) == len(choosers)
+        self._places = torch.arange(len(counts), device=context.device)
+        self._one = torch.ones(len(counts), dtype=torch.int32, device=context.device)
+        self._all = len(self._rows) == len(states)
 
     def apply(self, scores: torch.Tensor) -> torch.Tensor:
         """New scores."""
@@ -146,5 +148,5 @@ class Penalties:
         self._said.index_put_((self._places, tokens), self._one, accumulate=True)
 
 
-def _column(values: Sequence[float], desk: Desk) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=desk.device)[:, None]
+def _column(values: Sequence[float], context: SamplingContext) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=context.device)[:, None]
