@@ -2,7 +2,9 @@
 #
 #   PORT=9000      another port for `make run`
 #   ARGS="…"       further arguments for roundhouse or pytest
-#   TORCH_INDEX=…  where torch comes from (scripts/install)
+#   CMAKE_ARGS=…   how llama.cpp is built; by itself for the card and compiler found (scripts/install)
+#   LLAMA_INDEX=…  where compiled wheels of llama.cpp come from
+#   TORCH_INDEX=…  where torch comes from
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,7 +12,9 @@ CHECKED := gateway backends config bundled training benchmarks tests
 SOURCES := $(wildcard $(CHECKED))
 
 # A stamp says which extras are installed; its name holds a digest of what asks for them.
-DIGEST := $(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+export CMAKE_ARGS LLAMA_INDEX TORCH_INDEX
+ASKED := $(shell scripts/install --build)|$(LLAMA_INDEX)|$(TORCH_INDEX)
+DIGEST := $(shell { cat pyproject.toml constraints.txt; echo '$(ASKED)'; } | cksum | cut -d' ' -f1)
 RUN := $(VENV)/.run-$(DIGEST)
 TEST := $(VENV)/.test-$(DIGEST)
 DEV := $(VENV)/.dev-$(DIGEST)

@@ -1,0 +1,132 @@
+"""`scripts/install` on machines of several kinds: which build of llama.cpp it asks pip for."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RECORDS = '#!/bin/sh\necho "CMAKE_ARGS=$CMAKE_ARGS $*" >> "$RECORD"\n'
+
+
+class Machine:
+    """A machine with a few tools, and a Python that notes what pip is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tools = folder / "bin"
+        self.venv = folder / "venv"
+        self.record = folder / "record"
+        self.tool("cmake", "cc", "c++")
+        self._script(self.venv / "bin" / "python", RECORDS)
+        self.environment = {
+            "PATH": f"{self.tools}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "VENV": str(self.venv),
+            "RECORD": str(self.record),
+            "CUDA_HOME": str(folder / "no-cuda"),
+            "KFD": str(folder / "kfd"),
+        }
+
+    def tool(self, *names: str) -> None:
+        for name in names:
+            self._script(self.tools / name, "#!/bin/sh\nexit 0\n")
+
+    def _script(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, what: str, **environment: str) -> str:
+        done = subprocess.run(
+            [ROOT / "scripts" / "install", what],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def build(self, **environment: str) -> str:
+        return self.run("--build", **environment).strip()
+
+    def installs(self, **environment: str) -> list[str]:
+        """The calls of pip that an installation of the llamacpp extra made."""
+        self.record.unlink(missing_ok=True)
+        self.run("llamacpp", **environment)
+        return [line for line in self.record.read_text().splitlines() if " install " in line]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    if os.uname().sysname != "Linux":
+        pytest.skip("its tools stand elsewhere on other systems")
+    return Machine(tmp_path)
+
+
+def test_without_a_card_it_builds_for_cpus(machine: Machine) -> None:
+    assert machine.build() == ""
+    assert "no card was found" in machine.run("llamacpp")
+
+
+def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:
+    machine.tool("nvidia-smi", "nvcc")
+    assert machine.build() == "-DGGML_CUDA=on"
+
+
+def test_a_card_without_its_compiler_is_said(machine: Machine) -> None:
+    machine.tool("nvidia-smi")
+    assert machine.build() == ""
+    told = machine.run("llamacpp")
+    assert "no nvcc" in told
+    assert "LLAMA_INDEX" in told
+
+
+def test_a_compiler_without_a_card_builds_for_cpus(machine: Machine) -> None:
+    machine.tool("nvcc")
+    assert machine.build() == ""
+
+
+def test_an_amd_card(machine: Machine) -> None:
+    Path(machine.environment["KFD"]).touch()
+    assert "Vulkan" in machine.run("llamacpp")
+    machine.tool("hipcc")
+    assert machine.build() == "-DGGML_HIP=on"
+
+
+def test_who_asks_for_a_build_gets_it(machine: Machine) -> None:
+    machine.tool("nvidia-smi", "nvcc")
+    assert machine.build(CMAKE_ARGS="-DGGML_VULKAN=on") == "-DGGML_VULKAN=on"
+    assert machine.build(CMAKE_ARGS="none") == ""
+    assert machine.build(LLAMA_INDEX="https://wheels.example/cu124") == ""
+
+
+def test_the_usual_build_is_left_to_pip_and_its_cache(machine: Machine) -> None:
+    (only,) = machine.installs()
+    assert "--editable .[llamacpp]" in only
+
+
+def test_another_build_is_installed_anew_once_and_from_a_cache_of_its_own(machine: Machine) -> None:
+    asked = {"CMAKE_ARGS": "-DGGML_CUDA=on", "CUDACXX": "/bin/true"}
+    first, second = machine.installs(**asked), machine.installs(**asked)
+    assert first[0].startswith("CMAKE_ARGS=-DGGML_CUDA=on ")
+    assert "--force-reinstall" in first[0]
+    assert f"--cache-dir {machine.environment['HOME']}/.cache/roundhouse/pip-" in first[0]
+    assert first[0].endswith(" llama-cpp-python")
+    assert [("--editable" in line) for line in second] == [True]
+
+
+def test_back_to_cpus_is_installed_anew_too(machine: Machine) -> None:
+    machine.installs(CMAKE_ARGS="-DGGML_VULKAN=on")
+    back = machine.installs(CMAKE_ARGS="none")
+    assert "--force-reinstall" in back[0]
+    assert "VULKAN" not in back[0]
+    assert "/roundhouse/" not in back[0]
+
+
+def test_an_index_of_wheels_compiles_nothing(machine: Machine) -> None:
+    first, *_ = machine.installs(LLAMA_INDEX="https://wheels.example/cu124")
+    assert "--only-binary llama-cpp-python" in first
+    assert "--extra-index-url https://wheels.example/cu124" in first
