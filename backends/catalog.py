@@ -35,6 +35,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     format: str  # "gguf", "safetensors", "exl2", "exl3", "script"
     architecture: str
     size_bytes: int  # weights on disk
+    added_bytes: int = 0  # that weights take in memory beyond those
     context_length: int  # tokens the model was trained for
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
     modalities: tuple[Modality, ...] = ("text",)

@@ -10,8 +10,9 @@ import msgspec
 
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
-from backends.llamacpp import defaults, projectors
+from backends.llamacpp import defaults, projectors, repacking
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
+from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, LlamaCppOptions
 
@@ -48,26 +49,25 @@ class Layout(msgspec.Struct, frozen=True):
     split: bool
 
 
-def recognise(path: Path) -> ModelFiles | None:
+def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | None:
     """A `.gguf` file (the first part stands for a split one), or a folder that holds exactly one
-    model.
+    model. `layouts`: None: those of this machine.
 
     Raises LoadFailed for a file that says it is GGUF and is broken.
     """
     if path.is_dir():
-        return _only_model(path)
+        return _only_model(path, layouts)
     if path.suffix != ".gguf" or not path.is_file():
         return None
     try:
-        header = read_header(path)
+        return _describe(path, read_header(path), layouts or repacking.of_this_machine())
     except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
         raise LoadFailed(f"{path} is not a usable GGUF file: {error}") from error
-    return _describe(path, header)
 
 
-def _only_model(folder: Path) -> ModelFiles | None:
+def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:
     models = _models(folder)
-    return recognise(models[0]) if len(models) == 1 else None
+    return recognise(models[0], layouts) if len(models) == 1 else None
 
 
 def _models(folder: Path) -> list[Path]:
@@ -91,13 +91,14 @@ def parts(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(f"{stem}-{n:05}-of-{count:05}.gguf") for n in range(1, count + 1))
 
 
-def _describe(path: Path, header: Header) -> ModelFiles | None:
+def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | None:
     architecture = header.text("general.architecture")
     if architecture in ("", "clip") or header.text("general.type", "model") != "model":
         return None  # a projector, an adapter: part of a model, not one
     files = parts(path)
     if missing := [file.name for file in files if not file.is_file()]:
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
+    headers = [header, *map(read_header, files[1:])]
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
         path=path,
@@ -105,6 +106,9 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
         format="gguf",
         architecture=architecture,
         size_bytes=sum(file.stat().st_size for file in files),
+        added_bytes=repacking.added_bytes(
+            (tensor for part in headers for tensor in part.tensors), layouts
+        ),
         context_length=header.number(f"{architecture}.context_length", 2048),
         cache_bytes_per_token=_cache_bytes(architecture, header),
         chat_template=header.text("tokenizer.chat_template") or None,
@@ -112,7 +116,7 @@ def _describe(path: Path, header: Header) -> ModelFiles | None:
         parts=files,
         projector=projector,
         generation_defaults=defaults.carried(header),
-        vocab_size=header.vocabulary,
+        vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=_activation_bytes(architecture, header),
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
@@ -193,6 +197,11 @@ def spread(options: LlamaCppOptions, cards: Mapping[str, int]) -> Mapping[str, f
     return {chosen if chosen in cards else next(iter(cards)): 1.0}
 
 
+def on_cpu(options: LlamaCppOptions) -> bool:
+    """Whether all layers stay in main memory."""
+    return options.gpu_layers == 0 or not offloads()
+
+
 @cache
 def offloads() -> bool:
     """Whether the installed llama-cpp-python was built for cards; found without importing it."""
@@ -211,7 +220,8 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """Weights as on disk; cache by its types; the buffers of the graph by its dimensions."""
     assert isinstance(options, LlamaCppOptions)
     projector = fitted(files, options).projector
-    weights = files.size_bytes + (projector.stat().st_size if projector else 0)
+    added = files.added_bytes if on_cpu(options) else 0
+    weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     layout = cache_layout(files, options)
     cache = int(layout.cells * files.cache_bytes_per_token * bits / 16)

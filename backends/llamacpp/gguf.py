@@ -4,6 +4,7 @@ Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md. Long arrays (the voca
 not built.
 """
 
+import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _SHORT = 64  # arrays up to here are read, longer ones only counted
+_MOST_DIMENSIONS = 4  # ggml's
 _SANE = 1 << 32  # a longer text or count means that the file is broken
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
@@ -50,15 +52,35 @@ class BrokenFile(Exception):
     """The file says it is GGUF, but its header can't be read, or tensors lie outside the file."""
 
 
-class Header(msgspec.Struct, frozen=True):
-    """What the file says of itself. `tensor_bytes`: all tensors together, as far as their types are
-    known.
+class Tensor(msgspec.Struct, frozen=True):
+    """One of the file. `shape`: the values of a row first, as ggml counts; `size` in bytes, 0 for
+    an unknown `kind` (ggml_type); `blocks`: of how many it consists.
     """
 
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.shape) // BLOCKS.get(self.kind, (0, 1))[1]
+
+    @property
+    def size(self) -> int:
+        return self.blocks * BLOCKS.get(self.kind, (0, 1))[0]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What the file says of itself."""
+
     metadata: Mapping[str, Value]
-    tensors: int
-    tensor_bytes: int
-    vocabulary: int = 0  # rows of the embedding
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding; 0: it isn't in this file."""
+        shapes = (tensor.shape for tensor in self.tensors if tensor.name == EMBEDDING)
+        return next((shape[-1] for shape in shapes if shape), 0)
 
     def text(self, key: str, default: str = "") -> str:
         value = self.metadata.get(key)
@@ -99,28 +121,26 @@ class _Reader:
         for _ in range(entries):
             key = self._text()
             metadata[key] = self._value(self._number("<I"))
-        size, vocabulary = self._tensor_table(tensors, metadata)
-        return Header(metadata, tensors, size, vocabulary)
+        return Header(metadata, self._tensor_table(tensors, metadata))
 
-    def _tensor_table(self, tensors: int, metadata: Mapping[str, Value]) -> tuple[int, int]:
-        """The bytes of all tensors, and the rows of the embedding."""
-        end, total, name, vocabulary = 0, 0, "", 0
-        for _ in range(tensors):
+    def _tensor_table(self, count: int, metadata: Mapping[str, Value]) -> tuple[Tensor, ...]:
+        end, last, table = 0, "", []
+        for _ in range(count):
             name = self._text()
-            dimensions = [self._count() for _ in range(self._number("<I"))]
-            kind, offset = self._number("<I"), self._count()
-            size = _tensor_size(kind, dimensions)
-            if name == EMBEDDING:
-                vocabulary = dimensions[-1]
-            total += size
-            end = max(end, offset + size)
+            if (dimensions := self._number("<I")) > _MOST_DIMENSIONS:
+                raise BrokenFile(f"its tensor {name!r} has {dimensions:,} dimensions")
+            shape = tuple(self._count() for _ in range(dimensions))
+            table.append(Tensor(name, self._number("<I"), shape))
+            offset = self._count()
+            if offset + table[-1].size > end:
+                end, last = offset + table[-1].size, name
         alignment = metadata.get("general.alignment")
         align = alignment if isinstance(alignment, int) and alignment else 32
         start = -(-self._at // align) * align
         if start + end > len(self._data):
             missing = start + end - len(self._data)
-            raise BrokenFile(f"it is cut off: {missing:,} bytes are missing ({name})")
-        return total, vocabulary
+            raise BrokenFile(f"it is cut off: {missing:,} bytes are missing ({last})")
+        return tuple(table)
 
     def _number(self, form: str) -> int:
         (value,) = struct.unpack_from(form, self._data, self._at)
@@ -160,11 +180,3 @@ class _Reader:
                 self._at += length
             return None
         return tuple(self._value(kind) for _ in range(count))
-
-
-def _tensor_size(kind: int, dimensions: list[int]) -> int:
-    values = 1
-    for dimension in dimensions:
-        values *= dimension
-    bytes_per_block, values_per_block = BLOCKS.get(kind, (0, 1))  # unknown types count nothing
-    return values // values_per_block * bytes_per_block

@@ -46,20 +46,27 @@ if TYPE_CHECKING:
 
 
 # Recurrent layers have a state (RS) where others have keys and values (KV).
-_LINE = re.compile(r"(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
+_LINE = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
 USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
 
 
-def counted(lines: Iterable[str], projector: int) -> MemoryNeed | None:
+def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
     """The buffers that `lines` of the log tell of, over all devices; None where they tell of no
     weights. `projector`: bytes of its file; the log has no line for them.
+
+    Of a mapped file the log tells the span from the first to the last tensor used there. Where
+    others between them were repacked that is too much, and no more than `weights` bytes are used.
     """
-    sizes = {"weights": 0, "cache": 0, "engine": 0}
+    sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
     for line in lines:
         if (match := _LINE.search(line)) is not None:
             sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
+            buffers.add(match["buffer"])
     if not sizes["weights"]:
         return None
+    if buffers & REPACKED:
+        sizes["weights"] = min(sizes["weights"], weights)
     sizes["weights"] += projector
     return MemoryNeed(**sizes)
 
@@ -304,6 +311,7 @@ def _info(
         generation_defaults=defaults.of(files),
         memory=counted(
             _words.__dict__.get("buffers", ()),
+            files.size_bytes + files.added_bytes,
             files.projector.stat().st_size if files.projector else 0,
         ),
     )

@@ -1,0 +1,120 @@
+"""Weights that llama.cpp copies into a layout that suits the CPU, and the memory this takes beyond
+the file's. No engine.
+
+A matrix goes into the first of these buffers that takes it (llama-model-loader.cpp,
+`select_weight_buft`; ggml-cpu.cpp, `ggml_backend_cpu_get_extra_buffer_types`): that of AMX, which
+packs some types larger than they are in the file, or that of repacking, whose layouts have the
+file's size. An embedding that is the output's matrix too is looked up by rows, which only the
+file's layout allows, so that it is held in both.
+"""
+
+import mmap
+import platform
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from backends.llamacpp.gguf import EMBEDDING, Tensor
+
+OUTPUT = "output.weight"
+Q8_0, F16 = 8, 1  # ggml_type, as the numbers below (ggml.h)
+Q4_0, Q4_1, Q2_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4 = 2, 3, 10, 12, 13, 14, 20, 23, 39
+
+AMX_ROWS = 32  # their number must be a multiple (amx.cpp, `supports_op`)
+# Of what AMX multiplies: bytes that a block gets in addition (mmq.cpp, `get_row_size`).
+AMX_ADDED = {F16: 0, Q4_0: 0, Q4_1: 0, Q8_0: 4, Q4_K: 4, Q5_K: 4, Q6_K: 0, IQ4_XS: 2}
+AMX_WIDTH_OF_FLOATS = 16  # values of a row must be a multiple; of others, of a block
+
+# What is repacked on a CPU with a feature, and what its number of rows must be a multiple of
+# (repack.cpp, `ggml_repack_get_optimal_repack_type`).
+REPACKED: Mapping[str, Mapping[int, int]] = {
+    "avx2": {Q4_0: 8, Q4_K: 8, IQ4_NL: 8, MXFP4: 8},
+    "avx512f": {Q2_K: 8},
+    "asimddp": {Q4_0: 4, Q8_0: 4, IQ4_NL: 4, MXFP4: 4, Q4_K: 8, Q5_K: 8, Q6_K: 8},
+}
+
+# Texts that are in llama.cpp's CPU library if it was built with these buffers.
+AMX_BUILT, REPACK_BUILT = b"AMX is not ready", b"CPU_REPACK"
+
+
+class CpuLayouts(msgspec.Struct, frozen=True):
+    """Which buffers llama.cpp uses: `features` of the CPU as Linux names them, and what the
+    library was built with.
+    """
+
+    features: frozenset[str] = frozenset()
+    amx_built: bool = False
+    repack_built: bool = False
+
+    @property
+    def amx(self) -> bool:
+        return self.amx_built and {"amx_int8", "avx512_vnni"} <= self.features
+
+    def packed_bytes(self, tensor: Tensor) -> int | None:
+        """Of a matrix of weights in the buffer that takes it; None: it stays as in the file."""
+        if len(tensor.shape) != 2:
+            return None
+        if self.amx and _fits_amx(tensor):
+            return tensor.size + tensor.blocks * AMX_ADDED[tensor.kind]
+        return tensor.size if self._repacks(tensor) else None
+
+    def _repacks(self, tensor: Tensor) -> bool:
+        return self.repack_built and any(
+            tensor.kind in kinds and tensor.shape[1] % kinds[tensor.kind] == 0
+            for feature, kinds in REPACKED.items()
+            if feature in self.features
+        )
+
+
+def _fits_amx(tensor: Tensor) -> bool:
+    columns, rows = tensor.shape
+    floats = tensor.kind == F16  # of the others rows are whole blocks anyway
+    return (
+        tensor.kind in AMX_ADDED
+        and rows % AMX_ROWS == 0
+        and not (floats and columns % AMX_WIDTH_OF_FLOATS)
+    )
+
+
+def added_bytes(tensors: Iterable[Tensor], layouts: CpuLayouts) -> int:
+    """What the weights take beyond the bytes in the file, if all of them are in main memory."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    tied = by_name.get(EMBEDDING) if OUTPUT not in by_name else None
+    grown = sum(
+        packed - tensor.size
+        for name, tensor in by_name.items()
+        if name != EMBEDDING and (packed := layouts.packed_bytes(tensor)) is not None
+    )
+    return grown + ((layouts.packed_bytes(tied) or 0) if tied else 0)
+
+
+@cache
+def of_this_machine() -> CpuLayouts:
+    """For the CPU that Linux tells of and the installed llama-cpp-python, which isn't imported.
+    Other systems don't tell: there nothing is added.
+    """
+    package = find_spec("llama_cpp")
+    folders = (package.submodule_search_locations if package else None) or []
+    libraries = [file for folder in folders for file in Path(folder, "lib").glob("*ggml-cpu*.so")]
+    return CpuLayouts(
+        features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),
+        amx_built=any(_has(file, AMX_BUILT) for file in libraries),
+        repack_built=any(_has(file, REPACK_BUILT) for file in libraries),
+    )
+
+
+def _features(cpuinfo: Path) -> frozenset[str]:
+    """The words of its first line of `flags` (x86) or `Features` (ARM)."""
+    for line in cpuinfo.read_text().splitlines():
+        name, _, words = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(words.split())
+    return frozenset()
+
+
+def _has(library: Path, text: bytes) -> bool:
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(text) >= 0
