@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
+from gateway.dialects.frames import frame
 from gateway.dialects.openai.errors import error_event
-from gateway.dialects.openai.frames import Timings, frame, timings
 from gateway.dialects.openai.logprobs import TextCuts
+from gateway.dialects.openai.usage import Timings, timings
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Finished, Usage
 

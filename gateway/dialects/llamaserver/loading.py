@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Progress
-from gateway.dialects.openai.frames import frame
+from gateway.dialects.frames import frame
 from gateway.errors import GatewayError
 
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import Progress
-from gateway.dialects.openai.fields import Fields, json_object
-from gateway.dialects.openai.frames import body
+from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]

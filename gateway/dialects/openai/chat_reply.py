@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
+from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.chat_wire import (
     ChatChunk,
     ChatCompletion,
@@ -28,17 +29,9 @@ from gateway.dialects.openai.chat_wire import (
     WholeChoice,
 )
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import (
-    DONE,
-    PLACEHOLDER,
-    FrameTemplate,
-    body,
-    frame,
-    timings,
-    usage_wire,
-)
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
+from gateway.dialects.openai.usage import DONE, timings, usage_wire
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -280,7 +273,7 @@ class ChatReply:
             else (Content(PLACEHOLDER), Reasoning(PLACEHOLDER))
         )
         return {
-            type(event): FrameTemplate(self._chunk(_choice(index, AnswerStep(event))))
+            type(event): FrameTemplate(frame(self._chunk(_choice(index, AnswerStep(event)))))
             for event in events
         }
 

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gateway.dialects.openai.frames import Timings, UsageWire
 from gateway.dialects.openai.logprobs import ChatLogprobs
+from gateway.dialects.openai.usage import Timings, UsageWire
 from gateway.events import FinishReason
 
 

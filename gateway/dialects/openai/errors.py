@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.dialects.openai.frames import body, frame
+from gateway.dialects.frames import body, frame
 from gateway.errors import GatewayError
 
 

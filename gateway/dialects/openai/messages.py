@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.openai.fields import MAX_DEPTH, TOO_DEEP, Fields, too_deep
+from gateway.dialects.fields import MAX_DEPTH, TOO_DEEP, Fields, too_deep
 from gateway.request import (
     ImagePart,
     Message,

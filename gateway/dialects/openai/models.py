@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Modality
-from gateway.dialects.openai.frames import body
+from gateway.dialects.frames import body
 
 
 class StatusWire(msgspec.Struct, frozen=True, kw_only=True):

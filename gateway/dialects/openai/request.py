@@ -3,23 +3,22 @@
 Knows no model: whether it can see, think or call tools is for those who lease it to say.
 """
 
-import re
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from gateway.dialects.openai.fields import Fields, ThinkingWire, read_fields, read_thinking
+from gateway.dialects.answering import read_keep_alive, read_stop
+from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
-from gateway.dialects.openai.sampling import SamplingWire, read_sampling
 from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
+from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
+from gateway.dialects.sampling import SamplingWire, read_sampling
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
-MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
-MAX_STOP_LENGTH = 1_000  # characters; every token's text is compared with each
 MAX_CHOICES = 128  # as OpenAI; the server's own limit may be lower
 
 # OpenAI's form of before tools.
@@ -27,11 +26,6 @@ _UNMET = {
     "functions": "This form is not supported; send tools instead.",
     "function_call": "This form is not supported; send tool_choice instead.",
 }
-
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)", re.ASCII)
-_DURATION = re.compile(rf"-?(?:{_PART.pattern})+", re.ASCII)
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class StreamOptionsWire(msgspec.Struct, frozen=True):
@@ -193,46 +187,13 @@ def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Gen
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
         min_tokens=wire.min_tokens,
-        stop=_stop(fields, wire.stop),
+        stop=read_stop(fields, wire.stop),
         n=wire.n,
         logprobs=logprobs,
-        keep_alive=_keep_alive(fields, wire.keep_alive),
+        keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
         spelled=fields.otherwise(),
     )
-
-
-def _stop(fields: Fields, wire: str | list[str]) -> tuple[str, ...]:
-    """Empty strings are dropped: frontends send them for fields left blank."""
-    texts = [wire] if isinstance(wire, str) else wire
-    if len(texts) > MAX_STOPS:
-        raise fields.wrong("stop", f"At most {MAX_STOPS} stop strings, got {len(texts)}.")
-    if (longest := max(map(len, texts), default=0)) > MAX_STOP_LENGTH:
-        message = f"At most {MAX_STOP_LENGTH} characters in a stop string, got {longest}."
-        raise fields.wrong("stop", message)
-    return tuple(text for text in texts if text)
-
-
-def _keep_alive(fields: Fields, wire: float | str | None) -> float | None:
-    """Seconds, or Ollama's text form ("5m", "1h30m", "-1"). All negatives mean for good."""
-    match wire:
-        case None:
-            return None
-        case str(text) if _NUMBER.fullmatch(text):
-            seconds = float(text)
-        case str(text) if _DURATION.fullmatch(text):
-            seconds = _seconds(text)
-        case str(text):
-            message = f"Expected seconds, -1 or a duration like '5m', got {text!r}."
-            raise fields.wrong("keep_alive", message)
-        case number:
-            seconds = number
-    return seconds if seconds >= 0 else -1.0
-
-
-def _seconds(duration: str) -> float:
-    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(duration))
-    return -seconds if duration.startswith("-") else seconds
 
 
 def _chat_logprobs(fields: Fields, wire: ChatWire) -> int | None:

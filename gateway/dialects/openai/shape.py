@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.dialects.openai.fields import Fields
+from gateway.dialects.fields import Fields
 from gateway.shapes import (
     Choices,
     Grammar,

@@ -10,18 +10,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
+from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.errors import envelope
-from gateway.dialects.openai.frames import (
-    DONE,
-    PLACEHOLDER,
-    FrameTemplate,
-    Timings,
-    UsageWire,
-    body,
-    frame,
-    timings,
-    usage_wire,
-)
 from gateway.dialects.openai.logprobs import (
     EchoedPrompt,
     TextCuts,
@@ -30,6 +20,7 @@ from gateway.dialects.openai.logprobs import (
     together,
 )
 from gateway.dialects.openai.request import TextExchange
+from gateway.dialects.openai.usage import DONE, Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Usage
 
@@ -179,7 +170,7 @@ class TextReply:
         texts = _echoes(exchange, echoes)
         self._choices = [_Growing(k, texts[k // n]) for k in range(len(texts) * n)]
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
-        self._frames = [FrameTemplate(self._chunk(hole)) for hole in holes]
+        self._frames = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
         self._has_logprobs = exchange.request.answering.logprobs is not None
 
     def opening(self) -> bytes:

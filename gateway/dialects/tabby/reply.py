@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from backends.protocol import Progress
+from gateway.dialects.frames import body, frame
 from gateway.dialects.openai.errors import ErrorDetail, envelope
-from gateway.dialects.openai.frames import body, frame
 from gateway.dialects.openai.models import ModelCard
 from gateway.errors import GatewayError
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from gateway.dialects.openai.fields import Fields, json_object
+from gateway.dialects.fields import Fields, json_object
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from litestar import Request, delete, post
 from litestar.types import ASGIApp
 
 from gateway.dialects import openai
+from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import wire
-from gateway.dialects.openai.frames import body, frame
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable

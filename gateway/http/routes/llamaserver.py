@@ -14,9 +14,9 @@ from backends.catalog import CPU
 from gateway.access import Access
 from gateway.answers.tokens import foremost
 from gateway.dialects import openai
+from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
-from gateway.dialects.openai.frames import body, frame
 from gateway.http.cards import card, status_wire
 from gateway.http.exchange import Exchange
 from gateway.http.plain import Plain

@@ -17,7 +17,7 @@ from config.engines import ExLlamaOptions
 from gateway.access import Access
 from gateway.answers.overrides import Chosen, preset
 from gateway.dialects import openai
-from gateway.dialects.openai.frames import body
+from gateway.dialects.frames import body
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.dialects.tabby.options import engine_options

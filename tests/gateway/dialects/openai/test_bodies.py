@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dialects.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.dialects.openai import read_chat, read_text
-from gateway.dialects.openai.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.errors import InvalidRequest
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault, text, text_fault
 

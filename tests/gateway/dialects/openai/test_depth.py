@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.dialects.fields import MAX_DEPTH
 from gateway.dialects.openai import read_chat, read_text
-from gateway.dialects.openai.fields import MAX_DEPTH
 from gateway.errors import InvalidRequest
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends import bounds
 from backends.protocol import Sampling
-from gateway.dialects.openai.fields import Fields
+from gateway.dialects.fields import Fields
 from gateway.request import RequestedSampling
 
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
