@@ -17,6 +17,7 @@ from config.models import check_names, check_options
 from config.paths import rooted
 from config.settings import Config, KeyConfig
 from config.shape import Option, leaves
+from config.upstreams import completed, is_secret_variable
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -39,13 +40,16 @@ def load_config(
     """
     path = path or locate(environment, Path.cwd())
     config, source = _read(path) if path else (Config(), Source("the configuration"))
-    sources = {"models": source, "keys": source}
-    secrets = frozenset(_variable(key) for key in config.keys if _variable(key))
+    sources = {"models": source, "keys": source, "upstreams": source}
+    secrets = frozenset(_secret_variables(config))
     for setting in (*settings(environment, secrets), *_overridden(overrides)):
         config = _with(config, setting.option, setting.value)
         sources[setting.option[0]] = setting.source
     check_options(config.models, sources["models"], sampling)
     check_names(config, sources["models"])
+    root = path.resolve().parent if path else Path.cwd()
+    upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
+    config = _with(config, ("upstreams",), upstreams)
     return _with(config, ("keys",), _keys(config.keys, environment, sources["keys"]))
 
 
@@ -94,6 +98,12 @@ def _variable(key: KeyConfig) -> str:
     """The variable that holds the key, or "" where the key itself is written."""
     here = key.key.startswith(KEY_FROM_ENVIRONMENT)
     return key.key.removeprefix(KEY_FROM_ENVIRONMENT) if here else ""
+
+
+def _secret_variables(config: Config) -> Iterator[str]:
+    """Variables that hold keys, whatever they are called."""
+    yield from filter(None, map(_variable, config.keys))
+    yield from filter(None, map(is_secret_variable, config.upstreams))
 
 
 def _keys(

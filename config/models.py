@@ -4,7 +4,7 @@ Which sampling parameters there are is known one floor up (`backends.protocol.Sa
 loads the configuration or builds a model hands that struct in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -56,8 +56,14 @@ def sampling_for(model: ModelConfig, sampling: type[S]) -> S:
 def check_names(config: Config, source: Source) -> None:
     """Raises ConfigError where two models share a name, or the default model is none of them."""
     names = _unique_names(config, source)
-    if config.default_model and names and not config.model_dirs:  # folders bring names of their own
+    discovered = any(upstream.models == "all" for upstream in config.upstreams)
+    if not names or config.model_dirs or discovered:  # those bring names of their own
+        return
+    if config.default_model:
         _one_of(config.default_model, names, source, "$.default_model", "model")
+    for index, upstream in enumerate(config.upstreams):
+        for k, name in enumerate(upstream.fallbacks):
+            _one_of(name, names, source, f"$.upstreams[{index}].fallbacks[{k}]", "model")
 
 
 def check_options(
@@ -74,14 +80,22 @@ def check_options(
 def _unique_names(config: Config, source: Source) -> Mapping[str, str]:
     """Every name and alias with the path it is written at."""
     seen: dict[str, str] = {}
-    for index, model in enumerate(config.models):
-        paths = {f"$.models[{index}].name": model.name}
-        paths |= {f"$.models[{index}].aliases[{k}]": name for k, name in enumerate(model.aliases)}
-        for path, name in paths.items():
-            if name in seen:
-                raise source.error(path, f"{name!r} is taken already, by {seen[name]}")
-            seen[name] = path
+    for path, name in _written_names(config):
+        if name in seen:
+            raise source.error(path, f"{name!r} is taken already, by {seen[name]}")
+        seen[name] = path
     return seen
+
+
+def _written_names(config: Config) -> Iterator[tuple[str, str]]:
+    """Where each name is written, and the name."""
+    for index, model in enumerate(config.models):
+        yield f"$.models[{index}].name", model.name
+        for k, name in enumerate(model.aliases):
+            yield f"$.models[{index}].aliases[{k}]", name
+    for index, upstream in enumerate(config.upstreams):
+        for name in upstream.models if isinstance(upstream.models, dict) else ():
+            yield f"$.upstreams[{index}].models.{name}", name
 
 
 def _check_options(model: ModelConfig, source: Source, path: str) -> None:

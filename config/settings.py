@@ -14,6 +14,7 @@ from config.engines import (
     ScriptedOptions,
     TransformersOptions,
 )
+from config.upstreams import UpstreamConfig
 from config.values import (
     AtLeastOne,
     IdleSeconds,
@@ -142,6 +143,7 @@ class Config(Section, frozen=True):
     keys: tuple[KeyConfig, ...] = ()
     models: tuple[ModelConfig, ...] = ()
     model_dirs: tuple[PathText, ...] = ()
+    upstreams: tuple[UpstreamConfig, ...] = ()  # servers elsewhere whose models are offered here
     default_model: str | None = None  # None: the only model there is, else the first in `models`
     template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)
     preset_dir: PathText | None = None  # sampling overrides to switch to (NAME.yml)

@@ -13,6 +13,7 @@ from config.errors import Source
 from config.schema import descriptions, documentation, schema, uncommented
 from config.settings import Config, KeyConfig, ModelConfig
 from config.shape import Kind, is_section, options
+from config.upstreams import UpstreamConfig
 
 PLAIN = documentation()
 WITH_EXAMPLES = uncommented(PLAIN)
@@ -42,6 +43,7 @@ def test_every_option_is_written() -> None:
     assert list(missing(data, Config)) == []
     assert list(missing(data["keys"][0], KeyConfig)) == []
     assert list(missing(data["models"][0], ModelConfig)) == []
+    assert list(missing(data["upstreams"][0], UpstreamConfig)) == []
 
 
 def test_the_examples_are_valid_and_show_the_defaults() -> None:
@@ -49,7 +51,9 @@ def test_the_examples_are_valid_and_show_the_defaults() -> None:
 
     assert config.keys == (KeyConfig(key="env:MY_ROUNDHOUSE_KEY"),)
     assert config.models == (ModelConfig(name="qwen3-8b", path="models/Qwen3-8B-Q4_K_M.gguf"),)
-    assert msgspec.structs.replace(config, keys=(), models=()) == Config()
+    (cluster,) = config.upstreams
+    assert cluster == UpstreamConfig(name="cluster", urls=("http://127.0.0.1:8001/v1",))
+    assert msgspec.structs.replace(config, keys=(), models=(), upstreams=()) == Config()
 
 
 @pytest.mark.parametrize(("path", "description"), sorted(descriptions(PLAIN).items()))

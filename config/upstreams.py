@@ -1,0 +1,182 @@
+"""Servers elsewhere whose models are offered here as our own: where they are and how to ask them.
+
+Times are seconds, sizes are bytes.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from config.errors import Source
+from config.values import AtLeastOne, Name, PathText, PositiveSeconds
+
+KEY_FROM_ENVIRONMENT = "env:"
+KEY_FROM_FILE = "file:"
+# What a request is made of: renamed, dropped or set it would be another request.
+_OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
+# Headers that say how a body is framed, or whose the connection is.
+_OWN_HEADERS = ("accept-encoding", "connection", "content-length", "host", "transfer-encoding")
+
+Capability: TypeAlias = Literal["tools", "reasoning", "vision"]
+Weight: TypeAlias = Annotated[float, Meta(gt=0)]
+
+
+class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One server, or several replicas of it. `key` may be `env:NAME` or `file:PATH`."""
+
+    name: Name
+    urls: tuple[Name, ...]  # base URLs as OpenAI's clients take them; several are replicas
+    weights: tuple[Weight, ...] = ()  # of the replicas, in the order of `urls`; empty: all alike
+    key: Name | None = None
+    pass_key: bool = False  # the client's own key goes to the upstream in place of `key`
+    headers: dict[str, str] = {}
+    models: Literal["all"] | dict[Name, Name] = "all"  # ours: theirs; all: what `/models` lists
+    prefix: str = ""  # stands before the names of discovered models
+    refresh: PositiveSeconds = 60.0  # between two looks at `/models`
+    fallbacks: tuple[Name, ...] = ()  # models asked instead, in turn, where no replica can answer
+    capabilities: tuple[Capability, ...] | None = None  # None: as discovered, else unknown
+    context_length: AtLeastOne | None = None  # tokens; None: as discovered, else unknown
+    max_concurrent: AtLeastOne = 256  # requests of one model at a time; more wait in line
+    split: Literal["there", "here"] = "there"  # here: completions, our template and splitter
+    template: PathText | None = None  # file with a chat template, for `split: here`
+    format: str | None = None  # output format for `split: here`; None: recognised
+    rename: dict[Name, Name] = {}  # a request's parameters: our name to the upstream's
+    drop: tuple[Name, ...] = ()  # parameters that are not handed on
+    set: dict[Name, Any] = {}  # parameters that each request gets, whatever the client says
+    connect_timeout: PositiveSeconds = 5.0
+    first_byte_timeout: PositiveSeconds = 300.0  # until the answer begins
+    stall_timeout: PositiveSeconds = 60.0  # between two bytes of an answer
+    total_timeout: PositiveSeconds = 3600.0  # the whole answer
+    failures: AtLeastOne = 3  # in a row, then a replica rests until a probe succeeds
+    probe_interval: PositiveSeconds = 5.0  # between two probes of a replica that rests
+    max_line: AtLeastOne = 4 * 1024 * 1024  # of a stream
+    max_body: AtLeastOne = 64 * 1024 * 1024  # of an answer that isn't streamed
+    max_total: AtLeastOne = 256 * 1024 * 1024  # of a stream
+    http2: bool = False
+    proxy: str | None = None
+    ca_file: PathText | None = None  # certificates that are trusted; None: the usual ones
+
+    def __repr__(self) -> str:
+        """All but the secrets, since representations end in logs."""
+        return f"UpstreamConfig(name={self.name!r}, urls={self.urls!r}, models={self.models!r})"
+
+
+def is_secret_variable(upstream: UpstreamConfig) -> str:
+    """The variable that holds the key, or "" where it is elsewhere."""
+    key = upstream.key or ""
+    found = key.startswith(KEY_FROM_ENVIRONMENT)
+    return key.removeprefix(KEY_FROM_ENVIRONMENT) if found else ""
+
+
+def completed(
+    upstreams: tuple[UpstreamConfig, ...],
+    environment: Mapping[str, str],
+    root: Path,
+    source: Source,
+) -> tuple[UpstreamConfig, ...]:
+    """The upstreams checked, with their keys and whole base URLs in place. Relative key files start
+    at `root`. Raises ConfigError, which never quotes a key.
+    """
+    seen: dict[str, str] = {}
+    found = []
+    for index, upstream in enumerate(upstreams):
+        path = f"$.upstreams[{index}]"
+        if upstream.name in seen:
+            raise source.error(f"{path}.name", f"{upstream.name!r} is taken already")
+        seen[upstream.name] = path
+        _check(upstream, source, path)
+        urls = tuple(
+            _base_url(url, source, f"{path}.urls[{k}]") for k, url in enumerate(upstream.urls)
+        )
+        key = _key(upstream, environment, root, source, f"{path}.key")
+        found.append(msgspec.structs.replace(upstream, urls=urls, key=key))
+    return tuple(found)
+
+
+def _check(upstream: UpstreamConfig, source: Source, path: str) -> None:
+    for problem_path, problem in _problems(upstream):
+        raise source.error(f"{path}.{problem_path}", problem)
+
+
+def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
+    """What can't be meant, and where."""
+    if not upstream.urls:
+        yield "urls", "at least one base URL is needed"
+    if len(set(upstream.urls)) < len(upstream.urls):
+        yield "urls", "the same URL is listed twice"
+    if upstream.weights and len(upstream.weights) != len(upstream.urls):
+        yield "weights", f"expected {len(upstream.urls)}, one for each URL"
+    if upstream.models == {}:
+        yield "models", "expected 'all', or our names with the upstream's"
+    if upstream.split == "here" and upstream.template is None:
+        yield "template", "`split: here` needs the model's chat template"
+    if upstream.proxy is not None and urlsplit(upstream.proxy).scheme not in ("http", "https"):
+        yield "proxy", "expected a URL that starts with http:// or https://"
+    yield from _problems_of_requests(upstream)
+
+
+def _problems_of_requests(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
+    for option in ("rename", "drop", "set"):
+        for name in getattr(upstream, option):
+            if name in _OWN_FIELDS:
+                yield f"{option}.{name}", "this field belongs to the request itself"
+    for name, value in upstream.headers.items():
+        if name.lower() in _OWN_HEADERS:
+            yield f"headers.{name}", "this header belongs to the connection"
+        if not _is_header(name, value):
+            yield f"headers.{name}", "not a header: a name of letters, a value in one line of ASCII"
+
+
+def _is_header(name: str, value: str) -> bool:
+    letters = name.replace("-", "").replace("_", "")
+    plain = value.isascii() and (value.isprintable() or not value)
+    return letters.isascii() and letters.isalnum() and plain
+
+
+def _base_url(url: str, source: Source, path: str) -> str:
+    """`url` without a slash at its end; a server alone is asked under `/v1`."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise source.error(path, f"not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise source.error(path, "expected a URL like http://host:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise source.error(path, "a URL holds no secrets here; write `key` instead")
+    if parts.query or parts.fragment:
+        raise source.error(path, "a base URL ends with its path, without ? or #")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
+
+
+def _key(
+    upstream: UpstreamConfig, environment: Mapping[str, str], root: Path, source: Source, path: str
+) -> str | None:
+    written = upstream.key
+    if written is None:
+        return None
+    if name := is_secret_variable(upstream):
+        key = environment.get(name, "")
+        missing = f"the environment variable {name} is not set"
+    elif written.startswith(KEY_FROM_FILE):
+        key, missing = _from_file(written, root, source, path), "the file holds no key"
+    else:
+        key, missing = written, "the key is empty"
+    if not key:
+        raise source.error(path, missing)
+    if not key.isascii() or not key.isprintable():
+        raise source.error(path, "a key is one line of ASCII")
+    return key
+
+
+def _from_file(written: str, root: Path, source: Source, path: str) -> str:
+    file = root / Path(written.removeprefix(KEY_FROM_FILE)).expanduser()
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise source.error(path, f"{file} can't be read: {reason}") from None
