@@ -1,28 +1,24 @@
 """Which backends there are, and how a model's files find theirs. A new backend is a folder and one
-line here.
+line in `config.settings.EnginesConfig`.
 
-A backend folder holds two modules. `files` is cheap and imports no engine: it recognises a model on
-disk and estimates its memory. `container` is imported only when a model is loaded, because it
-imports the engine.
+A backend folder holds three modules. `files` and `options` are cheap and import no engine: the
+first recognises a model on disk and estimates its memory, the second says what its options are
+called elsewhere. `container` imports the engine, so it is imported only when a model is loaded.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
-from backends.errors import UnsupportedModel
+from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling
-from config.engines import (
-    EngineOptions,
-    ExLlamaV2Options,
-    ExLlamaV3Options,
-    LlamaCppOptions,
-    ScriptedOptions,
-    TransformersOptions,
-)
+from config.engines import EngineOptions
+from config.models import ENGINES, configured_only
 
 CPU = "cpu"  # the device that main memory is
 
@@ -49,8 +45,35 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     windowed: bool = False  # some layers attend to a sliding window
 
 
+class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is loaded with, as lists of models show it. None: the engine has no such option,
+    or finds the value itself.
+    """
+
+    cache_tokens: int | None = None  # KV cells for all requests
+    cache_mode: str | None = None  # as TabbyAPI writes it: FP16, Q8; keys and values apart: Q8,Q4
+    rope_scale: float | None = None  # of positions
+    rope_alpha: float | None = None
+    chunk_size: int | None = None  # prompt tokens in one pass
+    draft_model: str | None = None  # its path
+    adapters: tuple[str, ...] = ()
+
+
+# The value of an option by another name, as options of the engine. Raises ValueError, which says
+# what the engine has instead.
+Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
+
+
 class FilesModule(Protocol):
     """What `backends/<name>/files.py` offers."""
+
+    SUFFIX: re.Pattern[str] | None
+    """What the names of its model files end in besides the model's own name. None: models are
+    folders.
+    """
+
+    COMPANIONS: tuple[str, ...]
+    """Patterns of the files that every quantization in a repository needs besides its own."""
 
     def recognise(self, path: Path) -> ModelFiles | None:
         """The model at `path` (a file or a folder), or None if it isn't one of ours. Reads headers
@@ -76,6 +99,17 @@ class FilesModule(Protocol):
         ...
 
 
+class OptionsModule(Protocol):
+    """What `backends/<name>/options.py` offers."""
+
+    LOAD_OPTIONS: Mapping[str, Translation]
+    """TabbyAPI's load options that the engine has, with `vision` where it can do without and
+    `draft_model` where it takes one.
+    """
+
+    def facts(self, options: EngineOptions) -> LoadFacts: ...
+
+
 class ContainerModule(Protocol):
     """What `backends/<name>/container.py` offers."""
 
@@ -87,18 +121,32 @@ class ContainerModule(Protocol):
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """One line of the table."""
+    """One engine's folder. `package`: None: `backends.<name>`."""
 
     name: str
     options: type[EngineOptions]
+    package: str | None = None
 
     @property
     def files(self) -> FilesModule:
-        return cast(FilesModule, import_module(f"backends.{self.name}.files"))
+        return cast(FilesModule, self._module("files"))
+
+    @property
+    def naming(self) -> OptionsModule:
+        return cast(OptionsModule, self._module("options"))
 
     @property
     def container(self) -> ContainerModule:
-        return cast(ContainerModule, import_module(f"backends.{self.name}.container"))
+        """Its import takes seconds. Raises ImportError where the engine is missing."""
+        return cast(ContainerModule, self._module("container"))
+
+    def _module(self, name: str) -> ModuleType:
+        return import_module(f"{self.package or f'backends.{self.name}'}.{name}")
+
+
+def renamed(option: str) -> Translation:
+    """The same value as our `option`."""
+    return lambda value: {option: value}
 
 
 def divided(parts: Sequence[float], cards: Iterable[str]) -> Mapping[str, float]:
@@ -108,29 +156,48 @@ def divided(parts: Sequence[float], cards: Iterable[str]) -> Mapping[str, float]
     return {card: number / whole for card, number in numbers.items()}
 
 
-# The order is the order of recognition: the first that reads a model gets it, unless another one
-# is named. exllamav2 and exllamav3 read plain safetensors too, so they come after transformers,
-# which leaves them EXL2 and EXL3.
-BACKENDS: Mapping[str, Backend] = {
-    backend.name: backend
-    for backend in (
-        Backend("scripted", ScriptedOptions),
-        Backend("llamacpp", LlamaCppOptions),
-        Backend("transformers", TransformersOptions),
-        Backend("exllamav2", ExLlamaV2Options),
-        Backend("exllamav3", ExLlamaV3Options),
-    )
-}
+class Catalog(Mapping[str, Backend]):
+    """Backends by name, in the order of recognition."""
+
+    def __init__(self, backends: Iterable[Backend]) -> None:
+        self._backends = {backend.name: backend for backend in backends}
+        self.configured_only = configured_only({one.name: one.options for one in self.values()})
+
+    def __getitem__(self, name: str) -> Backend:
+        return self._backends[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._backends)
+
+    def __len__(self) -> int:
+        return len(self._backends)
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """See `FilesModule.COMPANIONS`."""
+        return tuple(pattern for one in self.values() for pattern in one.files.COMPANIONS)
+
+    def bare_name(self, file: str) -> str:
+        """What the model in `file` is called: without what its engine wants of a file's name."""
+        for backend in self.values():
+            if (suffix := backend.files.SUFFIX) is not None:
+                file = suffix.sub("", file)
+        return file
+
+    def recognise(self, path: Path, backend: str | None = None) -> ModelFiles:
+        """The model at `path`, by the first backend that knows it, or by `backend` alone.
+
+        Raises UnsupportedModel, which says what was looked at, LoadFailed for a broken model.
+        """
+        if not path.exists():
+            raise LoadFailed(f"there is no file or folder {path}")
+        candidates = [self[backend]] if backend else list(self.values())
+        for candidate in candidates:
+            if (files := candidate.files.recognise(path)) is not None:
+                return files
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise UnsupportedModel(f"{path} is not a model that {names} can read")
 
 
-def recognise(path: Path, backend: str | None = None) -> ModelFiles:
-    """The model at `path`, by the first backend that knows it, or by `backend` alone.
-
-    Raises UnsupportedModel, which says what was looked at.
-    """
-    candidates = [BACKENDS[backend]] if backend else list(BACKENDS.values())
-    for candidate in candidates:
-        if (files := candidate.files.recognise(path)) is not None:
-            return files
-    names = ", ".join(candidate.name for candidate in candidates)
-    raise UnsupportedModel(f"{path} is not a model that {names} can read")
+BACKENDS = Catalog(Backend(name, options) for name, options in ENGINES.items())
+recognise = BACKENDS.recognise

@@ -24,17 +24,19 @@ class Setting(msgspec.Struct, frozen=True):
     source: Source
 
 
-def variables() -> Mapping[str, tuple[Option, Kind]]:
+def variables(config: type[Config]) -> Mapping[str, tuple[Option, Kind]]:
     """Every variable there is, with the option it sets."""
-    return {PREFIX + "_".join(option).upper(): (option, kind) for option, kind in leaves(Config)}
+    return {PREFIX + "_".join(option).upper(): (option, kind) for option, kind in leaves(config)}
 
 
-def settings(environment: Mapping[str, str], others: frozenset[str]) -> Iterator[Setting]:
+def settings(
+    environment: Mapping[str, str], others: frozenset[str], config: type[Config]
+) -> Iterator[Setting]:
     """What `environment` sets. `others` are variables with our prefix that mean something else.
 
     Raises ConfigError for an unknown variable with our prefix and for a value of the wrong type.
     """
-    known = variables()
+    known = variables(config)
     for name in sorted(environment):
         if not name.startswith(PREFIX) or name in others:
             continue

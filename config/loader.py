@@ -30,22 +30,23 @@ def load_config(
     *,
     overrides: Mapping[str, object] = {},
     sampling: type[msgspec.Struct] | None = None,
+    kind: type[Config] = Config,
 ) -> Config:
     """The configuration in `path`, or where `locate` finds one, or the defaults.
 
     Variables of `environment` go over the file, and `overrides` (`{"server.port": 9000}`) over
     both; a text in `overrides` is read like a variable's. `sampling` is the struct that the models'
-    sampling defaults must fit; this floor doesn't know it. Relative paths in the file start at its
-    folder. Raises ConfigError.
+    sampling defaults must fit; this floor doesn't know it. `kind`: a configuration with further
+    engines, say. Relative paths in the file start at its folder. Raises ConfigError.
     """
     path = path or locate(environment, Path.cwd())
-    config, source = _read(path) if path else (Config(), Source("the configuration"))
+    config, source = _read(path, kind) if path else (kind(), Source("the configuration"))
     sources = {"models": source, "keys": source, "upstreams": source}
     secrets = frozenset(_secret_variables(config))
-    for setting in (*settings(environment, secrets), *_overridden(overrides)):
+    for setting in (*settings(environment, secrets, kind), *_overridden(overrides, kind)):
         config = _with(config, setting.option, setting.value)
         sources[setting.option[0]] = setting.source
-    check_options(config.models, sources["models"], sampling)
+    check_options(config, sources["models"], sampling)
     check_names(config, sources["models"])
     root = path.resolve().parent if path else Path.cwd()
     upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
@@ -60,20 +61,20 @@ def locate(environment: Mapping[str, str], here: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _read(path: Path) -> tuple[Config, Source]:
+def _read(path: Path, kind: type[Config]) -> tuple[Config, Source]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise Source(str(path)).error("$", f"can't be read: {reason}") from None
     data, source = parse(text, str(path))
-    config = convert(data, Config, source)
-    check_options(config.models, source, None)  # before their paths are looked for
+    config = convert(data, kind, source)
+    check_options(config, source, None)  # before their paths are looked for
     return rooted(config, path.resolve().parent), source
 
 
-def _overridden(overrides: Mapping[str, object]) -> Iterator[Setting]:
-    known = {".".join(option): (option, kind) for option, kind in leaves(Config)}
+def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterator[Setting]:
+    known = {".".join(option): (option, kind) for option, kind in leaves(config)}
     source = Source("the command line")
     for name, value in overrides.items():
         if name not in known:

@@ -5,28 +5,39 @@ loads the configuration or builds a model hands that struct in.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from config.check import convert
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source, suggestion
-from config.settings import Config, EnginesConfig, ModelConfig
+from config.settings import Config, ModelConfig
 from config.shape import Kind, is_configured_only, options
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-ENGINES: Mapping[str, type[EngineOptions]] = options(EnginesConfig)
+Engines: TypeAlias = Mapping[str, type[EngineOptions]]  # by name, in the order of recognition
 
 
-# Options of any engine that no request may set: they run code or name files of this machine.
-CONFIGURED_ONLY = frozenset(
-    name
-    for engine in ENGINES.values()
-    for name, kind in options(engine).items()
-    if is_configured_only(kind)
-)
+def engines_of(config: type[Config]) -> Engines:
+    """The engines that a configuration of this type knows."""
+    return options(options(config)["engines"])
+
+
+def configured_only(known: Engines) -> frozenset[str]:
+    """Options of any engine that no request may set: they run code or name files of this
+    machine.
+    """
+    return frozenset(
+        name
+        for engine in known.values()
+        for name, kind in options(engine).items()
+        if is_configured_only(kind)
+    )
+
+
+ENGINES = engines_of(Config)
 
 
 def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptions:
@@ -38,7 +49,7 @@ def options_for(config: Config, model: ModelConfig, backend: str) -> EngineOptio
     defaults: EngineOptions = getattr(config.engines, backend)
     own = convert(
         model.options,
-        ENGINES[backend],
+        type(defaults),
         Source(f"model {model.name!r} ({backend})"),
         path="$.options",
     )
@@ -66,13 +77,12 @@ def check_names(config: Config, source: Source) -> None:
             _one_of(name, names, source, f"$.upstreams[{index}].fallbacks[{k}]", "model")
 
 
-def check_options(
-    models: tuple[ModelConfig, ...], source: Source, sampling: type[msgspec.Struct] | None
-) -> None:
+def check_options(config: Config, source: Source, sampling: type[msgspec.Struct] | None) -> None:
     """Raises ConfigError for a backend, an option or a sampling default that doesn't exist."""
-    for index, model in enumerate(models):
+    known = engines_of(type(config))
+    for index, model in enumerate(config.models):
         path = f"$.models[{index}]"
-        _check_options(model, source, path)
+        _check_options(model, known, source, path)
         if sampling is not None:
             convert(model.sampling, sampling, source, path=f"{path}.sampling")
 
@@ -98,21 +108,21 @@ def _written_names(config: Config) -> Iterator[tuple[str, str]]:
             yield f"$.upstreams[{index}].models.{name}", name
 
 
-def _check_options(model: ModelConfig, source: Source, path: str) -> None:
+def _check_options(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
     if model.backend is not None:
-        _one_of(model.backend, ENGINES, source, f"{path}.backend", "backend")
-        convert(model.options, ENGINES[model.backend], source, path=f"{path}.options")
+        _one_of(model.backend, engines, source, f"{path}.backend", "backend")
+        convert(model.options, engines[model.backend], source, path=f"{path}.options")
         return
-    known = {name for engine in ENGINES.values() for name in options(engine)}
+    known = {name for engine in engines.values() for name in options(engine)}
     for name in model.options.keys() - known:
         problem = f"no backend has this option; {suggestion(name, known)}"
         raise source.error(f"{path}.options.{name}", problem)
-    _fits_any(model, source, f"{path}.options")
+    _fits_any(model, engines, source, f"{path}.options")
 
 
-def _fits_any(model: ModelConfig, source: Source, path: str) -> None:
+def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
     """One engine must take all the options together; which it will be, the files tell later."""
-    takers = [kind for kind in ENGINES.values() if model.options.keys() <= options(kind).keys()]
+    takers = [kind for kind in engines.values() if model.options.keys() <= options(kind).keys()]
     if not takers:
         raise source.error(path, "no backend has all of these options together")
     errors: list[ConfigError] = []
@@ -125,11 +135,11 @@ def _fits_any(model: ModelConfig, source: Source, path: str) -> None:
         raise errors[0]
 
 
-def option_kinds(model: ModelConfig) -> Mapping[str, Kind]:
+def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
     """The kind of each of the model's options, by its backend, else by the first that has it."""
-    engines = ENGINES.values() if model.backend is None else (ENGINES[model.backend],)
+    candidates = engines.values() if model.backend is None else (engines[model.backend],)
     kinds: dict[str, Kind] = {}
-    for engine in engines:
+    for engine in candidates:
         kinds = options(engine) | kinds
     return {name: kinds[name] for name in model.options}
 

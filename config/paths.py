@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from config.models import option_kinds
+from config.models import Engines, engines_of, option_kinds
 from config.settings import Config, ModelConfig
 from config.shape import Kind, is_path, is_section, list_item, mapping_item, options
 
@@ -14,14 +14,15 @@ def rooted(config: Config, root: Path) -> Config:
 
     The models' options must have been checked.
     """
-    whole: Config = _rooted(config, Config, root)
-    models = tuple(_rooted_options(model, root) for model in whole.models)
+    whole: Config = _rooted(config, type(config), root)
+    known = engines_of(type(config))
+    models = tuple(_rooted_options(model, known, root) for model in whole.models)
     return msgspec.structs.replace(whole, models=models)
 
 
-def _rooted_options(model: ModelConfig, root: Path) -> ModelConfig:
+def _rooted_options(model: ModelConfig, known: Engines, root: Path) -> ModelConfig:
     """The same for a model's options, which aren't typed yet."""
-    kinds = option_kinds(model)
+    kinds = option_kinds(model, known)
     placed = {name: _rooted(value, kinds[name], root) for name, value in model.options.items()}
     return msgspec.structs.replace(model, options=placed)
 

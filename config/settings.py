@@ -129,6 +129,9 @@ class LogConfig(Section, frozen=True):
 class EnginesConfig(Section, frozen=True):
     """Defaults for all models of an engine; a model's own `options` win."""
 
+    # The list of the engines (`backends/<name>`), in the order of recognition: the first that reads
+    # a model gets it, unless another one is named. exllamav2 and exllamav3 read plain safetensors
+    # too, so they come after transformers, which leaves them EXL2 and EXL3.
     llamacpp: LlamaCppOptions = LlamaCppOptions()
     transformers: TransformersOptions = TransformersOptions()
     exllamav2: ExLlamaV2Options = ExLlamaV2Options()

@@ -10,6 +10,7 @@ from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
+from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
 from config.settings import Config
 from gateway.answers.capabilities import Capabilities
@@ -35,13 +36,15 @@ OPEN_TO_ALL = (
 )
 
 
-def build(config: Config, registry: Registry, metrics: Metrics) -> Litestar:
+def build(
+    config: Config, registry: Registry, metrics: Metrics, *, catalog: Catalog = BACKENDS
+) -> Litestar:
     """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
 
     `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
     """
     refuse_open_door(config)
-    services = _services(config, registry, metrics)
+    services = _services(config, registry, metrics, catalog)
     metrics.watch(registry.statuses)
     return Litestar(
         route_handlers=[
@@ -68,7 +71,7 @@ def _with_detail(services: Services, *routes: HTTPRouteHandler) -> Router:
     )
 
 
-def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
+def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Catalog) -> Services:
     """Everything that routes work with."""
     templates = Templates(_folder(config.template_dir))
     presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
@@ -97,6 +100,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics) -> Services:
         hub=Hub(config),
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
+        catalog=catalog,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 import bundled
+from backends.catalog import BACKENDS
 from backends.gpus import number_by_bus
 from backends.protocol import Sampling
 from backends.threads import prepare_process
@@ -118,8 +119,7 @@ def model_of(text: str) -> ModelConfig:
     path = Path(text)
     if not path.exists():
         raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
-    name = path.name.removesuffix(".gguf").removesuffix(".script.json")
-    return ModelConfig(name=name, path=str(path.resolve()))
+    return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
 
 
 def first_model(config: Config, registry: Registry) -> str:

@@ -15,6 +15,8 @@ from backends.hf_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV2Options
 
+SUFFIX = None  # folders
+COMPANIONS: tuple[str, ...] = ()
 FORMATS = {None: "safetensors", "gptq": "safetensors", "exl2": "exl2"}  # by quantization
 # Classes whose vision tower exllamav2 0.3.2 has (its architecture.py).
 SEES = frozenset(

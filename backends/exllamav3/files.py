@@ -15,6 +15,8 @@ from backends.hf_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV3Options
 
+SUFFIX = None  # folders
+COMPANIONS: tuple[str, ...] = ()
 FORMATS = {None: "safetensors", "exl3": "exl3"}  # by quantization
 # Classes whose vision tower exllamav3 1.6.5 has (its architecture/), of those whose chat templates
 # write one known token for a picture.

@@ -16,7 +16,9 @@ from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, LlamaCppOptions
 
-PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as gguf-split names them
+SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
+COMPANIONS = (f"*{projectors.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
 # tokens; models trained for a million would claim all memory for their cache
 LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
@@ -57,7 +59,7 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     """
     if path.is_dir():
         return _only_model(path, layouts)
-    if path.suffix != ".gguf" or not path.is_file():
+    if path.suffix != ".gguf" or not path.is_file() or not _is_first(path):
         return None
     try:
         return _describe(path, read_header(path), layouts or repacking.of_this_machine())

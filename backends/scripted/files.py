@@ -1,5 +1,6 @@
 """Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`)."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed, Modality
 from config.engines import EngineOptions
 
-SUFFIX = ".script.json"
+SUFFIX = re.compile(r"\.script\.json$")
+COMPANIONS: tuple[str, ...] = ()
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +38,7 @@ def recognise(path: Path) -> ModelFiles | None:
     """The script at `path`; None for anything else. Raises msgspec.ValidationError for a broken
     script.
     """
-    if not path.name.endswith(SUFFIX) or not path.is_file():
+    if not SUFFIX.search(path.name) or not path.is_file():
         return None
     script = read(path)
     return ModelFiles(

@@ -15,6 +15,8 @@ from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, TransformersOptions
 
+SUFFIX = None  # folders
+COMPANIONS: tuple[str, ...] = ()
 LONGEST_BY_DEFAULT = (
     32_768  # tokens; models trained for a million would claim all memory for their cache
 )

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from backends.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
 from config.settings import Config
 from config.shape import is_path, mapping_item, options
@@ -43,6 +44,7 @@ class Services(msgspec.Struct, frozen=True):
     hub: Hub
     metrics: Metrics
     bodies: WorkerThreads
+    catalog: Catalog
 
     def visible(self, access: Access, only: Collection[str] | None = None) -> list[ModelStatus]:
         """The states of the models the caller may use, or of those of them that `only` names, as
@@ -71,6 +73,12 @@ class Services(msgspec.Struct, frozen=True):
     def status(self, name: str, access: Access) -> ModelStatus:
         """The state of one model, as the caller may see it. Raises as `Registry.resolve`."""
         return self._seen(self.registry.status(name, access), access)
+
+    def facts(self, status: ModelStatus) -> LoadFacts | None:
+        """What a model is loaded with, or would be, in its engine's words."""
+        if status.files is None or status.options is None:
+            return None
+        return self.catalog[status.files.backend].naming.facts(status.options)
 
     async def find(self, name: str, access: Access) -> ModelEntry:
         """See `Registry.find`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from backends.catalog import BACKENDS
 from gateway.errors import InvalidRequest
 from gateway.hub.order import Order
 
@@ -37,8 +38,7 @@ class HubModel(msgspec.Struct, frozen=True):
     def order(self) -> Order:
         if self.files is None:
             return Order(repository=self.repository, folder=self.folder)
-        # A projector comes in several precisions, of which one is enough.
-        include = (f"*{self.files}*", "*mmproj*[fF]16*")
+        include = (f"*{self.files}*", *BACKENDS.companions)
         return Order(repository=self.repository, folder=self.folder, include=include)
 
 

@@ -1,7 +1,6 @@
 """What lies in a model folder: the models that the backends recognise, and what they can't use."""
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -9,14 +8,13 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from backends.catalog import ModelFiles
+from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import UnsupportedModel
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
 FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
 
 MAX_REASON = 500  # characters; a reason may quote the file
-PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")  # as llama.cpp's gguf-split names them
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +41,11 @@ class ModelFolder:
     there has none, and may come later.
     """
 
-    def __init__(self, root: Path, recognise: Recognise) -> None:
+    def __init__(self, root: Path, recognise: Recognise, catalog: Catalog = BACKENDS) -> None:
+        """`recognise`: the catalog's, or what stands in for it."""
         self._root = root.expanduser().resolve()
         self._recognise = recognise
+        self._catalog = catalog
         self._seen: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
 
     def models(self) -> dict[str, ModelFiles]:
@@ -91,7 +91,7 @@ class ModelFolder:
         except OSError:  # gone meanwhile
             return {}
         paths = [path for path in paths if _is_text(path.name)]
-        files = [path for path in paths if path.is_file() and _is_first(path)]
+        files = [path for path in paths if path.is_file()]
         looked_at = {self._name(path): self._recognised(path) for path in files}
         found = {name: one for name, one in looked_at.items() if one is not None}
         if not found and isinstance(whole, Unusable):  # else it is for one of its files
@@ -114,17 +114,12 @@ class ModelFolder:
         if path == self._root:
             return path.name
         relative = path.relative_to(self._root).as_posix()
-        return PART.sub("", relative).removesuffix(".gguf")
+        return self._catalog.bare_name(relative)
 
 
 def _is_text(name: str) -> bool:
     """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _is_first(path: Path) -> bool:
-    part = PART.search(path.name)
-    return part is None or int(part[1]) == 1
 
 
 def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:

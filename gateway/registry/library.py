@@ -15,8 +15,7 @@ from typing import TypeAlias
 import msgspec
 import structlog
 
-from backends import catalog
-from backends.catalog import ModelFiles
+from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed
 from backends.protocol import Sampling
 from config.engines import EngineOptions
@@ -98,10 +97,15 @@ class ModelLibrary:
     be read.
     """
 
-    def __init__(self, config: Config, *, recognise: Recognise = catalog.recognise) -> None:
+    def __init__(
+        self, config: Config, *, catalog: Catalog = BACKENDS, recognise: Recognise | None = None
+    ) -> None:
+        """`recognise` stands in for the catalog's, where files need not be there."""
         self._config = config
-        self._recognise = recognise
-        self._folders = tuple(ModelFolder(Path(root), recognise) for root in config.model_dirs)
+        self._catalog = catalog
+        self._recognise = recognise = recognise or catalog.recognise
+        roots = map(Path, config.model_dirs)
+        self._folders = tuple(ModelFolder(root, recognise, catalog) for root in roots)
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
         self._one_looks = threading.Lock()
@@ -210,8 +214,6 @@ class ModelLibrary:
             return old
         self._stamps[model.name] = stamp
         try:
-            if self._recognise is catalog.recognise and not path.exists():
-                raise LoadFailed(f"there is no file or folder {path}")  # noqa: TRY301 - as the others
             entry = self._entry(model, self._recognise(path, model.backend))
         except ConfigError as error:
             if old is None:  # at the start the user is there to put it right
@@ -236,7 +238,7 @@ class ModelLibrary:
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)
-        files = catalog.BACKENDS[files.backend].files.fitted(files, options)
+        files = self._catalog[files.backend].files.fitted(files, options)
         ttls = (model.ttl, options.ttl, self._config.swap.ttl)
         return ModelEntry(
             name=model.name,

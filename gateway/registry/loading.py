@@ -1,13 +1,12 @@
 """What each model is to be loaded with, and what it will take. Moves nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from anyio import to_thread
 
-from backends.catalog import BACKENDS, ModelFiles
+from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import BackendError, BackendMissing
 from backends.protocol import MemoryNeed, ModelContainer, Report
 from config.check import convert
@@ -48,23 +47,26 @@ class Loader(Protocol):
 class CatalogLoader:
     """Each model with its own backend, as the catalog has them."""
 
+    def __init__(self, catalog: Catalog = BACKENDS) -> None:
+        self._catalog = catalog
+
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-        return BACKENDS[files.backend].files.estimate(files, options)
+        return self._catalog[files.backend].files.estimate(files, options)
 
     def placement(
         self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
     ) -> Mapping[str, float]:
-        return BACKENDS[files.backend].files.placement(options, cards)
+        return self._catalog[files.backend].files.placement(options, cards)
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> ModelContainer:
-        backend = BACKENDS[files.backend]
+        backend = self._catalog[files.backend]
         try:  # the first import of an engine takes seconds
-            await to_thread.run_sync(import_module, f"backends.{backend.name}.container")
+            container = await to_thread.run_sync(lambda: backend.container)
         except ImportError as error:
             raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
-        return await backend.container.load(files, options, report)
+        return await container.load(files, options, report)
 
 
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready

@@ -93,4 +93,4 @@ def test_variables_of_others_are_left_alone(file: Path) -> None:
 
 
 def test_every_option_has_a_variable_of_its_own() -> None:
-    assert len(variables()) == len(list(leaves(Config)))
+    assert len(variables(Config)) == len(list(leaves(Config)))

@@ -6,12 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.catalog import BACKENDS
 from backends.protocol import Sampling
 from config.engines import LlamaCppOptions, TransformersOptions
 from config.errors import ConfigError
 from config.loader import load_config, locate
-from config.models import ENGINES, options_for, sampling_for
+from config.models import options_for, sampling_for
 from config.settings import Config, KeyConfig, ModelConfig
 
 
@@ -241,7 +240,3 @@ def test_sampling_defaults_become_the_struct_of_the_floor_above() -> None:
     assert sampling_for(model(sampling={"top_k": 40}), Sampling) == Sampling(top_k=40)
     with pytest.raises(ConfigError, match="did you mean 'top_k'"):
         sampling_for(model(sampling={"topk": 40}), Sampling)
-
-
-def test_every_backend_has_its_section() -> None:
-    assert {name: backend.options for name, backend in BACKENDS.items()} == dict(ENGINES)

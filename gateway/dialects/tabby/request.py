@@ -45,6 +45,7 @@ class LoadWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _APART = frozenset({"model_name", "backend", "prompt_template", "vision", "draft_model"})
+LOAD_OPTIONS = frozenset(LoadWire.__struct_fields__) - _APART
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,9 +145,8 @@ def read_load(body: bytes) -> LoadRequest:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
     fields = _fields(body)
     wire = fields.read(LoadWire)
-    typed = frozenset(LoadWire.__struct_fields__)
     asked = {
-        name: getattr(wire, name) if name in typed else value
+        name: getattr(wire, name) if name in LOAD_OPTIONS else value
         for name, value in fields.values.items()
         if name not in _APART
     }

@@ -201,7 +201,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     statuses = services.visible(access)
     known = await services.capabilities.of_all(statuses)
-    cards = [card(one, known.get(one.id)) for one in statuses]
+    cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
     cached = () if access.models else await services.hub.cached()
     found = [
         openai.Stored(repo_id=one.repository, repo_type=one.kind, size_on_disk=one.size)
@@ -299,7 +299,7 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     else:
         one = services.status((await services.find(model, access)).name, access)
     known = await services.capabilities.of(one)
-    shown = card(one, known)
+    shown = card(one, known, services.facts(one))
     entry, info = one.entry, one.info
     assert entry is not None, "a name that resolves has its files"
     told = wire.Props(
@@ -323,7 +323,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     tokens = await services.wording.encode(
         name, text, access, special=order.parse_special, add_bos=order.add_bos
     )
-    length = card(services.registry.status(name), None).context_length or 0
+    length = card(services.registry.status(name), None, None).context_length or 0
     return Plain(body(wire.LlamaTokens(tokens=tokens, count=len(tokens), max_model_len=length)))
 
 

@@ -69,7 +69,9 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
-    return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
+    return Plain(
+        openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
+    )
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
@@ -78,7 +80,11 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     access = services.doorman.admit(request.headers)
     name = (await services.find(str(model_id).removeprefix("/"), access)).name
     status = services.status(name, access)
-    return Plain(openai.model_card(card(status, await services.capabilities.of(status))))
+    return Plain(
+        openai.model_card(
+            card(status, await services.capabilities.of(status), services.facts(status))
+        )
+    )
 
 
 @get("/health")

@@ -13,14 +13,13 @@ from anyio import to_thread
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
-from config.engines import ExLlamaOptions
 from gateway.access import Access
 from gateway.answers.overrides import Chosen, preset
 from gateway.dialects import openai
 from gateway.dialects.frames import body
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
-from gateway.dialects.tabby.options import engine_options
+from gateway.dialects.tabby.options import Translation, engine_options
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
@@ -40,7 +39,9 @@ async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
-    return Plain(openai.model_list([card(one, known.get(one.id)) for one in statuses]))
+    return Plain(
+        openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
+    )
 
 
 @get("/v1/model/embedding/list")
@@ -58,7 +59,8 @@ async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     status = await services.answering(access)
     known = await services.capabilities.of(status)
-    return Plain(body(current_card(status, known, services.templates.chosen(status.id))))
+    template = services.templates.chosen(status.id)
+    return Plain(body(current_card(status, known, services.facts(status), template)))
 
 
 @post("/v1/model/load")
@@ -103,26 +105,30 @@ def _options(
     if order.backend not in (None, files.backend):
         text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
         raise InvalidRequest(text, param="backend")
-    options = {**engine_options(order.asked, files.backend), **_sight(order, entry)}
+    own = services.catalog[files.backend].naming.LOAD_OPTIONS
+    options = engine_options(order.asked, files.backend, own, services.catalog.configured_only)
+    options |= _vision(order, entry, own)
     if order.draft is None:
         return options
-    if not isinstance(entry.options, ExLlamaOptions):
+    if "draft_model" not in own:
         raise InvalidRequest(
             f"draft_model: {files.backend} has no draft models", param="draft_model"
         )
     draft = services.registry.resolve(order.draft, access)  # a name as any other: no path
-    return {**options, "draft_model": str(draft.files.path)}
+    return {**options, **own["draft_model"](str(draft.files.path))}
 
 
-def _sight(order: wants.LoadRequest, entry: ModelEntry) -> Mapping[str, Any]:
-    """Pictures are on where a model sees; whoever wants them off can have that of some engines."""
+def _vision(
+    order: wants.LoadRequest, entry: ModelEntry, own: Mapping[str, Translation]
+) -> Mapping[str, Any]:
+    """Images are on where a model takes them; some engines can load it without."""
     sees = "image" in entry.files.modalities
     if order.vision in (None, sees):
         return {}
-    if sees and "vision" in type(entry.options).__struct_fields__:
-        return {"vision": False}
-    sight = "sees, and can't be loaded blind" if sees else "doesn't see"
-    raise InvalidRequest(f"vision: {entry.name} {sight}", param="vision")
+    if sees and "vision" in own:
+        return own["vision"](order.vision)
+    problem = "takes images, and can't be loaded without" if sees else "takes no images"
+    raise InvalidRequest(f"vision: {entry.name} {problem}", param="vision")
 
 
 async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:

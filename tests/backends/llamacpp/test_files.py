@@ -67,6 +67,7 @@ def test_split_files_count_as_one_and_must_be_complete(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match=r"lacks big-00002-of-00002\.gguf"):
         recognise(first)
     shutil.copy(bundled.GGUF, tmp_path / "big-00002-of-00002.gguf")
+    assert recognise(tmp_path / "big-00002-of-00002.gguf") is None, "the first stands for all"
     files = recognise(first)
     assert files is not None
     assert files.size_bytes == 2 * bundled.GGUF.stat().st_size

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.catalog import BACKENDS
 from config import shape
 from config.engines import (
     ExLlamaV2Options,
@@ -12,10 +13,11 @@ from config.engines import (
     LlamaCppOptions,
     TransformersOptions,
 )
-from config.models import CONFIGURED_ONLY, ENGINES
-from gateway.dialects.tabby.options import engine_options
+from config.models import ENGINES
+from gateway.dialects.tabby import options as tabby
 from gateway.errors import InvalidRequest
 
+CONFIGURED_ONLY = BACKENDS.configured_only
 KINDS = {
     "llamacpp": LlamaCppOptions,
     "exllamav2": ExLlamaV2Options,
@@ -35,6 +37,11 @@ FORM = {  # what the loader extension sends where its user left all as it was
     "tensor_parallel": False,
     "tensor_parallel_backend": "native",
 }
+
+
+def engine_options(asked: dict[str, Any], backend: str) -> dict[str, Any]:
+    own = BACKENDS[backend].naming.LOAD_OPTIONS
+    return tabby.engine_options(asked, backend, own, CONFIGURED_ONLY)
 
 
 @pytest.mark.parametrize("backend", [*KINDS, "scripted"])

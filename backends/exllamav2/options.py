@@ -1,0 +1,36 @@
+"""What exllamav2's options are called elsewhere. No engine."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from backends.catalog import LoadFacts, Translation, renamed
+from backends.exllama import options as shared
+from config.engines import EngineOptions, ExLlamaV2Options
+
+CACHES = ("fp16", "q8", "q6", "q4")
+
+
+def _cache(mode: str) -> Mapping[str, Any]:
+    if mode.lower() not in CACHES:
+        raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
+    return {"cache_type": mode.lower()}
+
+
+LOAD_OPTIONS: Mapping[str, Translation] = {
+    **shared.LOAD_OPTIONS,
+    "cache_mode": _cache,
+    "rope_scale": renamed("rope_scale"),
+    "rope_alpha": renamed("rope_alpha"),
+}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `OptionsModule.facts`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return msgspec.structs.replace(
+        shared.facts(options, options.cache_type),
+        rope_scale=options.rope_scale,
+        rope_alpha=options.rope_alpha,
+    )

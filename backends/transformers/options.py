@@ -1,0 +1,14 @@
+"""What the options of transformers are called elsewhere. No engine."""
+
+from collections.abc import Mapping
+
+from backends.catalog import LoadFacts, Translation, renamed
+from config.engines import EngineOptions, TransformersOptions
+
+LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
+
+
+def facts(options: EngineOptions) -> LoadFacts:
+    """See `OptionsModule.facts`."""
+    assert isinstance(options, TransformersOptions)
+    return LoadFacts(cache_tokens=options.cache_tokens, adapters=tuple(options.adapters))
