@@ -13,10 +13,12 @@ import msgspec
 from anyio.abc import SocketStream
 
 import bundled
+from backends.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
 from gateway.http.metrics import Metrics
 from gateway.registry import History, ModelLibrary, Registry
+from gateway.registry.loading import CatalogLoader
 from gateway.server import Server
 from tests.hang import HANG
 
@@ -68,12 +70,15 @@ def config(
 
 
 @asynccontextmanager
-async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
+async def serving(
+    settings: Config, folder: Path, catalog: Catalog = BACKENDS
+) -> AsyncIterator[Running]:
     """The server runs in the context."""
     metrics = Metrics()
     registry = Registry(
-        ModelLibrary(settings),
+        ModelLibrary(settings, catalog=catalog),
         settings,
+        loader=CatalogLoader(catalog),
         history=History(folder / "needs.json"),
         watch=metrics.happened,
     )
@@ -85,7 +90,7 @@ async def serving(settings: Config, folder: Path) -> AsyncIterator[Running]:
         listening.set()
 
     server = Server(
-        build(settings, registry, metrics),
+        build(settings, registry, metrics, catalog=catalog),
         settings.server,
         registry,
         greet,

@@ -1,0 +1,16 @@
+"""Loads a table."""
+
+from backends.catalog import ModelFiles
+from backends.driver import DrivenContainer
+from backends.protocol import ModelContainer, Progress, Report
+from config.engines import EngineOptions
+from tests.backends.toy.engine import TableEngine
+from tests.backends.toy.files import read
+from tests.backends.toy.options import ToyOptions
+
+
+async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
+    assert isinstance(options, ToyOptions)
+    table = read(files.path)
+    report(Progress("weights", files.size_bytes, files.size_bytes))
+    return DrivenContainer(TableEngine(files, table, options))
