@@ -21,7 +21,7 @@ def listing(endpoint: str | None, order: Order) -> Listing:
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
     except ImportError as error:
         raise ModelUnavailable(
-            "downloads need huggingface_hub: pip install 'roundhouse[hub]'"
+            "downloads need huggingface_hub: pip install huggingface_hub"
         ) from error
     api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
     try:

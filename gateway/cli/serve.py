@@ -1,10 +1,8 @@
-"""The command: argv -> config -> serve."""
+"""`roundhouse serve`: arguments -> configuration -> server."""
 
-import argparse
 import os
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import anyio
@@ -26,47 +24,14 @@ from gateway.hub import SCHEME
 from gateway.hub.startup import provided
 from gateway.logs import configure
 from gateway.registry import ModelLibrary, Registry
-from gateway.server import Server, greeting, run
+from gateway.server import Server, greeting
+from gateway.server import run as run_server
 from gateway.splitter import FORMATS
 
 log = structlog.get_logger()
 
-INTERRUPTED = 130  # exit status of who was stopped with Ctrl-C: 128 + SIGINT
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `roundhouse`. Returns the exit status: 2 for a mistake in arguments or
-    configuration.
-    """
-    arguments = parser().parse_args(argv)
-    try:
-        return serve(arguments)
-    except ConfigError as error:
-        print(f"roundhouse: {error}", file=sys.stderr)
-        return 2
-
-
-def parser() -> argparse.ArgumentParser:
-    """The arguments."""
-    root = argparse.ArgumentParser(prog="roundhouse", description=__doc__)
-    root.add_argument("--version", action="version", version=f"roundhouse {version('roundhouse')}")
-    commands = root.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("serve", help="serve models on an OpenAI-style endpoint")
-    command.add_argument(
-        "models",
-        nargs="*",
-        metavar="MODEL",
-        help="a .gguf file, a model folder, or hf:owner/name, which is downloaded first",
-    )
-    command.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml"
-    )
-    command.add_argument("--host", help="address to listen on")
-    command.add_argument("--port", help="port to listen on; 0 takes a free one")
-    return root
-
-
-def serve(arguments: argparse.Namespace) -> int:
+def run(arguments: Namespace) -> int:
     """Build everything and serve; the exit status. Raises ConfigError."""
     overrides = {
         f"server.{name}": value
@@ -79,16 +44,13 @@ def serve(arguments: argparse.Namespace) -> int:
     prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
-        try:
-            config = anyio.run(provided, config)
-        except KeyboardInterrupt:  # what has come stays for the next try
-            return INTERRUPTED
+        config = anyio.run(provided, config)  # what has come stays, also after a Ctrl-C
     check_formats(config)
     metrics = Metrics()
     registry = Registry(ModelLibrary(config), config, watch=metrics.happened)
     app = build(config, registry, metrics)
     greet = greeting(first_model(config, registry))
-    return run(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))
+    return run_server(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))
 
 
 def check_formats(config: Config) -> None:
@@ -132,7 +94,3 @@ def first_model(config: Config, registry: Registry) -> str:
     except GatewayError as error:
         log.warning("no model", reason=error.message, model_dirs=config.model_dirs)
         return ""
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

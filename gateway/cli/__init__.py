@@ -1,0 +1,38 @@
+"""The command line: `roundhouse serve` and the commands that talk to a running server.
+
+A command's module is imported when it is called, so that `--help` answers at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from config.errors import ConfigError
+from gateway.cli.arguments import parser
+from gateway.cli.errors import CommandFailed
+
+INTERRUPTED = 130  # exit status of who was stopped with Ctrl-C: 128 + SIGINT
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `roundhouse`. Returns the exit status: 1 where the server refused, 2 for a
+    mistake in arguments or configuration.
+    """
+    arguments = parser().parse_args(argv)
+    try:
+        status: int = import_module(f"gateway.cli.{arguments.module}").run(arguments)
+    except ConfigError as error:
+        return _failed(str(error), 2)
+    except CommandFailed as error:
+        return _failed(str(error), 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `roundhouse models | head`
+        sys.stderr.close()
+        return 0
+    return status
+
+
+def _failed(message: str, status: int) -> int:
+    print(f"roundhouse: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,120 @@
+"""The commands and their arguments. Imports nothing heavy: `--help` and completions are made of
+this.
+"""
+
+import argparse
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeAlias
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def parser() -> argparse.ArgumentParser:
+    """All of it. `module` of the result is the command's module in `gateway.cli`."""
+    root = argparse.ArgumentParser(
+        prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
+    )
+    root.add_argument("--version", action="version", version=f"roundhouse {version('roundhouse')}")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    _serve(commands)
+    _asking(commands)
+    _moving(commands)
+    _talking(commands)
+    _local(commands)
+    return root
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - its only name
+
+
+def _command(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(module=module, command=name)
+    return command
+
+
+def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
+    """A command that talks to a running server."""
+    command = _command(commands, name, module, text)
+    command.add_argument(
+        "--url",
+        default=os.environ.get("ROUNDHOUSE_URL", DEFAULT_URL),
+        help=f"the server; $ROUNDHOUSE_URL, else {DEFAULT_URL}",
+    )
+    command.add_argument(
+        "--key",
+        default=os.environ.get("ROUNDHOUSE_KEY"),
+        help="an API key, where the server wants one; $ROUNDHOUSE_KEY",
+    )
+    return command
+
+
+def _config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML; see config/default.yaml"
+    )
+
+
+def _serve(commands: Commands) -> None:
+    command = _command(commands, "serve", "serve", "serve models on an OpenAI-style endpoint")
+    command.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="a .gguf file, a model folder, or hf:owner/name, which is downloaded first",
+    )
+    _config(command)
+    command.add_argument("--host", help="address to listen on")
+    command.add_argument("--port", help="port to listen on; 0 takes a free one")
+
+
+def _asking(commands: Commands) -> None:
+    command = _remote(
+        commands, "models", "listing", "list the models; without a server, the configured ones"
+    )
+    _config(command)
+    command.add_argument("--json", action="store_true", help="the server's list as it is")
+    command = _remote(commands, "ps", "listing", "what is in memory, and who waits for it")
+    command.add_argument("--json", action="store_true", help="the server's answer as it is")
+
+
+def _moving(commands: Commands) -> None:
+    command = _remote(commands, "load", "moving", "load a model, with its progress")
+    command.add_argument("model", metavar="MODEL")
+    command = _remote(commands, "unload", "moving", "unload a model, or all of them")
+    command.add_argument("model", metavar="MODEL", nargs="?")
+    command = _remote(commands, "pull", "moving", "download a model to the server's machine")
+    command.add_argument("model", metavar="hf:OWNER/NAME[:QUANT]")
+    command = _remote(commands, "rm", "moving", "delete a model's files")
+    command.add_argument("model", metavar="MODEL")
+    command.add_argument("--yes", action="store_true", help="don't ask")
+
+
+def _talking(commands: Commands) -> None:
+    command = _remote(commands, "chat", "talking", "talk with a model; /help lists what else")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="")
+    command.add_argument("--system", metavar="TEXT", help="the system message")
+    command = _remote(commands, "run", "talking", "one answer to one prompt")
+    command.add_argument("model", metavar="MODEL", help='its name; "" is the default')
+    command.add_argument("prompt", metavar="PROMPT", nargs="?", help="read from stdin if left out")
+    command.add_argument("--system", metavar="TEXT", help="the system message")
+    command.add_argument("--json", action="store_true", help="the whole answer as JSON")
+    command.add_argument("--schema", type=Path, metavar="FILE", help="a JSON schema to answer in")
+    command.add_argument("--max-tokens", type=int, metavar="N", help="at most N tokens")
+    command = _remote(commands, "bench", "bench", "TTFT, tokens per second and prefill of a model")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="")
+    command.add_argument("--streams", metavar="N,N", default="1,4,16", help="requests at once")
+    command.add_argument("--tokens", type=int, metavar="N", default=128, help="of each answer")
+
+
+def _local(commands: Commands) -> None:
+    command = _command(
+        commands, "check", "checking", "what would be served, what it takes, what is wrong"
+    )
+    _config(command)
+    command.add_argument("models", nargs="*", metavar="MODEL", help="as with serve")
+    _command(commands, "doctor", "doctor", "engines, devices and compilers, and what is missing")
+    command = _command(commands, "completion", "completion", "a script that completes commands")
+    command.add_argument("shell", choices=["bash", "zsh", "fish"])

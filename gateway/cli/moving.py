@@ -1,0 +1,94 @@
+"""`roundhouse load`, `unload`, `pull` and `rm`: a bar in a terminal, lines elsewhere."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gateway.cli.errors import CommandFailed
+from gateway.cli.remote import Remote
+
+
+class Bar(Protocol):
+    """How far something is: `done` of `total` units."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def run(arguments: Namespace) -> int:
+    """The command that `arguments.command` names."""
+    with Remote(arguments.url, arguments.key) as server:
+        COMMANDS[arguments.command](server, arguments)
+    return 0
+
+
+def _load(server: Remote, arguments: Namespace) -> None:
+    with _bar(f"loading {arguments.model}") as bar:
+        for event in server.events("/v1/model/load", {"model_name": arguments.model}):
+            bar(event["module"], event["modules"])
+    print(f"{arguments.model} is loaded")
+
+
+def _unload(server: Remote, arguments: Namespace) -> None:
+    body = {"model": arguments.model} if arguments.model else {}
+    print(server.post("/unload", body)["message"])
+
+
+def _pull(server: Remote, arguments: Namespace) -> None:
+    """One quantization is chosen by the server, which tells no progress of it."""
+    model: str = arguments.model.removeprefix("hf:")
+    if ":" in model:
+        print(f"downloading {model} …", file=sys.stderr)
+        server.post("/models", {"model": model})
+    else:
+        with _bar(f"downloading {model}", in_bytes=True) as bar:
+            for event in server.events("/v1/download", {"repo_id": model, "stream": True}):
+                bar(event["done"], event["total"])
+    print(f"{model} is there")
+
+
+def _rm(server: Remote, arguments: Namespace) -> None:
+    if not arguments.yes and not _agrees(f"Delete the files of {arguments.model}?"):
+        raise CommandFailed("nothing was deleted")
+    server.delete("/models", model=arguments.model)
+    print(f"{arguments.model} is deleted")
+
+
+def _agrees(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{question} Nobody is there to ask; --yes says so")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+@contextmanager
+def _bar(title: str, *, in_bytes: bool = False) -> Iterator[Bar]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(title)
+        return
+    last = DownloadColumn() if in_bytes else TextColumn("{task.percentage:.0f} %")
+    columns = (TextColumn("{task.description}"), BarColumn(), last, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _lines(title: str) -> Bar:
+    """A line for each tenth."""
+    tenth = -1
+
+    def note(done: int, total: int) -> None:
+        nonlocal tenth
+        reached = 10 * done // max(total, 1)
+        if reached > tenth:
+            tenth = reached
+            print(f"{title}: {10 * tenth} %", file=sys.stderr, flush=True)
+
+    return note
+
+
+COMMANDS = {"load": _load, "unload": _unload, "pull": _pull, "rm": _rm}

@@ -1,0 +1,102 @@
+"""A running server, asked through its public API."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from gateway.cli.errors import CommandFailed
+
+# A model may be loaded, and others served, before the first byte of an answer.
+PATIENCE = httpx.Timeout(10.0, read=None)
+
+
+class Remote:
+    """One server. Every failure is a CommandFailed in the server's own words."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON of an answer."""
+        with self._translated():
+            return _checked(self._http.get(path)).json()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """As `get`; of an empty answer, None."""
+        with self._translated():
+            answer = _checked(self._http.post(path, json=body))
+            return answer.json() if answer.content else None
+
+    def delete(self, path: str, **params: str) -> Any:
+        """As `get`."""
+        with self._translated():
+            return _checked(self._http.delete(path, params=params)).json()
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The JSON of a stream's events as they come; comments are left out. An event that is an
+        error raises.
+        """
+        headers = {"Accept": "text/event-stream"}
+        with (
+            self._translated(),
+            self._http.stream("POST", path, json=body, headers=headers) as answer,
+        ):
+            if answer.is_error:
+                answer.read()
+            _checked(answer)
+            for line in answer.iter_lines():
+                data = line.removeprefix("data: ")
+                if data is line or data == "[DONE]":
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    raise CommandFailed(_message(event))
+                yield event
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.ConnectError:
+            raise CommandFailed(
+                f"no server answers at {self.url}; start one with `roundhouse serve`, or name "
+                "another with --url"
+            ) from None
+        except httpx.HTTPError as error:
+            raise CommandFailed(f"{self.url}: {error}") from None
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_error:
+        raise CommandFailed(_refusal(answer))
+    return answer
+
+
+def _refusal(answer: httpx.Response) -> str:
+    try:
+        return _message(answer.json())
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.url} answered {answer.status_code}"
+
+
+def _message(answer: Any) -> str:
+    """OpenAI's error envelope, whose `error` may be a text too."""
+    error = answer["error"]
+    return str(error["message"] if isinstance(error, dict) else error)
