@@ -1,0 +1,30 @@
+"""What compiling a grammar and one step with it may cost: llguidance's own fuel, the same for the
+gateway, which tries a grammar first, and for the engines, which run it. It knows no engine.
+
+Fuel is counted, not timed, so a grammar is taken or refused alike on every machine.
+"""
+
+from llguidance import LLParserLimits
+
+# Nodes of the regexes: about 50,000 of them are built in a millisecond, so a compile stays far
+# below a second. The largest of 200 schemas from the field takes a fortieth.
+LEXER_FUEL = 1_000_000
+# The same for one token's mask: about 14,000 in a millisecond.
+STEP_LEXER_FUEL = 200_000
+STEP_ITEMS = 50_000  # Earley items for one token's mask: about 20,000 in a millisecond
+ROW_ITEMS = 2_000  # ways a text may be read at one place
+LEXER_STATES = 50_000  # of 1 to 2 kB each
+GRAMMAR_SYMBOLS = 200_000
+
+
+def parser_limits() -> LLParserLimits:
+    """For `LLMatcher` and its validation; messages don't show the parser's state."""
+    return LLParserLimits(
+        max_items_in_row=ROW_ITEMS,
+        initial_lexer_fuel=LEXER_FUEL,
+        step_lexer_fuel=STEP_LEXER_FUEL,
+        step_max_items=STEP_ITEMS,
+        max_lexer_states=LEXER_STATES,
+        max_grammar_size=GRAMMAR_SYMBOLS,
+        verbose_errors=False,
+    )

@@ -1,0 +1,26 @@
+"""A client's JSON schema as a grammar: carried by llguidance as far as it can, relaxed to the
+nearest that it can where it can't, and the whole of it for the check afterwards.
+"""
+
+from gateway.constraints.grammars import Check, Relaxation, ShapeGrammar
+from gateway.constraints.reading import read
+from gateway.constraints.relaxing import relaxed, schema_entry
+from gateway.errors import InvalidRequest
+from gateway.shapes import JsonSchema
+
+
+def schema_grammar(shape: JsonSchema, name: str) -> ShapeGrammar:
+    """Raises InvalidRequest, see `compiling.grammar_of`."""
+    schema = read(shape.schema, shape.field)
+    carried, relaxations = relaxed(schema, shape.field)
+    if shape.strict:
+        _enforced(relaxations, shape.field)
+    entry = schema_entry(carried, name)
+    return ShapeGrammar(name=name, entries=(entry,), relaxed=relaxations, check=Check(schema.check))
+
+
+def _enforced(relaxations: tuple[Relaxation, ...], field: str) -> None:
+    """Raises InvalidRequest where there are any."""
+    for each in relaxations:
+        message = f'{field}: {each.place}: "{each.keyword}" can\'t be enforced'
+        raise InvalidRequest(f"{message}; strict: true asks for it.", param=field)

@@ -1,0 +1,260 @@
+"""A client's JSON schema, read once: in the words of draft 2020-12, with every reference leading to
+one of its own `$defs`, twice: as the check has it, whole, and as the grammar can carry it.
+
+What is no schema is an error that names the place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import msgspec
+
+from gateway.constraints.drafts import Draft, Node, draft_of, modern, too_new
+from gateway.constraints.grammars import Relaxation
+from gateway.constraints.keywords import FORMATS, KEYWORDS, TYPES, Holds, Keyword
+from gateway.constraints.limits import SCHEMA_BYTES
+from gateway.constraints.references import References
+from gateway.errors import InvalidRequest
+
+
+class Both(msgspec.Struct, frozen=True):
+    """One part: for the check, and for the grammar."""
+
+    check: Any
+    carried: Any
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a node of the grammar's schema comes from: its place in the client's, and the check's
+    node. `plain`: what the check leaves out there only makes it accept more.
+    """
+
+    place: str
+    owner: str
+    check: dict[str, Any]
+    plain: bool
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """What was read.
+
+    `notes`: what the grammar doesn't carry, each with the definition it stands in ("": the root).
+    `origins`: by the `id` of a node of `carried`.
+    """
+
+    check: dict[str, Any] | bool
+    carried: dict[str, Any] | bool
+    notes: list[tuple[str, Relaxation]]
+    origins: dict[int, Origin]
+
+
+def read(text: bytes, field: str) -> Schema:
+    """Raises InvalidRequest: not JSON, not a schema, too large, or a reference that leads out."""
+    SCHEMA_BYTES.check(len(text), field)
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{field}: not a JSON schema: {error}", param=field) from None
+    return Reading(document, field).schema()
+
+
+class Reading:
+    """Reads one document."""
+
+    def __init__(self, document: Any, field: str) -> None:
+        self.document = document
+        self.field = field
+        self.draft: Draft = draft_of(document)
+        self.references = References(document, self.draft, field)
+        self.definitions: dict[int, str] = {}  # of the node a reference leads to
+        self.waiting: list[tuple[str, Any]] = []
+        self.notes: list[tuple[str, Relaxation]] = []
+        self.origins: dict[int, Origin] = {}
+        self.owner = ""
+        self.hidden = 0  # inside so many keywords that the grammar leaves to the check
+        self.node: Any = document  # the innermost that the client wrote
+
+    def schema(self) -> Schema:
+        root = self.read(self.document)
+        definitions = dict(self._definitions())
+        check, carried = root.check, root.carried
+        if definitions:
+            check = _with(check, {name: both.check for name, both in definitions.items()})
+            carried = _with(carried, {name: both.carried for name, both in definitions.items()})
+        return Schema(check, carried, self.notes, self.origins)
+
+    def _definitions(self) -> Iterator[tuple[str, Both]]:
+        while self.waiting:
+            self.owner, node = self.waiting.pop()
+            yield self.owner, self.read(node)
+
+    def read(self, node: Any, key: str = "") -> Both:
+        """One schema, which stands under `key`."""
+        if isinstance(node, bool):
+            return Both(node, node)
+        if not isinstance(node, dict):
+            self.wrong(f'{f""""{key}": """ if key else ""}a schema is an object, true or false')
+        around, self.node = self.node, node if id(node) in self.references.parts else self.node
+        both = Both({}, {})
+        self._origin(both)
+        for word, value in modern(self._known(node), self.draft).items():
+            if row := KEYWORDS.get(word):
+                self._keyword(word, row, value, both)
+        self.node = around
+        _in_order(both.carried)
+        return both
+
+    def _known(self, node: Node) -> Node:
+        """Without the keywords that its draft doesn't know yet."""
+        new = too_new(node, self.draft)
+        for key in new:
+            self.note(key, f"nothing, as draft {self.draft} has it", checked=False)
+        return {key: value for key, value in node.items() if key not in new} if new else node
+
+    def _keyword(self, key: str, row: Keyword, value: Any, both: Both) -> None:
+        left = row.grammar == "left" or (key == "format" and not self._has_format(value))
+        counts_against = row.grammar == "left" or key == "oneOf"
+        self.hidden += counts_against
+        read = READERS[row.holds](self, key, value)
+        self.hidden -= counts_against
+        both.check[key] = read.check
+        if not left:
+            both.carried[key] = read.carried
+        elif row.became and value is not False:
+            self.note(key, row.became, checked=row.checked)
+
+    def _has_format(self, name: Any) -> bool:
+        """The grammar has it, or it says nothing: formats that aren't known are of texts."""
+        types = self.node.get("type", "string") if isinstance(self.node, dict) else "string"
+        return name in FORMATS or not (isinstance(name, str) and "string" in types)
+
+    def _origin(self, both: Both) -> None:
+        plain = not self.hidden and not self.owner
+        place = self.references.place(self.node)
+        self.origins[id(both.carried)] = Origin(place, self.owner, both.check, plain)
+
+    def note(self, keyword: str, became: str, *, checked: bool = True) -> None:
+        """The grammar doesn't carry `keyword` of the node that is being read."""
+        if not self.hidden:
+            place = self.references.place(self.node)
+            self.notes.append((self.owner, Relaxation(place, keyword, became, checked)))
+
+    def wrong(self, message: str) -> NoReturn:
+        """Raises InvalidRequest that names the place."""
+        place = self.references.place(self.node)
+        raise InvalidRequest(f"{self.field}: {place}: {message}", param=self.field)
+
+    def define(self, reference: str) -> str:
+        """The reference by which what `reference` leads to is known in `$defs`."""
+        target = self.references.target(reference, self.node)
+        if target is None:
+            self.wrong(f'"$ref" {reference!r:.200} leads out of the schema; nothing is fetched')
+        if not isinstance(target, dict | bool):
+            self.wrong(f'"$ref" {reference!r:.200} leads to no schema')
+        if id(target) not in self.definitions:
+            name = f"d{len(self.definitions)}"
+            self.definitions[id(target)] = name
+            self.waiting.append((name, target))
+        return f"#/$defs/{self.definitions[id(target)]}"
+
+
+def _in_order(carried: dict[str, Any]) -> None:
+    """A model writes members in the order in which llguidance first sees them. A condition on some
+    of them mustn't pull them before the others.
+    """
+    if "properties" in carried:
+        for key in ("anyOf", "oneOf"):
+            if key in carried:
+                carried[key] = carried.pop(key)
+
+
+def _with(schema: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(schema, bool):
+        return schema
+    schema["$defs"] = definitions
+    return schema
+
+
+# -- what a keyword holds --------------------------------------------------------------------------
+
+
+Reader: TypeAlias = Callable[[Reading, str, Any], Both]
+
+
+def _schema(reading: Reading, key: str, value: Any) -> Both:
+    return reading.read(value, key)
+
+
+def _schemas(reading: Reading, key: str, value: Any) -> Both:
+    if not isinstance(value, list) or not (value or key == "prefixItems"):
+        reading.wrong(f'"{key}" must be a list of schemas')
+    read = [reading.read(node, key) for node in value]
+    return Both([both.check for both in read], [both.carried for both in read])
+
+
+def _members(reading: Reading, key: str, value: Any) -> Both:
+    if not isinstance(value, dict):
+        reading.wrong(f'"{key}" must be an object of schemas')
+    read = {name: reading.read(node, key) for name, node in value.items()}
+    check = {name: both.check for name, both in read.items()}
+    return Both(check, {name: both.carried for name, both in read.items()})
+
+
+def _reference(reading: Reading, key: str, value: Any) -> Both:
+    if not isinstance(value, str):
+        reading.wrong(f'"{key}" must be a text')
+    defined = reading.define(value)
+    return Both(defined, defined)
+
+
+def _count(reading: Reading, key: str, value: Any) -> Both:
+    if not _is_number(value) or value < 0 or value != int(value):
+        reading.wrong(f'"{key}" must be a whole number, zero or more')
+    return Both(int(value), int(value))
+
+
+def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
+    """Reads a value that holds no schemas."""
+
+    def read(reading: Reading, key: str, value: Any) -> Both:
+        if not allowed(value):
+            reading.wrong(f'"{key}" must be {expected}')
+        return Both(value, value)
+
+    return read
+
+
+def _is_number(value: Any) -> bool:
+    """One that floats can hold, as llguidance does."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_types(value: Any) -> bool:
+    types = [value] if isinstance(value, str) else value
+    return _are_texts(types) and bool(types) and TYPES.issuperset(types)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_are_texts, value.values()))
+
+
+READERS: Mapping[Holds, Reader] = {
+    "schema": _schema,
+    "schemas": _schemas,
+    "members": _members,
+    "reference": _reference,
+    "count": _count,
+    "number": _plain("a number", _is_number),
+    "divisor": _plain("a number above zero", lambda value: _is_number(value) and value > 0),
+    "flag": _plain("true or false", lambda value: isinstance(value, bool)),
+    "text": _plain("a text", lambda value: isinstance(value, str)),
+    "texts": _plain("a list of texts", _are_texts),
+    "names": _plain("an object of lists of texts", _are_names),
+    "types": _plain(f"one of {', '.join(sorted(TYPES))}, or a list of them", _are_types),
+    "values": _plain("a list", lambda value: isinstance(value, list)),
+    "value": _plain("a value", lambda _: True),
+}

@@ -1,0 +1,96 @@
+"""A grammar run over bytes, as an engine runs it over tokens."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import llguidance
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+
+from backends.grammar_limits import parser_limits
+from gateway.constraints.compiling import grammar_of
+from gateway.constraints.grammars import ShapeGrammar
+from gateway.shapes import JsonSchema, Shape
+
+END = 256
+CORPUS = Path(__file__).parent / "schemas.jsonl.gz"
+
+
+class Bytes:
+    """A vocabulary of bytes, and an end."""
+
+    eos_token_id = END
+    bos_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+    special_token_ids = (END,)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+TOKENIZER = LLTokenizer(llguidance.TokenizerWrapper(Bytes()), slices=[])
+
+
+class Machine:
+    """What a grammar takes and what it may write."""
+
+    def __init__(self, text: str) -> None:
+        self.matcher = LLMatcher(TOKENIZER, text, log_level=0, limits=parser_limits())
+        assert not self.matcher.is_error(), self.matcher.get_error()
+
+    def takes(self, text: str) -> bool:
+        self.matcher.reset()
+        written = list(text.encode())
+        taken = self.matcher.try_consume_tokens(written)
+        return bool(taken == len(written) and self.matcher.is_accepting())
+
+    def writes(self, random: Random, longest: int = 2_000) -> str | None:
+        """A text at random; None where it isn't at an end after `longest` bytes."""
+        self.matcher.reset()
+        written = bytearray()
+        while len(written) < longest:
+            token = random.choice(self._allowed())
+            if token == END:
+                return written.decode()
+            self.matcher.consume_token(token)
+            written.append(token)
+        return None
+
+    def _allowed(self) -> list[int]:
+        if self.matcher.is_stopped():
+            return [END]
+        mask = self.matcher.compute_bitmask()
+        found = [token for token in range(END + 1) if mask[token // 8] >> (token % 8) & 1]
+        # Ends and closers twice, so that a text comes to an end; no bytes that need others.
+        closers = [token for token in found if token in b'"}]' or token == END]
+        return [token for token in found if token >= END or token < 128] + closers * 4
+
+
+def machine(shape: Shape) -> Machine:
+    return Machine(grammar_of(shape).text)
+
+
+def schema(document: Any, *, strict: bool = False) -> ShapeGrammar:
+    return grammar_of(JsonSchema(schema=json.dumps(document).encode(), strict=strict))
+
+
+def of_schema(document: Any) -> Machine:
+    return Machine(schema(document).text)
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A schema from the field."""
+
+    id: str
+    schema: Any
+    valid: list[Any]
+    invalid: list[Any]
+
+
+def cases() -> Iterator[Case]:
+    lines = gzip.decompress(CORPUS.read_bytes()).splitlines()
+    return (msgspec.json.decode(line, type=Case) for line in lines)
