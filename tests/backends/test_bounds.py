@@ -13,6 +13,7 @@ from backends import bounds
 from backends.bounds import BUDGET, GENERATION, GREEDY_BELOW, SAMPLING, Number, Texts, bounded
 from backends.errors import InvalidJob, PromptTooLong
 from backends.protocol import Generation, Image, ModelInfo, Sampling, ThinkingBudget
+from tests.every import for_every
 
 INFO = ModelInfo(
     backend="scripted",
@@ -84,7 +85,7 @@ def beyond(bound: Number, *, whole: bool) -> Iterator[float]:
     yield math.nextafter(bound.high, math.inf)
 
 
-@pytest.mark.parametrize(("table", "name", "bound", "whole"), NUMBERS)
+@for_every(("table", "name", "bound", "whole"), NUMBERS)
 def test_a_number_beyond_its_bounds_is_refused_by_name(
     table: type, name: str, bound: Number, whole: bool
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_number_beyond_its_bounds_is_refused_by_name(
         assert caught.value.param == ("thinking_budget" if table is ThinkingBudget else name)
 
 
-@pytest.mark.parametrize(("table", "name", "bound", "whole"), NUMBERS)
+@for_every(("table", "name", "bound", "whole"), NUMBERS)
 def test_a_number_at_its_bounds_is_taken(
     table: type, name: str, bound: Number, whole: bool
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_number_at_its_bounds_is_taken(
             bounded(job(table, **{name: value}), INFO)
 
 
-@pytest.mark.parametrize(("table", "name", "bound", "whole"), NUMBERS)
+@for_every(("table", "name", "bound", "whole"), NUMBERS)
 def test_more_than_the_model_has_means_all_of_it(
     table: type, name: str, bound: Number, whole: bool
 ) -> None:

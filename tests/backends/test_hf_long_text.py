@@ -27,6 +27,7 @@ from tokenizers import (
 import bundled
 from backends.hf_long_text import LongText
 from backends.hf_vocabulary import HfVocabulary
+from tests.every import for_every
 
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re)?"
@@ -150,8 +151,8 @@ class Counting:
         return self._made.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
 
 
-@pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("kind", MAKE)
+@for_every("name", TEXTS)
+@for_every("kind", MAKE)
 def test_sections_give_the_tokens_of_the_whole(kind: str, name: str) -> None:
     made, text = tokenizer(kind), TEXTS[name]
     whole = tuple(made.encode(text, add_special_tokens=False).ids)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from backends.threads import (
     counts,
     prepare_process,
 )
+from tests.every import for_every
 
 Neighbours = Callable[[float], int]  # busy processes at a time
 SETTLED = 2.0  # seconds within which a change must be found
@@ -124,9 +124,9 @@ def controller_for(cores: int) -> ThreadController:
     return ThreadController(candidates(cores), candidates(cores))
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["idle time known", "unknown"])
-@pytest.mark.parametrize(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
-@pytest.mark.parametrize("cores", [1, 2, 4, 16, 64])
+@for_every("tells", [True, False])
+@for_every(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
+@for_every("cores", [1, 2, 4, 16, 64])
 def test_an_idle_machine_keeps_97_percent_of_the_best_fixed_count(
     cores: int, kind: Kind, rows: int, tells: bool
 ) -> None:
@@ -136,10 +136,10 @@ def test_an_idle_machine_keeps_97_percent_of_the_best_fixed_count(
     assert reached >= 0.97 * best(cores, 0, engine, candidates(cores), kind, rows)
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["idle time known", "unknown"])
-@pytest.mark.parametrize(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
-@pytest.mark.parametrize("busy", [1, 2, 4])
-@pytest.mark.parametrize("cores", [2, 4, 16])
+@for_every("tells", [True, False])
+@for_every(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
+@for_every("busy", [1, 2, 4])
+@for_every("cores", [2, 4, 16])
 def test_beside_busy_processes_85_percent_are_kept(
     cores: int, busy: int, kind: Kind, rows: int, tells: bool
 ) -> None:
@@ -149,10 +149,10 @@ def test_beside_busy_processes_85_percent_are_kept(
     assert reached >= 0.85 * best(cores, busy, engine, candidates(cores), kind, rows)
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["idle time known", "unknown"])
-@pytest.mark.parametrize(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
-@pytest.mark.parametrize("busy", [1, 2, 4])
-@pytest.mark.parametrize("cores", [2, 4, 16])
+@for_every("tells", [True, False])
+@for_every(("kind", "rows"), [("decode", 1), ("decode", 4), ("prefill", 200)])
+@for_every("busy", [1, 2, 4])
+@for_every("cores", [2, 4, 16])
 def test_a_neighbour_that_comes_or_goes_is_found_within_two_seconds(
     cores: int, busy: int, kind: Kind, rows: int, tells: bool
 ) -> None:

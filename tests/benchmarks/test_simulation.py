@@ -1,9 +1,8 @@
 """The study's yardsticks are right: FIFO is FIFO, and nothing beats the best order."""
 
-import pytest
-
 from benchmarks.scheduler import MOST_SWAPS, RULES, alternating, small
 from benchmarks.simulation import Case, Request, best_order, first_in_first_out, scheduled
+from tests.every import for_every
 
 
 def case(*requests: Request, room: int = 1, slots: int = 9) -> Case:
@@ -43,7 +42,7 @@ def test_the_best_order_may_wait_for_who_will_come() -> None:
     assert best_order(crowd).waits == (10.0, 14.0, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_every("seed", range(20))
 def test_nobody_beats_the_best_order(seed: int) -> None:
     crowd = small(seed, load=10.0, every=4.0)
     best = best_order(crowd).mean_wait

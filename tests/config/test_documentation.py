@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 import msgspec
-import pytest
 
 from config.check import convert
 from config.document import parse
@@ -14,6 +13,7 @@ from config.schema import descriptions, documentation, schema, uncommented
 from config.settings import Config, KeyConfig, ModelConfig
 from config.shape import Kind, is_section, options
 from config.upstreams import UpstreamConfig
+from tests.every import for_every
 
 PLAIN = documentation()
 WITH_EXAMPLES = uncommented(PLAIN)
@@ -56,7 +56,7 @@ def test_the_examples_are_valid_and_show_the_defaults() -> None:
     assert msgspec.structs.replace(config, keys=(), models=(), upstreams=()) == Config()
 
 
-@pytest.mark.parametrize(("path", "description"), sorted(descriptions(PLAIN).items()))
+@for_every(("path", "description"), sorted(descriptions(PLAIN).items()))
 def test_every_option_has_its_reason(path: str, description: str) -> None:
     assert description.endswith((".", "}.")), path
 

@@ -21,6 +21,7 @@ from tests.backends.exllama.signatures import (
     source,
 )
 from tests.backends.exllamav2 import standin, standin_generator, standin_models
+from tests.every import for_every
 
 MODULES = {
     "ExLlamaV2Config": "config.py",
@@ -47,7 +48,7 @@ def package() -> Path:
 METHODS = methods(standin, MODULES, own=("text", "ids", "write"))
 
 
-@pytest.mark.parametrize(("name", "method"), METHODS)
+@for_every(("name", "method"), METHODS)
 def test_methods_are_called_as_theirs(name: str, method: str, package: Path) -> None:
     owner = "ExLlamaV2" if (name, method) in INHERITED else name
     mine = ours(getattr(getattr(standin, name), method))
@@ -78,7 +79,7 @@ def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
         assert expected == default or str(expected).replace(" ", "") in made, name
 
 
-@pytest.mark.parametrize(
+@for_every(
     ("module", "words"),
     [
         ("generator/dynamic.py", 'self.held_token = self.checkpoint["held_tokens"]'),

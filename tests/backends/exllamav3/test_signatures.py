@@ -13,6 +13,7 @@ pytest.importorskip("tokenizers")
 from backends.exllamav3.files import SEES
 from tests.backends.exllama.signatures import method_of, methods, ours, source
 from tests.backends.exllamav3 import standin, standin_sampler
+from tests.every import for_every
 
 MODULES = {
     "Config": "model/config.py",
@@ -42,14 +43,14 @@ def package() -> Path:
 METHODS = methods(standin, MODULES, own=("text", "ids", "write"))
 
 
-@pytest.mark.parametrize(("name", "method"), [m for m in METHODS if m not in MADE_ELSEWHERE])
+@for_every(("name", "method"), [m for m in METHODS if m not in MADE_ELSEWHERE])
 def test_methods_are_called_as_theirs(name: str, method: str, package: Path) -> None:
     where = ELSEWHERE.get((name, method), (MODULES[name], name, method))
     mine = ours(getattr(getattr(standin, name), method))
     assert mine == method_of(package, *where)
 
 
-@pytest.mark.parametrize(("name", "method"), methods(standin_sampler, [*STEPS, "CustomSampler"]))
+@for_every(("name", "method"), methods(standin_sampler, [*STEPS, "CustomSampler"]))
 def test_steps_of_the_sampler_are_made_as_theirs(name: str, method: str, package: Path) -> None:
     mine = ours(getattr(getattr(standin_sampler, name), method))
     assert mine == method_of(package, "generator/sampler/custom.py", name, method)
@@ -72,7 +73,7 @@ def test_what_we_say_sees_has_a_vision_tower_there(architecture: str, package: P
     assert '"vision"' in module
 
 
-@pytest.mark.parametrize(
+@for_every(
     ("module", "words"),
     [
         ("constants.py", "PAGE_SIZE = 256"),

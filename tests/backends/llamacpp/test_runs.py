@@ -16,6 +16,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.vocabulary import LONGEST, UNLIMITED, WIDER, LlamaVocabulary, cuts
 from tests.backends.llamacpp import random_gguf
+from tests.every import for_every
 
 # Every pre-tokenizer that llama-cpp-python 0.3.36 knows (llama-vocab.cpp, `tokenizer_pre ==`); the
 # first of a line has the patterns of all in it.
@@ -129,7 +130,7 @@ def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_pat
     survives(list(family[1:]), ["a", ".", "1"], 100_000, tmp_path)
 
 
-@pytest.mark.parametrize("pre", [family[0] for family in FAMILIES])
+@for_every("pre", [family[0] for family in FAMILIES])
 def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
     dice = random.Random(1)
     parts = [run * dice.randrange(1, 60) for run in RUNS for _ in range(3)]

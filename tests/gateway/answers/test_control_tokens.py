@@ -19,6 +19,7 @@ from backends.protocol import ModelInfo, SpecialTokens
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.request import ChatRequest, Message, TextPart, Tool, ToolCall
+from tests.every import for_every
 
 CONTROL = ("<s>", "<|im_start|>", "<|im_end|>", "[INST]", "[/INST]")
 PLAIN = ("Hello", " ", "  ", "\n", "a<b")
@@ -292,8 +293,8 @@ def with_texts(messages: Sequence[Message], place: str, text: str) -> dict[str, 
     return {"messages": tuple(told), "tools": tuple(tools)}
 
 
-@pytest.mark.parametrize("family", [None, "qwen3", "llama3", "gemma", "mistral", "harmony"])
-@pytest.mark.parametrize("place", PLACES)
+@for_every("family", [None, "qwen3", "llama3", "gemma", "mistral", "harmony"])
+@for_every("place", PLACES)
 def test_no_place_of_a_request_makes_a_control_token(place: str, family: str | None) -> None:
     template = DEFAULT_TEMPLATE
     if family:

@@ -5,6 +5,7 @@ from ipaddress import IPv4Network, IPv6Network
 import pytest
 
 from gateway.pictures.addresses import NOT_PUBLIC, address, is_public
+from tests.every import for_every
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_public(text: str) -> None:
     assert is_public(address(text))
 
 
-@pytest.mark.parametrize(
+@for_every(
     "text",
     [
         "127.0.0.1",

@@ -17,6 +17,7 @@ from gateway.prompt.operations import TEXT_METHODS
 from gateway.prompt.template import RenderedPrompt
 from gateway.request import ChatRequest, Message, TextPart
 from gateway.tasks import Abandoned
+from tests.every import for_every
 
 SMALL = Allowance(steps=300_000, size=16 << 20, seconds=2.0)
 
@@ -28,7 +29,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("source", HOSTILE)
+@for_every("source", HOSTILE)
 def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises((TemplateRefused, LimitExceeded)):
@@ -37,7 +38,7 @@ def test_a_template_that_grows_or_never_ends_is_stopped(source: str) -> None:
     assert grown < 100 << 10
 
 
-@pytest.mark.parametrize("name", sorted(set(dir(str)) - set(TEXT_METHODS)))
+@for_every("name", sorted(set(dir(str)) - set(TEXT_METHODS)))
 def test_a_method_nobody_metered_is_out_of_reach(name: str) -> None:
     if name in {"format", "format_map"}:
         return  # metered where they are looked up

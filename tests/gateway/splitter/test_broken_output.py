@@ -11,6 +11,7 @@ from gateway.events import Finished, FinishReason, ToolOpened
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.arguments import DEEPEST
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 
 TOOLS = [
@@ -82,7 +83,7 @@ NEVER_A_CALL = [
 ]
 
 
-@pytest.mark.parametrize(("format", "text"), NEVER_A_CALL)
+@for_every(("format", "text"), NEVER_A_CALL)
 def test_what_never_becomes_a_call_is_content(format: str, text: str) -> None:
     answer = read(format, text)
     assert answer.content == text
@@ -121,8 +122,8 @@ BROKEN_OFF = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", ["length", "stop"])
-@pytest.mark.parametrize(("format", "text", "arguments"), BROKEN_OFF)
+@for_every("reason", ["length", "stop"])
+@for_every(("format", "text", "arguments"), BROKEN_OFF)
 def test_a_call_that_breaks_off_is_closed_as_far_as_it_came(
     format: str, text: str, arguments: dict[str, object], reason: FinishReason
 ) -> None:
@@ -240,7 +241,7 @@ def test_a_call_without_arguments_has_an_empty_object(format: str, text: str) ->
     assert answer.arguments == ("{}",)
 
 
-@pytest.mark.parametrize("format", sorted(FORMATS))
+@for_every("format", sorted(FORMATS))
 def test_without_tools_nothing_is_a_call(format: str) -> None:
     text = (
         '<tool_call>{"name": "weather"}</tool_call> [TOOL_CALLS]weather{} [weather()] functools[]'

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, Case, check, join, load, run
 
 ALL = load("cases.jsonl") + load("more.jsonl")
-by_id = pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
+by_id = for_every("case", ALL, label=lambda case: case.id)
 
 
 def assert_cuts_change_nothing(case: Case, whole: Answer, cuts: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.arguments import DEEPEST
 from gateway.splitter.coercion import MOST_SCHEMAS, MOST_VALUES, Declared, coerce, guess, types_of
 from gateway.splitter.payloads import json_text
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS
 
@@ -37,8 +38,8 @@ def read(format: str, text: str, size: int) -> Answer:
     return join(events)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("format", RENDERERS)
+@for_every("depth", DEPTHS)
+@for_every("format", RENDERERS)
 def test_nested_arguments(format: str, depth: int) -> None:
     call = RENDERERS[format]([("store", {"list": HOLE})])
     quoted = next(
@@ -78,9 +79,9 @@ SURROGATES = {
 }
 
 
-@pytest.mark.parametrize("escape", ["\\ud83d", "\\u0041", "\\", '\\"', "\\u", "\\ud83d\\ude80"])
-@pytest.mark.parametrize("place", SURROGATES)
-@pytest.mark.parametrize("size", [1, 7, 100_000])
+@for_every("escape", ["\\ud83d", "\\u0041", "\\", '\\"', "\\u", "\\ud83d\\ude80"])
+@for_every("place", SURROGATES)
+@for_every("size", [1, 7, 100_000])
 def test_any_number_of_escapes(place: str, escape: str, size: int) -> None:
     read(place if place in FORMATS else "hermes_json", SURROGATES[place] + escape * 2000, size)
 

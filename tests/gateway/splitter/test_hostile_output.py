@@ -14,6 +14,7 @@ import gateway.splitter
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter, starts_in_reasoning
 from gateway.splitter.reading import LONGEST, Markers
+from tests.every import for_every
 from tests.gateway.splitter.corpus import join
 from tests.gateway.splitter.hostile import NOTE, TOKEN, Hostile, drawn
 
@@ -32,7 +33,7 @@ def growth(seconds: Callable[[int], float], small: int = SMALL, large: int = LAR
     return least
 
 
-@pytest.mark.parametrize("format", sorted(FORMATS))
+@for_every("format", sorted(FORMATS))
 def test_time_grows_as_the_text_does(format: str) -> None:
     for case in drawn(0.0015, [format]):
         assert growth(case.seconds) < GROWTH, case
@@ -109,7 +110,7 @@ def test_what_is_held_back_is_not_much_more_than_its_text(case: Hostile) -> None
     assert peak < 20 * size
 
 
-@pytest.mark.parametrize(
+@for_every(
     ("format", "before", "fill"),
     [
         ("qwen3_coder_xml", "<tool_call><function=", "a"),
@@ -123,7 +124,7 @@ def test_what_is_held_back_is_not_much_more_than_its_text(case: Hostile) -> None
         ("hermes_json", '<tool_call>{"name": "', "a"),
     ],
 )
-@pytest.mark.parametrize("size", [1, 100, 100_000])
+@for_every("size", [1, 100, 100_000])
 def test_what_is_too_long_for_a_name_is_text(
     format: str, before: str, fill: str, size: int
 ) -> None:
@@ -181,7 +182,7 @@ BAIT = (
 )
 
 
-@pytest.mark.parametrize("pattern", patterns(), ids=lambda pattern: repr(pattern.pattern[:30]))
+@for_every("pattern", patterns(), label=lambda pattern: repr(pattern.pattern[:30]))
 def test_no_regular_expression_goes_back_and_forth(pattern: re.Pattern[str]) -> None:
     def seconds_of(text: str) -> Callable[[int], float]:
         def seconds(size: int) -> float:

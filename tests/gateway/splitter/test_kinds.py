@@ -5,10 +5,9 @@
 import json
 from typing import Any
 
-import pytest
-
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS
 
@@ -76,11 +75,11 @@ def textual(openers: tuple[str, ...]) -> list[str]:
     return [opener for opener in openers if not opener.startswith("<|message_sep|>")]
 
 
-with_reasoning = pytest.mark.parametrize(
+with_reasoning = for_every(
     "format", [name for name in RENDERERS if FORMATS[name].reasoning is not None]
 )
-with_text = pytest.mark.parametrize("format", [name for name in RENDERERS if name not in ALONE])
-everywhere = pytest.mark.parametrize("format", RENDERERS)
+with_text = for_every("format", [name for name in RENDERERS if name not in ALONE])
+everywhere = for_every("format", RENDERERS)
 
 
 @everywhere

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.splitter.arguments import DEEPEST, ArgumentsWriter
 from gateway.splitter.payloads import json_text, python_text
 from gateway.splitter.reading import Malformed, Reader
+from tests.every import for_every
 
 Literal = Any  # whatever JSON can hold
 
@@ -29,7 +30,7 @@ def copied(text: str, *, python: bool, size: int = 1) -> Literal:
     return json.loads("".join(written))
 
 
-@pytest.mark.parametrize(
+@for_every(
     ("text", "value"),
     [
         ("5", 5),
@@ -55,12 +56,12 @@ def copied(text: str, *, python: bool, size: int = 1) -> Literal:
         ('{"a": {"b": [null]}, "c": "d",}', {"a": {"b": [None]}, "c": "d"}),
     ],
 )
-@pytest.mark.parametrize("size", [1, 2, 1000])
+@for_every("size", [1, 2, 1000])
 def test_json(text: str, value: Literal, size: int) -> None:
     assert copied(text, python=False, size=size) == value
 
 
-@pytest.mark.parametrize(
+@for_every(
     ("text", "value"),
     [
         ("-5", -5),
@@ -85,7 +86,7 @@ def test_json(text: str, value: Literal, size: int) -> None:
         ("{}", {}),
     ],
 )
-@pytest.mark.parametrize("size", [1, 2, 1000])
+@for_every("size", [1, 2, 1000])
 def test_python(text: str, value: Literal, size: int) -> None:
     assert copied(text, python=True, size=size) == value
 

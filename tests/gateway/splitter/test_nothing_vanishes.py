@@ -13,6 +13,7 @@ import pytest
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
 from gateway.splitter.syntax import JsonCalls
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, join
 from tests.gateway.splitter.renderers import RENDERERS
 
@@ -37,7 +38,7 @@ ARGUMENTS: dict[str, Any] = {
     "golf": "zulu",
 }
 WORDS = set(re.findall(r"\w+", f"weather {json.dumps(ARGUMENTS)}"))
-everywhere = pytest.mark.parametrize("format", RENDERERS)
+everywhere = for_every("format", RENDERERS)
 
 
 def read(format: str, text: str) -> Answer:
@@ -94,8 +95,8 @@ JSON_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("format", JSON_CALLS)
-@pytest.mark.parametrize("key", ["args", "input", "Arguments"])
+@for_every("format", JSON_CALLS)
+@for_every("key", ["args", "input", "Arguments"])
 def test_an_object_that_is_no_call_of_the_family_is_content(format: str, key: str) -> None:
     text = re.sub(
         '"(?:arguments|parameters)"',
@@ -142,10 +143,8 @@ PYTHON = ("olmo3_pythonic", "<function_calls>weather(bravo={}, alpha='a')</funct
 BARE = ("gemma4", '<|tool_call>call:weather{{bravo:{},alpha:<|"|>a<|"|>}}<tool_call|>')
 
 
-@pytest.mark.parametrize(("format", "text"), [JSON_TEXT, PYTHON, BARE])
-@pytest.mark.parametrize(
-    "word", ["12px", "Oslo", "1_000", "1e999", "NaN", "-inf", "2026-11-22", "1.2.3"]
-)
+@for_every(("format", "text"), [JSON_TEXT, PYTHON, BARE])
+@for_every("word", ["12px", "Oslo", "1_000", "1e999", "NaN", "-inf", "2026-11-22", "1.2.3"])
 def test_a_bare_word_is_a_string(format: str, text: str, word: str) -> None:
     answer = read(format, text.format(word))
     assert json.loads(answer.arguments[0]) == {"bravo": word, "alpha": "a"}

@@ -7,6 +7,7 @@ import pytest
 from gateway.events import Finished
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Splitter
+from tests.every import for_every
 from tests.gateway.splitter.corpus import join
 
 TOOLS = [Tool(name="lamp", parameters={"type": "object"})]
@@ -39,7 +40,7 @@ def test_the_tables_carry_what_a_thinking_budget_says() -> None:
     assert (reasoning.open, reasoning.close) == ("<think>", "</think>")
 
 
-@pytest.mark.parametrize("id", sorted(FORMATS))
+@for_every("id", sorted(FORMATS))
 def test_every_entry_can_be_used_at_once(id: str) -> None:
     splitter = Splitter(FORMATS[id], in_reasoning=False, tools=TOOLS)
     assert splitter.finish("length") == [Finished("length")]

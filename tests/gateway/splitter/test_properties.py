@@ -3,12 +3,12 @@
 import re
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.events import Content, Event, Reasoning
 from gateway.splitter import FORMATS, Format, Splitter
+from tests.every import for_every
 from tests.gateway.splitter.corpus import Case, join, load, run
 
 ALL = load("cases.jsonl")
@@ -72,14 +72,14 @@ def assert_nothing_lost(format: Format, raw: str, events: list[Event]) -> None:
     assert called or dropped.fullmatch(raw[at:])
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
+@for_every("case", ALL, label=lambda case: case.id)
 def test_nothing_is_lost_with_tools_or_without(case: Case) -> None:
     for tools in (case.tools, ()):
         events = run(msgspec.structs.replace(case, tools=tools), [case.raw])
         assert_nothing_lost(FORMATS[case.format], case.raw, events[:-1])  # all but Finished
 
 
-@pytest.mark.parametrize("case", ALL, ids=lambda case: case.id)
+@for_every("case", ALL, label=lambda case: case.id)
 def test_without_splitting_the_content_is_the_output(case: Case) -> None:
     entry = FORMATS[case.format]
     splitter = Splitter(entry, in_reasoning=case.start_in_reasoning, split_reasoning=False)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.splitter import FORMATS, Splitter, recognise, starts_in_reasoning
 from gateway.splitter.recognition import MODEL_TYPES, RULES
+from tests.every import for_every
 from tests.gateway.splitter.corpus import CASES
 
 # What a template of each family contains, apart from what all templates contain.
@@ -72,7 +73,7 @@ TEMPLATES = [
 ]
 
 
-@pytest.mark.parametrize(("id", "template"), TEMPLATES)
+@for_every(("id", "template"), TEMPLATES)
 def test_by_template(id: str, template: str) -> None:
     recognised = recognise(template=template)
     assert recognised.format.id == id
@@ -189,7 +190,7 @@ SPEAKS = {"Cohere2MoE": "cohere_cmd4", "Kimi-K3": "kimi_k3_xtml", "Apriel-1.6-15
           "openai-gpt-oss-120b": "harmony", "CohereForAI-c4ai-command-r7b-12-2024-tool_use": "cohere_cmd3"}  # fmt: skip
 
 
-@pytest.mark.parametrize("file", sorted(TAILS))
+@for_every("file", sorted(TAILS))
 def test_the_prompt_tells_whether_reasoning_has_begun(file: str) -> None:
     model = file.removesuffix(".jinja")
     entry = FORMATS[SPEAKS.get(model, "hermes_json")]

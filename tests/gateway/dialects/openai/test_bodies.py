@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.dialects.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.dialects.openai import read_chat, read_text
 from gateway.errors import InvalidRequest
+from tests.every import for_every
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault, text, text_fault
 
 FIELDS = (
@@ -137,7 +138,7 @@ def test_a_fault_names_the_field_as_it_was_written(fields: dict[str, Any], param
     assert fault.message.startswith(f"{param}: ")
 
 
-@pytest.mark.parametrize("field", sorted({*FIELDS, *SPELLINGS} - {"messages", "prompt"}))
+@for_every("field", sorted({*FIELDS, *SPELLINGS} - {"messages", "prompt"}))
 def test_null_is_not_given(field: str) -> None:
     assert chat(**{field: None}) == chat()
     assert text(**{field: None}) == text()

@@ -5,14 +5,14 @@ openai package and huggingface_hub make of the stream is what the model meant.
 import json
 from collections.abc import Sequence
 
-import pytest
 from huggingface_hub.inference._common import _stream_chat_completion_response
 
 from gateway.events import Delta
+from tests.every import for_every
 from tests.gateway.dialects.openai.streams import USAGE, accumulated, chat_reply, stream
 from tests.gateway.splitter.corpus import Call, Case, load
 
-CASES = pytest.mark.parametrize("case", load("cases.jsonl"), ids=lambda case: case.id)
+CASES = for_every("case", load("cases.jsonl"), label=lambda case: case.id)
 STEP = 4  # characters, about a token
 
 

@@ -16,6 +16,7 @@ from config.engines import (
 from config.models import ENGINES
 from gateway.dialects.tabby import options as tabby
 from gateway.errors import InvalidRequest
+from tests.every import for_every
 
 CONFIGURED_ONLY = BACKENDS.configured_only
 KINDS = {
@@ -121,9 +122,9 @@ def test_free_text_reaches_an_engine_from_the_configuration_alone(backend: str) 
         assert name in CONFIGURED_ONLY | harmless, f"{backend}: {name}"
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGURED_ONLY))
-@pytest.mark.parametrize("backend", ENGINES)
-@pytest.mark.parametrize("value", [True, False, "/etc/passwd", {"a": "/etc"}])
+@for_every("name", sorted(CONFIGURED_ONLY))
+@for_every("backend", ENGINES)
+@for_every("value", [True, False, "/etc/passwd", {"a": "/etc"}])
 def test_an_option_that_runs_code_or_names_files_is_refused(
     value: object, backend: str, name: str
 ) -> None:
