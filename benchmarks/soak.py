@@ -2,10 +2,10 @@
 
     python -m benchmarks.soak 1800
 
-Several models that don't fit together answer a few streams at random, so that one comes and another
-goes at nearly every request. For each sample the streams pause and all models are unloaded, so that
-what is left is the server's own. After a warm-up that is to stay within 1 %, and the number of
-threads the same. Memory is read from Linux' /proc.
+Several models of llama.cpp and transformers that don't fit together answer a few streams at random,
+so that one comes and another goes at nearly every request. For each sample the streams pause and
+all models are unloaded, so that what is left is the server's own. After a warm-up that is to stay
+within 1 %, and the number of threads the same. Memory is read from Linux' /proc.
 """
 
 import json
@@ -24,7 +24,7 @@ import msgspec
 
 import bundled
 
-MODELS = 4  # of which two fit
+MODELS = 4  # of each engine; of all of them a few fit
 STREAMS = 4
 BUDGET = 160 << 20  # bytes for models
 WARM_UP = 0.25  # of the duration
@@ -32,18 +32,22 @@ EVERY = 24  # samples over the duration
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """At one moment: seconds since the start, bytes resident, threads by their names."""
+    """At one moment: seconds since the start; bytes resident, and those of them that no file is
+    behind; threads by their names.
+    """
 
     seconds: float
     resident: int
+    anonymous: int
     threads: Counter[str]
 
 
 def configuration(folder: Path) -> Path:
     """Models of different contexts, so that they differ in size."""
+    paths = [bundled.GGUF] * MODELS + [bundled.SAFETENSORS] * MODELS
     models = [
-        {"name": f"m{n}", "path": str(bundled.GGUF), "options": {"context_length": 2048 - 128 * n}}
-        for n in range(MODELS)
+        {"name": f"m{n}", "path": str(path), "options": {"context_length": 2048 - 128 * n}}
+        for n, path in enumerate(paths)
     ]
     path = folder / "roundhouse.yaml"
     path.write_text(
@@ -60,9 +64,11 @@ def configuration(folder: Path) -> Path:
 
 def sample(pid: int, began: float) -> Sample:
     """What the process has now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    facts = dict(line.split(":", 1) for line in lines)
+    resident, anonymous = (int(facts[name].split()[0]) << 10 for name in ("VmRSS", "RssAnon"))
     names = [(task / "comm").read_text().strip() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return Sample(time.monotonic() - began, pages * os.sysconf("SC_PAGE_SIZE"), Counter(names))
+    return Sample(time.monotonic() - began, resident, anonymous, Counter(names))
 
 
 async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
@@ -75,7 +81,7 @@ async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
         dice = random.Random(number)
         while True:
             body = {
-                "model": f"m{dice.randrange(MODELS)}",
+                "model": f"m{dice.randrange(2 * MODELS)}",
                 "messages": [{"role": "user", "content": f"What is {dice.randrange(9)} + 3?"}],
                 "max_tokens": 16,
             }
@@ -98,8 +104,9 @@ async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
                 pause.release()
             told = ", ".join(f"{name} {n}" for name, n in samples[-1].threads.items())
             print(
-                f"{samples[-1].seconds:7.0f} s {samples[-1].resident / 2**20:8.1f} MiB "
-                f"{answers:6} answers, threads: {told}",
+                f"{samples[-1].seconds:7.0f} s {samples[-1].resident / 2**20:8.1f} MiB, "
+                f"anonymous {samples[-1].anonymous / 2**20:8.1f} MiB, {answers:6} answers, "
+                f"threads: {told}",
                 flush=True,
             )
         tasks.cancel_scope.cancel()
