@@ -99,9 +99,8 @@ class HubConfig(Section, frozen=True):
 
     endpoint: str | None = None  # None: HF_ENDPOINT, else https://huggingface.co
     folder: PathText | None = None  # None: the first of `model_dirs`
-    cache: PathText | None = (
-        None  # the hub's local cache, listed; None: where the hub's tools put it
-    )
+    cache: PathText | None = None  # the hub's local cache; None: where the hub's tools put it
+    cached_models: bool = True  # what lies there can be asked for by its id
     deletion: bool = False  # administrators may delete models in `folder`
 
 

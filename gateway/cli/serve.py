@@ -20,7 +20,7 @@ from config.settings import Config, ModelConfig
 from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
-from gateway.hub import SCHEME
+from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import provided
 from gateway.logs import configure
 from gateway.registry import ModelLibrary, Registry
@@ -47,7 +47,9 @@ def run(arguments: Namespace) -> int:
         config = anyio.run(provided, config)  # what has come stays, also after a Ctrl-C
     check_formats(config)
     metrics = Metrics()
-    registry = Registry(ModelLibrary(config), config, watch=metrics.happened)
+    registry = Registry(
+        ModelLibrary(config, cache=cached_models(config)), config, watch=metrics.happened
+    )
     app = build(config, registry, metrics)
     greet = greeting(first_model(config, registry))
     return run_server(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))

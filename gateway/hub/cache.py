@@ -1,12 +1,32 @@
-"""The hub's local cache, as its own tools lay it out: `models--owner--name/blobs/*`."""
+"""The hub's local cache, read through huggingface_hub: what lies in it, and the models among that.
+
+The library is optional and slow to import, so that happens with the first look; without it the
+cache is empty.
+"""
 
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
+import structlog
 
-_KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
+from backends.catalog import BACKENDS, Catalog, ModelFiles
+from backends.errors import LoadFailed, UnsupportedModel
+from gateway.registry.folder import MAX_REASON, Seen, Unusable
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, CachedRevisionInfo
+
+SnapshotState: TypeAlias = frozenset[tuple[Path, float, int]]  # file, time of change in s, bytes
+Names: TypeAlias = tuple[str, ...]  # the id, and what else a model is called
+
+QUANTIZATION = re.compile(r"(?i)(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))$")
+
+log = structlog.get_logger(__name__)
 
 
 class CachedFiles(msgspec.Struct, frozen=True):
@@ -19,13 +39,10 @@ class CachedFiles(msgspec.Struct, frozen=True):
 
 def cached(root: Path) -> tuple[CachedFiles, ...]:
     """All repositories in the cache at `root`, by name. A cache that is absent is empty. Blocks."""
-    found = []
-    for folder in sorted(root.glob("*--*")):
-        kind, _, name = folder.name.partition("--")
-        if kind in _KINDS and name.isprintable() and folder.is_dir():
-            sizes = (_size(blob) for blob in folder.glob("blobs/*"))
-            found.append(CachedFiles(name.replace("--", "/"), _KINDS[kind], sum(sizes)))
-    return tuple(found)
+    return tuple(
+        CachedFiles(repository.repo_id, repository.repo_type, repository.size_on_disk)
+        for repository in _repositories(root)
+    )
 
 
 def default_root(environment: Mapping[str, str] = os.environ) -> Path:
@@ -38,8 +55,107 @@ def default_root(environment: Mapping[str, str] = os.environ) -> Path:
     return root.expanduser() / "hub"
 
 
-def _size(blob: Path) -> int:
+def _repositories(root: Path) -> list["CachedRepoInfo"]:
+    """Whole ones, by name. What huggingface_hub finds broken, or half there, is left out."""
     try:
-        return blob.stat().st_size
-    except OSError:  # gone meanwhile
-        return 0
+        from huggingface_hub import scan_cache_dir  # noqa: PLC0415 - optional, and slow to import
+    except ImportError:
+        return []
+    if not root.is_dir():
+        return []
+    found = (one for one in scan_cache_dir(root).repos if one.repo_id.isprintable())
+    return sorted(found, key=lambda one: (one.repo_id, one.repo_type))
+
+
+class CachedModels:
+    """The models in the cache at `root`, under the hub's ids: `owner/name`, and of a repository
+    with several models in files of their own `owner/name:Q4_K_M` for each.
+
+    Of a repository's commits that of the main branch counts, as for the hub's own tools; without
+    one the newest. Its files are links into the cache; those that lead out of it are refused.
+    """
+
+    def __init__(self, root: Path, catalog: Catalog = BACKENDS) -> None:
+        self._root = root.expanduser().resolve()
+        self._catalog = catalog
+        self._seen: dict[Path, tuple[SnapshotState, Mapping[Names, Seen]]] = {}
+
+    def models(self) -> Mapping[Names, ModelFiles]:
+        """Those that can be used, by their names. Only snapshots in which something changed are
+        read again; unchanged models are the same objects. Blocks.
+        """
+        found = {}
+        for repository in _repositories(self._root):
+            snapshot = _current(repository)
+            if repository.repo_type == "model" and snapshot is not None:
+                path, state = snapshot.snapshot_path, _state(snapshot)
+                known = self._seen.get(path)
+                if known is None or known[0] != state:
+                    known = state, self._look(repository.repo_id, path)
+                found[path] = known
+        self._seen = found
+        return {names: one for names, one in self._all() if isinstance(one, ModelFiles)}
+
+    def unusable(self) -> Iterator[Unusable]:
+        """What the last look found that is a model, but can't be used."""
+        return (one for _, one in self._all() if isinstance(one, Unusable))
+
+    def _all(self) -> Iterator[tuple[Names, Seen]]:
+        return (item for _, found in self._seen.values() for item in found.items())
+
+    def _look(self, repository: str, snapshot: Path) -> Mapping[Names, Seen]:
+        """The snapshot as one model, or else the models that are files in it."""
+        whole = self._recognised(snapshot, repository)
+        if whole is not None and whole.path == snapshot and not isinstance(whole, Unusable):
+            return {(repository,): whole}
+        found = self._in_files(repository, snapshot)
+        tags = _tags(list(found))
+        if len(found) == 1:  # then its quantization needn't be told
+            return {(repository, f"{repository}:{tags[name]}"): one for name, one in found.items()}
+        if not found and whole is not None:
+            return {(repository,): whole}
+        return {(f"{repository}:{tags[name]}",): one for name, one in found.items()}
+
+    def _in_files(self, repository: str, snapshot: Path) -> Mapping[str, Seen]:
+        """By the files' names, without what all of a format have in common."""
+        found = {}
+        for path in sorted(snapshot.rglob("*")):
+            name = self._catalog.bare_name(str(path.relative_to(snapshot)))
+            inside = path.is_file() and path.resolve().is_relative_to(self._root)
+            if inside and (one := self._recognised(path, f"{repository}:{name}")) is not None:
+                found[name] = one
+        return found
+
+    def _recognised(self, path: Path, name: str) -> Seen | None:
+        try:
+            self._require_inside(path)
+            return self._catalog.recognise(path)
+        except UnsupportedModel:  # a cache holds all sorts of things
+            return None
+        except Exception as error:  # noqa: BLE001 - a strange file must not stop the server
+            log.warning("not a usable model", model=name, reason=str(error))
+            return Unusable(name=name, reason=str(error)[:MAX_REASON], path=path)
+
+    def _require_inside(self, path: Path) -> None:
+        """Raises LoadFailed."""
+        for file in path.rglob("*"):
+            if not file.resolve().is_relative_to(self._root):
+                raise LoadFailed(f"{file.name} is a link that leads out of the hub's cache")
+
+
+def _current(repository: "CachedRepoInfo") -> "CachedRevisionInfo | None":
+    revisions = repository.revisions
+    return max(revisions, key=lambda one: ("main" in one.refs, one.last_modified), default=None)
+
+
+def _state(snapshot: "CachedRevisionInfo") -> SnapshotState:
+    return frozenset(
+        (file.file_path, file.blob_last_modified, file.size_on_disk) for file in snapshot.files
+    )
+
+
+def _tags(names: list[str]) -> Mapping[str, str]:
+    """What tells files apart: their quantizations, or else their whole names."""
+    tags = {name: found[1] for name in names if (found := QUANTIZATION.search(name))}
+    often = Counter(tags.values())
+    return {name: tags[name] if often[tags.get(name, "")] == 1 else name for name in names}

@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from config.settings import Config
 from gateway.errors import Forbidden, InvalidRequest
-from gateway.hub.cache import CachedFiles, cached, default_root
+from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.fetching import fetch
 from gateway.hub.listing import listing
 from gateway.hub.named import HubModel, Usable, snapshot
@@ -25,6 +25,16 @@ STAGING_DIR = ".downloads"  # hidden, so that nobody takes half a model for a wh
 SILENCE = 60.0  # seconds without a byte before a download counts as broken
 
 
+def cached_models(config: Config) -> CachedModels | None:
+    """The models in the hub's cache, where the configuration offers them."""
+    return CachedModels(_cache_root(config)) if config.hub.cached_models else None
+
+
+def _cache_root(config: Config) -> Path:
+    root = Path(config.hub.cache) if config.hub.cache else default_root()
+    return root.expanduser().resolve()
+
+
 class Hub:
     """One per server."""
 
@@ -32,7 +42,7 @@ class Hub:
         folder = config.hub.folder or next(iter(config.model_dirs), None)
         self._endpoint = config.hub.endpoint
         self._folder = Path(folder).expanduser() if folder else None
-        self._cache = Path(config.hub.cache).expanduser() if config.hub.cache else default_root()
+        self._cache = _cache_root(config)
         self._deletion = config.hub.deletion
         self._busy: set[Path] = set()
 

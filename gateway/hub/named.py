@@ -11,8 +11,9 @@ import msgspec
 from backends.catalog import BACKENDS
 from gateway.errors import InvalidRequest
 from gateway.hub.order import Order
+from gateway.registry.library import HUB_SCHEME
 
-SCHEME = "hf:"
+SCHEME = HUB_SCHEME
 _FORM = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(:(?P<files>[\w.-]+))?")
 
 Usable = Callable[[Path], bool]

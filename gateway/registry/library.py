@@ -1,4 +1,4 @@
-"""Which models exist: the config's entries and what lies in its model folders.
+"""Which models exist: the config's entries, what lies in its model folders and in the hub's cache.
 
 It loads nothing and knows no engine. Looking at the disk happens in `refresh` alone; everything
 else answers from what the last look found.
@@ -8,9 +8,9 @@ import difflib
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -33,6 +33,7 @@ MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
 LOOK_EVERY = 1.0  # seconds between scans of the disk that nobody waits for
+HUB_SCHEME = "hf:"  # may stand before a hub's id
 REST = 4.0  # times as long as a scan took there is none: large folders must not keep us busy
 
 log = structlog.get_logger(__name__)
@@ -88,6 +89,19 @@ class LibraryScan(msgspec.Struct, frozen=True):
 
     models: Mapping[str, Known]
     names: Mapping[str, str]  # id or alias to id
+    cached: frozenset[str] = frozenset()  # ids of those from the hub's cache
+
+
+class CacheOfModels(Protocol):
+    """A hub's cache on this machine (`gateway/hub/cache.py`)."""
+
+    def models(self) -> Mapping[tuple[str, ...], ModelFiles]:
+        """What can be used, by its names, the id first. Blocks."""
+        ...
+
+    def unusable(self) -> Iterable[Unusable]:
+        """What that look found and can't be used."""
+        ...
 
 
 class ModelLibrary:
@@ -98,10 +112,18 @@ class ModelLibrary:
     """
 
     def __init__(
-        self, config: Config, *, catalog: Catalog = BACKENDS, recognise: Recognise | None = None
+        self,
+        config: Config,
+        *,
+        cache: CacheOfModels | None = None,
+        catalog: Catalog = BACKENDS,
+        recognise: Recognise | None = None,
     ) -> None:
-        """`recognise` stands in for the catalog's, where files need not be there."""
+        """`cache`: None: no model is taken from it. `recognise` stands in for the catalog's, where
+        files need not be there.
+        """
         self._config = config
+        self._cache = cache
         self._catalog = catalog
         self._recognise = recognise = recognise or catalog.recognise
         roots = map(Path, config.model_dirs)
@@ -129,7 +151,8 @@ class ModelLibrary:
         return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """The model called `name`, an id or an alias by its exact letters; "" is the default.
+        """The model called `name`, an id or an alias by its exact letters, a hub's id also behind
+        `hf:`; "" is the default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
         whose files can't be used. Who may not use a model doesn't learn that it exists.
@@ -137,6 +160,8 @@ class ModelLibrary:
         shelf, asked = self._shelf, name
         if name in DEFAULT_NAMES and name not in shelf.names:
             name = self._default(shelf)
+        if name not in shelf.names:
+            name = name.removeprefix(HUB_SCHEME)
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
             told = (
@@ -160,13 +185,17 @@ class ModelLibrary:
         with self._one_looks:
             began = time.monotonic()
             models = {model.name: self._configured(model) for model in self._config.models}
-            paths = {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
+            places = _places(models)
             for name, files in self._scanned():
-                if name not in models and files.path not in paths:
+                if name not in models and files.path not in places:
                     models[name] = self._found(name, files)
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
+            cached = self._cached({*models, *aliases}, _places(models))
+            models |= cached
+            aliases |= {alias: name for name, one in cached.items() for alias in one.aliases}
             models |= self._unusable_files({*models, *aliases})
-            self._shelf = LibraryScan(models, {**aliases, **{name: name for name in models}})
+            names = {**aliases, **{name: name for name in models}}
+            self._shelf = LibraryScan(models, names, frozenset(cached))
             self._looked = time.monotonic()
             self.due = self._looked + REST * (self._looked - began)
 
@@ -174,15 +203,24 @@ class ModelLibrary:
         for folder in self._folders:
             yield from folder.models().items()
 
+    def _cached(self, taken: set[str], places: set[Path]) -> dict[str, Known]:
+        """By id, what the hub's cache holds; without what is called as another model, or is one."""
+        found = self._cache.models() if self._cache else {}
+        return {
+            name: self._found(name, files, tuple(alias for alias in others if alias not in taken))
+            for (name, *others), files in found.items()
+            if name not in taken and files.path not in places
+        }
+
     def _unusable_files(self, taken: set[str]) -> dict[str, Unusable]:
-        """By name, what lies in the folders and can't be used, and is neither called as another
-        model nor the file of one that the config names.
+        """By name, what lies in the folders or the cache and can't be used, and is neither called
+        as another model nor the file of one that the config names.
         """
         configured = {Path(model.path).expanduser().resolve() for model in self._config.models}
         found = (
             one
-            for folder in self._folders
-            for one in folder.unusable()
+            for source in (*self._folders, *([self._cache] if self._cache else ()))
+            for one in source.unusable()
             if one.name not in taken and configured.isdisjoint((one.path, *one.path.parents))
         )
         return {one.name: one for one in itertools.islice(found, MAX_UNUSABLE)}
@@ -196,12 +234,14 @@ class ModelLibrary:
 
     def _default(self, shelf: LibraryScan) -> str:
         """The configured default; else the first model of the config, else the first by name that
-        can be used.
+        can be used, of the folders before the hub's cache.
         """
         if self._config.default_model is not None:
             return self._config.default_model
         usable = (name for name, one in shelf.models.items() if isinstance(one, ModelEntry))
-        names = [model.name for model in self._config.models] or sorted(usable)
+        names = [model.name for model in self._config.models] or sorted(
+            usable, key=lambda name: (name in shelf.cached, name)
+        )
         if not names:
             raise ModelNotFound("There is no model here yet.", param="model")
         return names[0]
@@ -226,13 +266,14 @@ class ModelLibrary:
             return old if isinstance(old, ModelEntry) and old == entry else entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
-    def _found(self, name: str, files: ModelFiles) -> Known:
+    def _found(self, name: str, files: ModelFiles, aliases: tuple[str, ...] = ()) -> Known:
         old = self._shelf.models.get(name)
         if old is not None and self._scans.get(name) is files:
             return old
         self._scans[name] = files
         try:
-            return self._entry(ModelConfig(name=name, path=str(files.path)), files)
+            model = ModelConfig(name=name, aliases=aliases, path=str(files.path))
+            return self._entry(model, files)
         except LoadFailed as error:
             return Unusable(name=name, reason=str(error), path=files.path)
 
@@ -253,6 +294,10 @@ class ModelLibrary:
             template=_template(model),
             created=_stamp(files.path)[0] // 1_000_000_000,
         )
+
+
+def _places(models: Mapping[str, Known]) -> set[Path]:
+    return {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
 
 
 def _template(model: ModelConfig) -> str | None:

@@ -32,7 +32,14 @@ from gateway.errors import (
 )
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import DEFAULT_NAMES, ModelEntry, ModelLibrary, check_files, identity
+from gateway.registry.library import (
+    DEFAULT_NAMES,
+    HUB_SCHEME,
+    ModelEntry,
+    ModelLibrary,
+    check_files,
+    identity,
+)
 from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting, refusal
 from gateway.registry.loading import CatalogLoader, Loader, LoadPlanner
 from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
@@ -235,8 +242,9 @@ class Registry:
         """The model in memory that is called `name`, by id or alias, or is the default."""
         if name in DEFAULT_NAMES:
             name = self._library.default_name() or next(iter(self._present), "")
-        called = (one for one in self._present.values() if name == one.name or name in one.aliases)
-        return next(called, None)
+        spelled = {name, name.removeprefix(HUB_SCHEME)}
+        present = self._present.values()
+        return next((one for one in present if spelled & {one.name, *one.aliases}), None)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but what is not known, or could not be used, is looked for in the folders

@@ -17,6 +17,7 @@ from backends.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
 from gateway.http.metrics import Metrics
+from gateway.hub import cached_models
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.loading import CatalogLoader
 from gateway.server import Server
@@ -76,7 +77,11 @@ async def serving(
     """The server runs in the context."""
     metrics = Metrics()
     registry = Registry(
-        ModelLibrary(settings, catalog=catalog),
+        ModelLibrary(
+            settings,
+            catalog=catalog,
+            cache=cached_models(settings) if settings.hub.cache else None,
+        ),
         settings,
         loader=CatalogLoader(catalog),
         history=History(folder / "needs.json"),

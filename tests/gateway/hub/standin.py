@@ -1,12 +1,16 @@
-"""A stand-in for the hub on a real socket: one repository, and a log of what was asked for."""
+"""A stand-in for the hub on a real socket: one repository, and a log of what was asked for. It
+answers huggingface_hub too, whose downloads make a cache (`into_cache`).
+"""
 
 import hashlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import msgspec
+from anyio import to_thread
 from anyio.abc import SocketAttribute, SocketStream
 
 COMMIT = "a" * 40
@@ -46,8 +50,14 @@ class StandIn:
             self.asked.append(f"{method} {path} {fields.get('range', '')}".strip())
             if path.startswith("/api/models/org/small"):
                 await self._send(stream, "200 OK", msgspec.json.encode(self._listing()))
-            elif path.startswith(prefix := f"/org/small/resolve/{COMMIT}/"):
-                await self._file(stream, path.removeprefix(prefix), fields.get("range"))
+            elif path.startswith("/org/small/resolve/"):
+                name = path.removeprefix("/org/small/resolve/").partition("/")[2]
+                if method == "HEAD":
+                    await stream.send(
+                        self._head("200 OK", len(self.files[name]), self._facts(name))
+                    )
+                else:
+                    await self._file(stream, name, fields.get("range"))
             else:
                 missing = "x-error-code: RepoNotFound\r\n"
                 await self._send(stream, "404 Not Found", b'{"error": "no"}', missing)
@@ -70,10 +80,10 @@ class StandIn:
         }
 
     async def _file(self, stream: SocketStream, name: str, span: str | None) -> None:
-        data, status, more = self.files[name], "200 OK", ""
+        data, status, more = self.files[name], "200 OK", self._facts(name)
         if span is not None:
             start = int(span.removeprefix("bytes=").removesuffix("-"))
-            more = f"content-range: bytes {start}-{len(data) - 1}/{len(data)}\r\n"
+            more += f"content-range: bytes {start}-{len(data) - 1}/{len(data)}\r\n"
             data, status = data[start:], "206 Partial Content"
         if name not in self.cut:
             await self._send(stream, status, data, more)
@@ -81,6 +91,10 @@ class StandIn:
         await stream.send(self._head(status, len(data), more) + data[: self.cut[name]])
         self.sent_cut.set()
         await anyio.sleep_forever()
+
+    def _facts(self, name: str) -> str:
+        """What huggingface_hub wants to know of a file before it puts it into its cache."""
+        return f'x-repo-commit: {COMMIT}\r\netag: "{self.checksums[name]}"\r\n'
 
     async def _send(self, stream: SocketStream, status: str, data: bytes, more: str = "") -> None:
         await stream.send(self._head(status, len(data), more) + data)
@@ -90,6 +104,22 @@ class StandIn:
             f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
             f"content-length: {length}\r\nconnection: close\r\n{more}\r\n"
         ).encode()
+
+
+async def into_cache(hub: StandIn, cache: Path) -> Path:
+    """`org/small` as huggingface_hub puts it into its cache; the snapshot's folder."""
+    import huggingface_hub
+
+    def download() -> list[str]:
+        return [
+            huggingface_hub.hf_hub_download(
+                "org/small", name, endpoint=hub.url, cache_dir=cache, token=False
+            )
+            for name in hub.files
+        ]
+
+    paths = await to_thread.run_sync(download)
+    return Path(paths[0].partition(COMMIT)[0], COMMIT)
 
 
 @asynccontextmanager

@@ -165,8 +165,10 @@ async def test_deletion_must_be_allowed_and_stays_in_the_folder(tmp_path: Path) 
 
 async def test_the_cache_is_listed_with_sizes(tmp_path: Path) -> None:
     assert await hub(None, tmp_path).cached() == ()
-    blobs = tmp_path / "cache" / "datasets--org--data" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / "x").write_bytes(b"12345")
-    (blobs / "broken").symlink_to("nowhere")
+    whole, broken = (tmp_path / "cache" / f"datasets--org--{name}" for name in ("data", "broken"))
+    for repository, linked in ((whole, "x"), (broken, "nowhere")):
+        (repository / "blobs").mkdir(parents=True)
+        (repository / "blobs" / "x").write_bytes(b"12345")
+        (repository / "snapshots" / "abc").mkdir(parents=True)
+        (repository / "snapshots" / "abc" / "file").symlink_to(f"../../blobs/{linked}")
     assert await hub(None, tmp_path).cached() == (CachedFiles("org/data", "dataset", 5),)
