@@ -1,8 +1,41 @@
-"""Texts of a Lark grammar as llguidance has it (its docs/syntax.md)."""
+"""Lark grammars as llguidance has them (its docs/syntax.md), from what a client wrote."""
 
 from collections.abc import Iterable
 
 from llguidance import regex_to_lark
+
+from gateway.constraints.gbnf import RULE, lark_of_gbnf
+from gateway.constraints.limits import (
+    CHOICE_LENGTH,
+    CHOICES,
+    CHOICES_LENGTH,
+    GRAMMAR_LENGTH,
+    REGEX_LENGTH,
+)
+from gateway.errors import InvalidRequest
+
+
+def regex_rule(pattern: str, field: str) -> str:
+    r"""The grammar of what `pattern` matches as a whole. `\d` is an ASCII digit."""
+    REGEX_LENGTH.check(len(pattern), field)
+    return f"start: /{regex_to_lark(_whole(pattern, field), 'd')}/"
+
+
+def lark_grammar(text: str, field: str) -> str:
+    """A client's grammar: GBNF where it has rules like that, else Lark."""
+    GRAMMAR_LENGTH.check(len(text), field)
+    text = _whole(text, field)
+    return lark_of_gbnf(text, field) if RULE in text else text
+
+
+def choices_rule(texts: tuple[str, ...], field: str) -> str:
+    """The grammar of one of `texts`."""
+    if not texts:
+        raise InvalidRequest(f"{field}: at least one choice is needed.", param=field)
+    CHOICES.check(len(texts), field)
+    CHOICE_LENGTH.check(max(map(len, texts)), field)
+    CHOICES_LENGTH.check(sum(map(len, texts)), field)
+    return f"start: {choice(literal(_whole(text, field)) for text in dict.fromkeys(texts))}"
 
 
 def literal(text: str) -> str:
@@ -10,14 +43,19 @@ def literal(text: str) -> str:
     return f'"{"".join(map(_escaped, text))}"'
 
 
-def regex(pattern: str) -> str:
-    r"""`pattern` as a regex of a Lark grammar. `\d` is an ASCII digit."""
-    return f"/{regex_to_lark(pattern, 'd')}/"
-
-
 def choice(options: Iterable[str]) -> str:
     """One of some expressions."""
     return " | ".join(options)
+
+
+def _whole(text: str, field: str) -> str:
+    """`text`, which has no half of a surrogate pair. JSON can spell one; it is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        message = f"{field}: has half a surrogate pair, which is no character."
+        raise InvalidRequest(message, param=field) from None
+    return text
 
 
 def _escaped(character: str) -> str:

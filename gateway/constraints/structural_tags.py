@@ -1,0 +1,207 @@
+"""Structural tags as a Lark grammar: free text in which a trigger begins a constrained part.
+
+Free text ends where what follows it begins for the first time, which is a lazy terminal of
+llguidance's Lark. So it can only stand at the end, or before a text that is known.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from gateway.constraints.grammars import Entry, Relaxation, ShapeGrammar, proven
+from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.lark import choice, lark_grammar, literal, regex_rule
+from gateway.constraints.limits import REPEATS, TAGS
+from gateway.constraints.tag_formats import (
+    AnyText,
+    ConstString,
+    Format,
+    GrammarFormat,
+    JsonFormat,
+    Optional,
+    Or,
+    Plus,
+    RegexFormat,
+    Repeat,
+    Sequence,
+    Star,
+    Tag,
+    TagsWithSeparator,
+    TriggeredTags,
+    read_format,
+)
+from gateway.errors import InvalidRequest
+from gateway.shapes import JsonSchema, StructuralTags
+
+T = TypeVar("T")
+TIMES = {Optional: "?", Plus: "+", Star: "*"}
+Ends = tuple[str, ...] | None  # what follows: one of these texts; (): nothing; None: not known
+
+
+def tags_grammar(shape: StructuralTags, name: str) -> ShapeGrammar:
+    """Raises InvalidRequest, see `compiling.grammar_of`. What a schema in a tag relaxes is not
+    checked afterwards: the answer isn't read apart.
+    """
+    rules = _Rules(name, shape.field)
+    rules.lines[0] = f"start: {rules.format(read_format(shape), ())}"
+    root: Entry = {"name": name, "lark_grammar": "\n".join(rules.lines) + "\n"}
+    entries = proven((root, *rules.entries), shape.field)
+    return ShapeGrammar(name=name, entries=entries, relaxed=tuple(rules.relaxed))
+
+
+class _Rules:
+    """The rules of one grammar, and the grammars that they refer to."""
+
+    def __init__(self, name: str, field: str) -> None:
+        self.name = name
+        self.field = field
+        self.lines = ["", "TEXT: /(?s:.*)/"]
+        self.entries: list[Entry] = []
+        self.relaxed: list[Relaxation] = []
+        self.made = 0
+
+    def format(self, format: Format, ends: Ends) -> str:
+        """The expression of `format` and of the `ends` after it."""
+        match format:
+            case AnyText(excludes=excludes):
+                return self.free(excludes, ends)
+            case Sequence(elements=elements):
+                return self.sequence(elements, ends)
+            case Or(elements=elements):
+                return f"({choice(self.format(each, ends) for each in self.some(elements))})"
+            case TriggeredTags():
+                return self.triggered(format, ends)
+            case _:
+                return f"{self.bounded(format)} {one_of(ends)}"
+
+    def bounded(self, format: Format) -> str:
+        """The expression of a format that knows its own end."""
+        match format:
+            case ConstString(value=value):
+                return literal(value)
+            case JsonFormat():
+                return self.schema(format)
+            case RegexFormat(pattern=pattern):
+                return self.refer(regex_rule(pattern, self.field))
+            case GrammarFormat(grammar=grammar):
+                return self.refer(lark_grammar(grammar, self.field))
+            case Optional() | Plus() | Star():
+                return f"({self.format(format.content, None)}){TIMES[type(format)]}"
+            case Repeat():
+                return self.repeat(format)
+            case Tag(begin=begin):
+                return f"{literal(begin)} {self.format(format.content, format.ends)}"
+            case TagsWithSeparator():
+                return self.separated(format)
+            case _:
+                return self.format(format, None)
+
+    def free(self, excludes: tuple[str, ...], ends: Ends) -> str:
+        """Any text, and the `ends` that stop it."""
+        if ends is None:
+            raise self.wrong("free text must come last, or before a text that is known")
+        text = self.text(excludes)
+        if not any(ends):
+            return text
+        return self.rule("[lazy]", f"{text} {one_of(ends)}")
+
+    def text(self, excludes: tuple[str, ...]) -> str:
+        """A terminal for any text without `excludes`."""
+        if not excludes:
+            return "TEXT"
+        name = f"TEXT_{self.number()}"
+        unwanted = choice(map(literal, self.some(excludes)))
+        self.lines.append(f"{name}: /(?s:.*)/ & ~(/(?s:.*)/ ({unwanted}) /(?s:.*)/)")
+        return name
+
+    def sequence(self, elements: tuple[Format, ...], ends: Ends) -> str:
+        """A known text after a free one is where that ends."""
+        said, rest = [], self.some(elements)
+        while rest:
+            match rest:
+                case (AnyText() as free, ConstString(value=value), *others):
+                    said.append(self.format(free, (value,)))
+                    said += [] if others else [one_of(ends)]
+                    rest = tuple(others)
+                case (first, *others):
+                    said.append(self.format(first, None if others else ends))
+                    rest = tuple(others)
+        return " ".join(said)
+
+    def triggered(self, format: TriggeredTags, ends: Ends) -> str:
+        """Text, trigger, the rest of a tag that begins with it; again; text."""
+        TAGS.check(len(format.tags), self.field)
+        text = self.text(format.excludes)
+        calls = self.rule("", choice(self.calls(format, text)))
+        whole = (
+            f"({choice(self.bounded(tag) for tag in format.tags)})" if format.at_least_one else ""
+        )
+        last = self.free(format.excludes, ends)
+        if format.stop_after_first:
+            return f"{whole} {one_of(ends)}" if whole else f"({calls} {one_of(ends)} | {last})"
+        return f"{whole} {calls}* {last}"
+
+    def calls(self, format: TriggeredTags, text: str) -> list[str]:
+        """For each trigger, what comes up to the end of one of its tags."""
+        of: dict[str, list[str]] = {trigger: [] for trigger in self.some(format.triggers)}
+        for tag in self.some(format.tags):
+            trigger = next((each for each in of if each and tag.begin.startswith(each)), None)
+            if trigger is None:
+                raise self.wrong(f"no trigger begins {tag.begin!r:.200}")
+            rest = msgspec.structs.replace(tag, begin=tag.begin[len(trigger) :])
+            of[trigger].append(self.bounded(rest))
+        heads = {trigger: self.rule("[lazy]", f"{text} {literal(trigger)}") for trigger in of}
+        return [f"{heads[trigger]} ({choice(rests)})" for trigger, rests in of.items() if rests]
+
+    def separated(self, format: TagsWithSeparator) -> str:
+        TAGS.check(len(format.tags), self.field)
+        tag = self.rule("", choice(self.bounded(tag) for tag in self.some(format.tags)))
+        more = "" if format.stop_after_first else f"({literal(format.separator)} {tag})*"
+        return f"({tag} {more})" if format.at_least_one else f"({tag} {more})?"
+
+    def repeat(self, format: Repeat) -> str:
+        REPEATS.check(max(format.min, format.max), self.field)
+        if format.min < 0 or (format.max < format.min and format.max != -1):
+            raise self.wrong("repeat: min is not from 0 to max")
+        most = "" if format.max == -1 else format.max
+        return f"({self.format(format.content, None)}){{{format.min},{most}}}"
+
+    def schema(self, format: JsonFormat) -> str:
+        if format.style != "json":
+            raise self.wrong(f"the style {format.style!r:.100} is not taken, only 'json'")
+        TAGS.check(len(self.entries) + 1, self.field)
+        wanted = JsonSchema(schema=bytes(format.json_schema), field=self.field)
+        grammar = schema_grammar(wanted, f"{self.name}_{self.number()}")
+        self.entries += grammar.entries
+        self.relaxed += (msgspec.structs.replace(each, checked=False) for each in grammar.relaxed)
+        return f"@{grammar.name}"
+
+    def refer(self, lark: str) -> str:
+        """A grammar of its own."""
+        TAGS.check(len(self.entries) + 1, self.field)
+        name = f"{self.name}_{self.number()}"
+        self.entries.append({"name": name, "lark_grammar": lark})
+        return f"@{name}"
+
+    def rule(self, options: str, body: str) -> str:
+        name = f"rule_{self.number()}"
+        self.lines.append(f"{name}{options}: {body}")
+        return name
+
+    def number(self) -> int:
+        self.made += 1
+        return self.made
+
+    def some(self, several: tuple[T, ...]) -> tuple[T, ...]:
+        """`several`, of which there is at least one."""
+        if not several:
+            raise self.wrong("a list of formats, tags, triggers or excludes is empty")
+        return several
+
+    def wrong(self, message: str) -> InvalidRequest:
+        return InvalidRequest(f"{self.field}: {message}", param=self.field)
+
+
+def one_of(texts: Ends) -> str:
+    """One of `texts`; nothing where there are none."""
+    return f"({choice(map(literal, texts))})" if texts else ""
