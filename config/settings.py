@@ -118,6 +118,15 @@ class ImagesConfig(Section, frozen=True):
     allow_private_addresses: bool = False  # fetch also from this machine and its network
 
 
+class ApisConfig(Section, frozen=True):
+    """Which APIs are spoken. What is switched off is not there (404)."""
+
+    openai: bool = True
+    anthropic: bool = True
+    tabby: bool = True
+    llamaserver: bool = True
+
+
 class LogConfig(Section, frozen=True):
     """What the log shows. Keys and prompts never appear."""
 
@@ -154,4 +163,5 @@ class Config(Section, frozen=True):
     swap: SwapConfig = SwapConfig()
     hub: HubConfig = HubConfig()
     images: ImagesConfig = ImagesConfig()
+    apis: ApisConfig = ApisConfig()
     log: LogConfig = LogConfig()

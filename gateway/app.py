@@ -7,7 +7,6 @@ from pathlib import Path
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
-from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from backends.catalog import BACKENDS, Catalog
@@ -18,12 +17,13 @@ from gateway.answers.interpreter import Interpreters
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
+from gateway.dialects.anthropic import error_body as anthropic_error
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http.auth import Authenticator, OriginGuard, Refusals, guarded, is_loopback
 from gateway.http.errors import handlers
-from gateway.http.exchange import HEADERS
+from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.metrics import Metrics
-from gateway.http.routes import hub, llamaserver, openai, tabby
+from gateway.http.routes import anthropic, hub, llamaserver, openai, tabby
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.pictures import ImageLoader
@@ -47,10 +47,7 @@ def build(
     services = _services(config, registry, metrics, catalog)
     metrics.watch(registry.statuses)
     return Litestar(
-        route_handlers=[
-            *openai.ROUTES,
-            _with_detail(services, *tabby.ROUTES, *llamaserver.ROUTES, *hub.ROUTES),
-        ],
+        route_handlers=[*openai.SERVER_ROUTES, *_spoken(services)],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
@@ -62,13 +59,22 @@ def build(
     )
 
 
-def _with_detail(services: Services, *routes: HTTPRouteHandler) -> Router:
-    """Routes of servers whose clients read `detail`: their errors carry it besides `error`."""
-    return Router(
-        path="/",
-        route_handlers=list(routes),
-        exception_handlers=handlers(services, problem_body),
+def _spoken(services: Services) -> list[Router]:
+    """The APIs that are switched on; what goes wrong in one is told in its own form."""
+    apis = services.config.apis
+    plain, detailed = handlers(services), handlers(services, problem_body)
+    for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
+    table = (
+        (apis.openai, openai.ROUTES, plain),
+        (apis.anthropic, anthropic.ROUTES, for_anthropic),
+        (apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
+        (apis.llamaserver, (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES), detailed),
     )
+    return [
+        Router(path="/", route_handlers=list(routes), exception_handlers=told)
+        for is_on, routes, told in table
+        if is_on
+    ]
 
 
 def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Catalog) -> Services:
@@ -151,6 +157,15 @@ def _cors(config: Config) -> CORSConfig | None:
         return None
     return CORSConfig(
         allow_origins=list(config.server.cors_origins),
-        allow_headers=["authorization", "content-type", "x-admin-key", "x-api-key", "x-csrf-token"],
-        expose_headers=["x-request-id", *HEADERS],
+        allow_headers=[
+            "anthropic-beta",
+            "anthropic-dangerous-direct-browser-access",
+            "anthropic-version",
+            "authorization",
+            "content-type",
+            "x-admin-key",
+            "x-api-key",
+            "x-csrf-token",
+        ],
+        expose_headers=[ID_HEADER, anthropic.ID_HEADER, *HEADERS],
     )

@@ -23,9 +23,12 @@ class TextPart(msgspec.Struct, frozen=True, tag="text"):
 
 
 class ImagePart(msgspec.Struct, frozen=True, tag="image"):
-    """A picture by reference: a `data:`, `http:` or `https:` URL."""
+    """A picture by reference: a `data:`, `http:` or `https:` URL. `field` is where the client put
+    it, for errors; None: where OpenAI's clients do.
+    """
 
     url: str
+    field: str | None = None
 
 
 Part: TypeAlias = TextPart | ImagePart

@@ -4,7 +4,7 @@ ours.
 Routes of another API add to it what their clients read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import structlog
@@ -24,6 +24,7 @@ from gateway.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from gateway.http.exchange import ID_HEADER, new_id
 from gateway.http.services import Services
 
 log = structlog.get_logger()
@@ -33,29 +34,43 @@ Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
 
 def handlers(
-    services: Services, told: Callable[[GatewayError], bytes] = error_body
+    services: Services,
+    told: Callable[[GatewayError], bytes] = error_body,
+    id_headers: Sequence[str] = (ID_HEADER,),
 ) -> dict[int | type[Exception], Handler]:
-    """How each kind of error is answered, with bodies made by `told`."""
+    """How each kind of error is answered: bodies made by `told`, the request's id in
+    `id_headers`.
+    """
+
+    def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
+        names = dict.fromkeys(id_headers, new_id(request))
+        return Response(
+            told(error),
+            status_code=error.status_hint,
+            media_type=MediaType.JSON,
+            headers={**headers(error), **names},
+        )
 
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
         if (reason := _refusal(error)) is not None:
             client = request.client.host if request.client else ""
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
-            return problem(error, told)
+            return problem(request, error)
         try:
             access = services.doorman.admit(request.headers)
         except InvalidKey:  # of a route that asks for none
             access = Access()
-        return problem(services.told(error, access), told)
+        return problem(request, services.told(error, access))
 
     def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-        return problem(translate(request, error), told)
+        return problem(request, translate(request, error))
 
-    def mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         log.error("request failed", path=request.url.path, exc_info=error)
-        return problem(InternalError("The server made a mistake; its log tells more."), told)
+        mistake = InternalError("The server made a mistake; its log tells more.")
+        return problem(request, mistake)
 
-    return {GatewayError: gateway_error, HTTPException: http_error, Exception: mistake}
+    return {GatewayError: gateway_error, HTTPException: http_error, Exception: unexpected}
 
 
 def _refusal(error: GatewayError) -> str | None:
@@ -72,16 +87,6 @@ def _refusal(error: GatewayError) -> str | None:
 def _route(request: Request[Any, Any, Any]) -> str:
     """As it is registered: what a client put into the path may be long, and no news."""
     return request.scope["path_template"]
-
-
-def problem(error: GatewayError, told: Callable[[GatewayError], bytes]) -> Response[bytes]:
-    """The response for `error`."""
-    return Response(
-        told(error),
-        status_code=error.status_hint,
-        media_type=MediaType.JSON,
-        headers=dict(headers(error)),
-    )
 
 
 def headers(error: GatewayError) -> Mapping[str, str]:

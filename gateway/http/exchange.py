@@ -6,10 +6,13 @@ returns.
 """
 
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
+from litestar import Request
 from litestar.types import Receive, Scope, Send
 
 from gateway.answers.answer import Answer
@@ -18,10 +21,19 @@ from gateway.errors import GatewayError
 from gateway.events import Delta, Usage
 from gateway.http.plain import Plain
 from gateway.http.request_record import RequestRecord
-from gateway.http.sse import SEND_TIMED_OUT, EventStream, cancel_when_left, sentence, told
+from gateway.http.sse import (
+    SEND_TIMED_OUT,
+    SSE,
+    EventStream,
+    Framing,
+    cancel_when_left,
+    sentence,
+    told,
+)
 from gateway.registry import Waiting
 from gateway.tasks import companions
 
+ID_HEADER = "x-request-id"
 HEADERS = (
     "x-roundhouse-model",
     "x-roundhouse-backend",
@@ -68,6 +80,15 @@ class LoadingText(Protocol):
     def told(self, model: str, text: str) -> bytes: ...
 
 
+class Telling(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer is told on the wire, besides its own words."""
+
+    quiet: float  # seconds of silence in a stream before something is sent to keep it alive
+    framing: Framing = SSE
+    loading: LoadingText | None = None  # what a stream says while its model is waited for
+    headers: Mapping[str, str] = {}
+
+
 class Exchange:
     """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
     answers.
@@ -80,19 +101,16 @@ class Exchange:
         failed: Callable[[GatewayError], bytes],
         account: RequestRecord,
         asked: Asked,
-        *,
-        quiet: float,
-        loading: LoadingText | None = None,
+        telling: Telling,
     ) -> None:
-        """`loading`: what a stream says while its model is waited for; None: comments."""
-        self._loading = loading
+        self._telling = telling
+        self._loading = telling.loading
         self._open_answer = open_answer
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
         self._asked = asked
-        self._headers = {"x-request-id": account.request}
-        self._quiet = quiet
+        self._headers = {ID_HEADER: account.request, **telling.headers}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
@@ -100,7 +118,13 @@ class Exchange:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             if self._asked.stream:
                 tell = self._tell_wait if self._loading is not None else None
-                events = EventStream(send, self._headers, self._quiet, tell=tell)
+                events = EventStream(
+                    send,
+                    self._headers,
+                    self._telling.quiet,
+                    framing=self._telling.framing,
+                    tell=tell,
+                )
                 tasks.start_soon(events.send_comments)
                 await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
@@ -131,7 +155,7 @@ class Exchange:
         async with self._open_answer(waits) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
-            await _introduce(events, self._about(answer))
+            await self._introduce(events, self._about(answer))
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
             async for delta in answer.deltas():
@@ -139,6 +163,13 @@ class Exchange:
                 if frames := reply.delta(delta):
                     await events.write(frames)
             return reply.closing(answer.usage())
+
+    async def _introduce(self, events: EventStream, about: Mapping[str, str]) -> None:
+        """Who answers: in headers, or in a remark where the wait was so long that they are gone."""
+        if events.began:
+            lines = ", ".join(f"{name}={value}" for name, value in about.items())
+            await events.write(self._telling.framing.remark(lines))
+        await events.begin(about)
 
     async def _whole(self) -> Plain:
         with self._account.kept():
@@ -168,12 +199,14 @@ class Exchange:
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 
 
-async def _introduce(events: EventStream, about: Mapping[str, str]) -> None:
-    """Who answers: in headers, or in a comment where the wait was so long that they are gone."""
-    if events.began:
-        lines = ", ".join(f"{name}={value}" for name, value in about.items())
-        await events.write(f": {lines}\n\n".encode())
-    await events.begin(about)
+def new_id(request: Request[Any, Any, Any]) -> str:
+    """The client's own request id, or a new one."""
+    given = request.headers.get(ID_HEADER, "")
+    return (
+        given
+        if 0 < len(given) <= 64 and given.isascii() and given.isprintable()
+        else uuid.uuid4().hex
+    )
 
 
 def names_line(names: Sequence[str]) -> str:

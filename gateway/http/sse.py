@@ -1,11 +1,12 @@
-"""Server-sent events on an ASGI connection: when to begin, how to say nothing, how to end. Knows no
-dialect.
+"""Streams on an ASGI connection: when to begin, how to say nothing, how to end. Knows of dialects
+only the `Framing`: server-sent events, or lines of JSON.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
+import msgspec
 import structlog
 from litestar.types import Receive, Scope, Send
 
@@ -16,10 +17,35 @@ from gateway.tasks import companions
 
 PATIENCE = 1.0  # seconds a waiting request stays without an answer, and then between two comments
 HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # nginx would collect the events
 }
+
+
+class Framing(msgspec.Struct, frozen=True):
+    """What a stream looks like beside its answer.
+
+    `silence` keeps a connection alive; `remark` frames a sentence that is no part of the answer,
+    for people who read along. Both may come before, between and behind all frames of the answer.
+    """
+
+    media_type: str
+    silence: bytes
+    remark: Callable[[str], bytes]
+
+
+def comment(text: str) -> bytes:
+    """A comment of server-sent events: one line, which clients pass over."""
+    return f": {text}\n\n".encode()
+
+
+def _white_space(_text: str) -> bytes:
+    """Lines of JSON have no comments, but a line may begin with white space."""
+    return b" "
+
+
+SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment)
+NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
 class EventStream:
@@ -35,6 +61,7 @@ class EventStream:
         headers: Mapping[str, str],
         quiet: float,
         *,
+        framing: Framing = SSE,
         tell: Callable[[Waiting], bytes] | None = None,
         patience: float = PATIENCE,
     ) -> None:
@@ -46,6 +73,7 @@ class EventStream:
         self._send = send
         self._headers = headers
         self._quiet = quiet
+        self._framing = framing
         self._tell = tell
         self._patience = patience
         self._told_at_once = anyio.Event()
@@ -96,7 +124,7 @@ class EventStream:
         news, self._news = self._news, None
         if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
             return
-        frames = b": still here\n\n" if news is None else (self._tell or _comment)(news)
+        frames = self._framing.silence if news is None else self._told(news)
         sent = self._comment = anyio.Event()
         try:
             if not self.began:
@@ -107,6 +135,9 @@ class EventStream:
             self._comment = None
             sent.set()
 
+    def _told(self, news: Waiting) -> bytes:
+        return self._tell(news) if self._tell else self._framing.remark(sentence(news))
+
     async def _commented(self) -> None:
         """A comment that is on its way goes first."""
         while self._comment is not None:
@@ -114,12 +145,9 @@ class EventStream:
 
     async def _start(self, headers: Mapping[str, str]) -> None:
         self.began = True
-        lines = encoded({**HEADERS, **self._headers, **headers})
+        kind = {"content-type": self._framing.media_type}
+        lines = encoded({**kind, **HEADERS, **self._headers, **headers})
         await self._send({"type": "http.response.start", "status": 200, "headers": lines})
-
-
-def _comment(news: Waiting) -> bytes:
-    return f": {sentence(news)}\n\n".encode()
 
 
 def sentence(news: Waiting) -> str:
@@ -143,7 +171,7 @@ log = structlog.get_logger()
 
 
 class ProgressStream:
-    """Server-sent events. `run` writes frames; what it raises before the first is an HTTP error."""
+    """`run` writes frames; what it raises before the first is an HTTP error."""
 
     def __init__(
         self,
@@ -151,16 +179,18 @@ class ProgressStream:
         failed: Callable[[GatewayError], bytes],
         *,
         quiet: float,
+        framing: Framing = SSE,
     ) -> None:
         self._run = run
         self._failed = failed
         self._quiet = quiet
+        self._framing = framing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            events = EventStream(send, {}, self._quiet)
+            events = EventStream(send, {}, self._quiet, framing=self._framing)
             tasks.start_soon(events.send_comments)
             try:
                 await self._run(events)
@@ -175,14 +205,17 @@ class ProgressStream:
 class WholeErrand:
     """One body when it is done."""
 
-    def __init__(self, run: Callable[[], Awaitable[bytes]]) -> None:
+    def __init__(
+        self, run: Callable[[], Awaitable[bytes]], headers: Mapping[str, str] = {}
+    ) -> None:
         self._run = run
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            body = Plain(await self._run())
+            body = Plain(await self._run(), headers=self._headers)
             await body(scope, receive, send)
 
 

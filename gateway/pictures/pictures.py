@@ -40,7 +40,7 @@ class PlacedImage(msgspec.Struct, frozen=True):
 def images_in(messages: Sequence[Message]) -> tuple[PlacedImage, ...]:
     """In the order in which the conversation shows them."""
     return tuple(
-        PlacedImage(f"messages[{turn}].content[{place}].image_url", part.url)
+        PlacedImage(part.field or f"messages[{turn}].content[{place}].image_url", part.url)
         for turn, message in enumerate(messages)
         for place, part in enumerate(message.parts)
         if isinstance(part, ImagePart)

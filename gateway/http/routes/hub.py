@@ -172,8 +172,5 @@ def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
     return own if shared else (*own, projector)
 
 
-ROUTES = (
-    download,
-    fetch_model,
-    delete_model,
-)
+TABBY_ROUTES = (download,)
+LLAMASERVER_ROUTES = (fetch_model, delete_model)

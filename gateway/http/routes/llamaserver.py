@@ -18,9 +18,8 @@ from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
 from gateway.http.cards import card, status_wire
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
-from gateway.http.routes.openai import new_id
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
@@ -350,7 +349,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("completion", asked.model, request_id),
         exchange,
-        quiet=services.config.server.keep_alive_comment,
+        Telling(quiet=services.config.server.keep_alive_comment),
     )
 
 

@@ -3,19 +3,19 @@ out.
 """
 
 import time
-import uuid
 from typing import Any
 
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
-from gateway.dialects import openai
+from gateway.dialects import anthropic, openai
 from gateway.errors import Forbidden
 from gateway.http.cards import card
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.services import Services
+from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -34,10 +34,12 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id),
         exchange,
-        quiet=services.config.server.keep_alive_comment,
-        loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
-        if services.tells_loading(access, asked=exchange.loading_text)
-        else None,
+        Telling(
+            quiet=services.config.server.keep_alive_comment,
+            loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
+            if services.tells_loading(access, asked=exchange.loading_text)
+            else None,
+        ),
     )
 
 
@@ -59,19 +61,28 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),
         exchange,
-        quiet=services.config.server.keep_alive_comment,
+        Telling(quiet=services.config.server.keep_alive_comment),
     )
 
 
 @get("/v1/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use."""
+    """All models the caller may use; told as Anthropic's for its clients, who call it by the same
+    name.
+    """
     access = services.doorman.admit(request.headers)
     statuses = services.usable(access)
+    if "anthropic-version" in request.headers:
+        return Plain(anthropic.model_page([_for_anthropic(one) for one in statuses]))
     known = await services.capabilities.of_all(statuses)
     return Plain(
         openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
     )
+
+
+def _for_anthropic(status: ModelStatus) -> anthropic.ModelWire:
+    told = card(status, None, None)
+    return anthropic.model_wire(told.id, told.created, told.context_length)
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
@@ -101,14 +112,5 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def new_id(request: AnyRequest) -> str:
-    """The client's own request id, or a new one."""
-    given = request.headers.get("x-request-id", "")
-    return (
-        given
-        if 0 < len(given) <= 64 and given.isascii() and given.isprintable()
-        else uuid.uuid4().hex
-    )
-
-
-ROUTES = (chat_completions, completions, models, model, health, metrics)
+ROUTES = (chat_completions, completions, models, model)
+SERVER_ROUTES = (health, metrics)  # of no API

@@ -51,6 +51,8 @@ def asking(name: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/chat/completions", chat),
         ("POST", "/v1/chat/completions", {**chat, "stream": True}),
         ("POST", "/v1/completions", text),
+        ("POST", "/v1/messages", chat),
+        ("POST", "/v1/messages/count_tokens", chat),
         ("POST", "/completion", text),
         ("POST", "/load_model", {"model": name}),
         ("POST", "/tokenize", {"model": name, "content": "Hi"}),

@@ -1,0 +1,22 @@
+"""The Anthropic dialect: messages, token counts, the model list and the error envelope.
+
+Pure: bytes in, structs out (`read_messages`); events in, bytes out (`MessagesReply`).
+"""
+
+from gateway.dialects.anthropic.errors import error_body, error_event
+from gateway.dialects.anthropic.models import ModelWire, model_page, model_wire
+from gateway.dialects.anthropic.reply import PING, MessagesReply, count_body
+from gateway.dialects.anthropic.request import MessagesExchange, read_messages
+
+__all__ = [
+    "PING",
+    "MessagesExchange",
+    "MessagesReply",
+    "ModelWire",
+    "count_body",
+    "error_body",
+    "error_event",
+    "model_page",
+    "model_wire",
+    "read_messages",
+]

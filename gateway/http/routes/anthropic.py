@@ -1,0 +1,73 @@
+"""Anthropic's routes: messages, and how many tokens one would have."""
+
+from typing import Any
+
+from litestar import Request, post
+from litestar.types import ASGIApp
+
+from gateway.dialects import anthropic
+from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.services import Services
+from gateway.http.sse import SSE, Framing, WholeErrand, comment
+from gateway.request import ChatRequest, ImagePart
+
+AnyRequest = Request[Any, Any, Any]
+
+ID_HEADER = "request-id"
+
+
+def _remark(text: str) -> bytes:
+    """A comment for people; its clients keep time by pings."""
+    return comment(text) + anthropic.PING
+
+
+PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
+
+
+@post("/v1/messages")
+async def messages(request: AnyRequest, services: Services) -> ASGIApp:
+    """A conversation goes on."""
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(anthropic.read_messages, await request.body())
+    request_id = new_id(request)
+    return Exchange(
+        lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
+        lambda answer: anthropic.MessagesReply(
+            exchange,
+            id=f"msg_{request_id}",
+            model=answer.model,
+            prompt_tokens=answer.usage().prompt_tokens,
+        ),
+        services.failed(access, anthropic.error_event),
+        services.account("messages", exchange.request.model, request_id),
+        exchange,
+        Telling(
+            quiet=services.config.server.keep_alive_comment,
+            framing=PINGS,
+            headers={ID_HEADER: request_id},
+        ),
+    )
+
+
+@post("/v1/messages/count_tokens", status_code=200)
+async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
+    """How long the prompt of such a request would be. What a picture takes its model alone knows,
+    when it sees it: pictures are named as left out.
+    """
+    access = services.doorman.admit(request.headers)
+    asked = (await services.read(anthropic.read_messages, await request.body())).request
+
+    async def whole() -> bytes:
+        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        return anthropic.count_body(len(tokens))
+
+    left_out = {"x-roundhouse-ignored": "images"} if _has_pictures(asked) else {}
+    return WholeErrand(whole, {ID_HEADER: new_id(request), **left_out})
+
+
+def _has_pictures(asked: ChatRequest) -> bool:
+    parts = (part for message in asked.messages for part in message.parts)
+    return any(isinstance(part, ImagePart) for part in parts)
+
+
+ROUTES = (messages, count_tokens)

@@ -1,0 +1,311 @@
+"""Anthropic's client on a real socket, with the bundled model and a script."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import anyio
+import msgspec
+import pytest
+from anthropic import beta_async_tool
+
+from config.settings import KeyConfig, ModelConfig, ServerConfig
+from tests.gateway.http.serving import HELLO, Running, config, events, serving
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+WEATHER: list[Any] = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+TOOL: Any = {
+    "name": "get_weather",
+    "description": "Get the weather of a city",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+}
+THINKS: Any = {"type": "enabled", "budget_tokens": 1024}
+
+
+@pytest.fixture
+async def api(running: Running) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with client(running) as one:
+        yield one
+
+
+def client(running: Running, key: str = "none") -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=running.url, api_key=key, max_retries=0)
+
+
+async def test_streamed_and_whole_are_the_same(api: anthropic.AsyncAnthropic) -> None:
+    asked: Any = {
+        "model": "roundhouse-tiny",
+        "messages": HELLO,
+        "max_tokens": 300,
+        "extra_body": {"temperature": 0},
+        "thinking": THINKS,
+    }
+    whole = await api.messages.create(**asked)
+    async with api.messages.stream(**asked) as stream:
+        text = "".join([part async for part in stream.text_stream])
+        streamed = await stream.get_final_message()
+    assert [block.type for block in whole.content] == ["thinking", "text"]
+    assert whole.stop_reason == "end_turn"
+    told = [block.model_dump(exclude={"signature"}) for block in whole.content]
+    assert [
+        block.model_dump(exclude={"signature", "parsed_output"}) for block in streamed.content
+    ] == told
+    assert text == told[1]["text"]
+    assert streamed.usage.output_tokens == whole.usage.output_tokens
+    assert whole.id.startswith("msg_")
+
+
+async def test_without_thinking_the_first_block_is_the_answer(
+    api: anthropic.AsyncAnthropic,
+) -> None:
+    message = await api.messages.create(model="roundhouse-tiny", messages=HELLO, max_tokens=300)
+    assert [block.type for block in message.content] == ["text"]
+
+
+async def test_the_tool_runner_calls_and_goes_on(api: anthropic.AsyncAnthropic) -> None:
+    asked = []
+
+    @beta_async_tool
+    async def get_weather(city: str) -> str:
+        """Get the weather of a city"""
+        asked.append(city)
+        return "sunny, 21 degrees"
+
+    runner = api.beta.messages.tool_runner(
+        model="roundhouse-tiny",
+        max_tokens=300,
+        messages=WEATHER,
+        tools=[get_weather],
+        extra_body={"temperature": 0},
+    )
+    last = await runner.until_done()
+    assert asked == ["Lisbon"]
+    assert last.content[-1].type == "text"
+    assert "sunny" in last.content[-1].text
+
+
+async def test_a_streamed_call_and_its_failed_result(api: anthropic.AsyncAnthropic) -> None:
+    asked: Any = {
+        "model": "roundhouse-tiny",
+        "max_tokens": 300,
+        "tools": [TOOL],
+        "extra_body": {"temperature": 0},
+    }
+    async with api.messages.stream(messages=WEATHER, **asked) as stream:
+        kinds = [event.type async for event in stream]
+        called = await stream.get_final_message()
+    assert "input_json" in kinds
+    assert called.stop_reason == "tool_use"
+    (call,) = (block for block in called.content if block.type == "tool_use")
+    assert call.input == {"city": "Lisbon"}
+    result: Any = {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "is_error": True,
+        "content": "down",
+    }
+    answer = await api.messages.create(
+        messages=[
+            *WEATHER,
+            {"role": "assistant", "content": called.content},
+            {"role": "user", "content": [result]},
+        ],
+        **asked,
+    )
+    assert answer.stop_reason == "end_turn"
+
+
+async def test_a_prefill_is_gone_on_from_and_stop_sequences_end(running: Running) -> None:
+    body = {
+        "model": "scripted",
+        "max_tokens": 100,
+        "messages": [*HELLO, {"role": "assistant", "content": "Well, "}],
+        "stop_sequences": ["script"],
+    }
+    answer = await running.client.post("/v1/messages", json=body)
+    told = answer.json()
+    assert told["content"] == [{"type": "text", "text": "Hello from the "}]
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "script")
+
+
+async def test_the_cached_part_of_a_prompt_is_told(api: anthropic.AsyncAnthropic) -> None:
+    talk: Any = [{"role": "user", "content": "Repeat: " + "apple " * 30}]
+    first = await api.messages.create(model="roundhouse-tiny", messages=talk, max_tokens=5)
+    again = await api.messages.create(model="roundhouse-tiny", messages=talk, max_tokens=5)
+    assert again.usage.cache_read_input_tokens
+    assert first.usage.cache_read_input_tokens is not None
+    sums = {
+        usage.input_tokens + (usage.cache_read_input_tokens or 0)
+        for usage in (first.usage, again.usage)
+    }
+    count = await api.messages.count_tokens(model="roundhouse-tiny", messages=talk)
+    assert sums == {count.input_tokens}
+
+
+def agents_body(**fields: Any) -> dict[str, Any]:
+    """What a coding agent sends: some 30,000 tokens of system text, twenty tools."""
+    tools = [
+        {
+            "name": f"tool_{number}",
+            "description": "Does something with files. " * 20,
+            "input_schema": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "The absolute path"},
+                    "edits": {"type": "array", "items": {"type": "object"}, "minItems": 1},
+                },
+                "required": ["path"],
+                "additionalProperties": False,
+            },
+            "cache_control": {"type": "ephemeral"},
+        }
+        for number in range(20)
+    ]
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    return {
+        "model": "wide",
+        "max_tokens": 32_000,
+        "stream": True,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=12345;"},
+            {"type": "text", "text": "You are a coding agent.", **cached},
+            {"type": "text", "text": "Follow the rules of the house. " * 4_000, **cached},
+        ],
+        "tools": tools,
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<system-reminder>Today.</system-reminder>"},
+                    {"type": "text", "text": "Hello!", **cached},
+                ],
+            }
+        ],
+        "metadata": {"user_id": "user_0_account__session_1"},
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        **fields,
+    }
+
+
+AGENTS_HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,never-heard-of-2027",
+    "anthropic-dangerous-direct-browser-access": "true",
+    "x-app": "cli",
+}
+
+
+async def test_what_a_coding_agent_sends_is_answered(tmp_path: Path) -> None:
+    script = tmp_path / "wide.script.json"
+    script.write_text('{"context_length": 262144, "lines": [{"say": "Done."}]}')
+    settings = config(tmp_path, keys=(KeyConfig(key="secret"),))
+    wide = ModelConfig(name="wide", path=str(script))
+    settings = msgspec.structs.replace(settings, models=(*settings.models, wide))
+    async with serving(settings, tmp_path) as running:
+        for headers in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):
+            answer = await running.client.post(
+                "/v1/messages?beta=true", json=agents_body(), headers={**AGENTS_HEADERS, **headers}
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["x-roundhouse-ignored"] == "context_management, system[0]"
+            told = events(answer.text)
+            assert told[-1] == {"type": "message_stop"}
+            said = [event["delta"].get("text", "") for event in told if "delta" in event]
+            assert "".join(said) == "Done."
+        counted = await running.client.post(
+            "/v1/messages/count_tokens?beta=true",
+            json=agents_body(),
+            headers={**AGENTS_HEADERS, "x-api-key": "secret"},
+        )
+        assert counted.json()["input_tokens"] > 120_000  # a token is a byte there
+        refused = await running.client.post("/v1/messages", json=agents_body())
+        assert refused.status_code == 401
+        assert refused.json()["error"]["type"] == "authentication_error"
+
+
+async def test_errors_are_the_clients_own_classes(api: anthropic.AsyncAnthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        await api.messages.create(model="nobody", messages=HELLO, max_tokens=1)
+    assert missing.value.request_id is not None
+    with pytest.raises(anthropic.BadRequestError) as wrong:
+        await api.messages.create(model="scripted", messages=[], max_tokens=1)
+    error = wrong.value.body
+    assert isinstance(error, dict)
+    assert error["error"]["param"] == "messages"
+    picture: Any = {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}}
+    with pytest.raises(anthropic.BadRequestError, match="can't see images") as blind:
+        await api.messages.create(
+            model="scripted", messages=[{"role": "user", "content": [picture]}], max_tokens=1
+        )
+    assert "messages[0].content[0].source" in str(blind.value.body)
+
+
+async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running, client(running) as api:
+        with pytest.raises(anthropic.APIStatusError, match="the script says to fail"):
+            async with api.messages.stream(
+                model="scripted", messages=[{"role": "user", "content": "break"}], max_tokens=50
+            ) as stream:
+                await stream.get_final_message()
+
+
+async def test_pings_keep_a_stream_alive_before_and_while_it_is_told(tmp_path: Path) -> None:
+    settings = config(
+        tmp_path,
+        server=ServerConfig(keep_alive_comment=0.0),
+        load_seconds=2.5,
+        tokens_per_second=2,
+    )
+    async with serving(settings, tmp_path) as running, client(running) as api:
+        body: Any = {"model": "scripted", "messages": HELLO, "max_tokens": 4}
+        answer = await running.client.post("/v1/messages", json={**body, "stream": True})
+        ping = "event: ping\n"
+        assert ": loading scripted" in answer.text
+        opened, first = answer.text.index("message_start"), answer.text.index(ping)
+        assert first < opened < answer.text.rindex(ping)
+        await running.registry.unload("scripted")
+        async with api.messages.stream(**body) as stream:
+            assert await stream.get_final_text() == "Hell"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_who_leaves_gives_the_model_back(streamed: bool, tmp_path: Path) -> None:
+    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+
+        def in_use() -> int:
+            return running.registry.status("scripted").in_use
+
+        async def ask() -> None:
+            body = {
+                "model": "scripted",
+                "messages": [{"role": "user", "content": "long"}],
+                "max_tokens": 4000,
+                "stream": streamed,
+            }
+            await running.client.post("/v1/messages", json=body)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(HANG):
+                while not in_use():
+                    await anyio.sleep(0.005)
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(HANG):
+            while in_use():
+                await anyio.sleep(0.005)
+
+
+async def test_its_clients_read_the_list_of_models(api: anthropic.AsyncAnthropic) -> None:
+    page = await api.models.list()
+    assert {model.id for model in page.data} == {"roundhouse-tiny", "scripted"}
+    assert not page.has_more
