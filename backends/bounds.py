@@ -220,6 +220,9 @@ SAMPLING: Mapping[str, Bound] = {
     "mirostat_mode": Number(low=0, high=2),
     "mirostat_tau": SOME,
     "mirostat_eta": SOME,
+    "adaptive_target": Number(low=-100, high=1),
+    "adaptive_decay": SHARE,  # llama.cpp takes 0.99 for all above
+    "samplers": Texts(64, 40),
     "logit_bias": Biases(1e4),
     "banned_tokens": TokenIds(),
     "allowed_tokens": TokenIds(),

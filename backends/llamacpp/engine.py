@@ -19,7 +19,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Slot, common, place
 from backends.driver import JobFailed, PromptScored, Token
-from backends.errors import GenerationFailed, OutOfMemory
+from backends.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import keeping_gil
@@ -268,12 +268,17 @@ class LlamaCppEngine:
         there = (ctypes.c_float * self._vocabulary.size).from_address(address)
         return np.frombuffer(there, np.float32)
 
-    def _draw_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[Token]:
-        drawn, row = [], -1
+    def _draw_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[Token | JobFailed]:
+        drawn: list[Token | JobFailed] = []
+        row = -1
         for running, count in work:
             row += count
-            if running.left == 0:
+            if running.left:
+                continue
+            try:
                 drawn.append(self._draw_one(running, row))
+            except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
+                drawn.append(JobFailed(running.key, while_generating(error, "llama.cpp")))
         return drawn
 
     def _draw_one(self, running: LlamaJob, row: int) -> Token:

@@ -1,36 +1,32 @@
 """A job's wishes as a llama.cpp sampler chain, and logprobs from the model's own logits.
 
-The order is that of the field (transformers, vLLM, exllamav2), so that the same request behaves
-alike on every engine: biases and bans, penalties, DRY, temperature, then the truncations;
-`temperature_last` moves it behind them. Repetition penalty and DRY look at the prompt too,
-frequency and presence at the answer alone, as OpenAI's.
+The order is `backends.sampler_order`'s, so that the same request behaves alike on every engine.
+llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
+and DRY look at the prompt too, frequency and presence at the answer alone, as OpenAI's.
 """
 
 import ctypes
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
+from backends.llamacpp import links
 from backends.llamacpp.library import SMALL_VOCABULARY, keeping_gil
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Candidate, Generation, Sampling, TokenLogprob
+from backends.protocol import NEUTRAL, Candidate, Generation, Sampling, TokenLogprob
+from backends.sampler_order import FIRST, fades, order_of
+from backends.sampling.formulas import mixed
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - {
-    "smoothing_factor",
-    "smoothing_curve",
-    "top_a",
-    "tfs",
-    "skew",
-    "repetition_decay",
-    "banned_strings",
-}
+SUPPORTED = frozenset(Sampling.__struct_fields__) - {"banned_strings"}
 _NEVER = float("-inf")
 # The fields of llama.h's struct of one biased token.
 _LOGIT_BIAS = np.dtype([("token", np.int32), ("bias", np.float32)])
+_ANY_SEED = 0xFFFFFFFF
 _MIN_KEEP = 1  # a truncation leaves at least one token
 
 Biases: TypeAlias = npt.NDArray[np.float32]  # one number for each token of the vocabulary
@@ -38,30 +34,67 @@ Link = Any  # llama_sampler_p, which ctypes can't tell apart from other pointers
 
 
 class Chain:
-    """One job's samplers. `next` draws a token from a row of the last decode; `free` gives them
-    back.
+    """One job's samplers. `drawn` is told of each token drawn from it; `free` gives them back.
+
+    Where tokens are taken back a new chain is made: `said` is what is left of the answer, `banned`
+    may not come next, and `variant` counts the chains of a job: each has random numbers of its own.
     """
 
-    def __init__(self, job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> None:
+    def __init__(
+        self,
+        job: Generation,
+        vocabulary: LlamaVocabulary,
+        context_length: int,
+        *,
+        said: Sequence[int] = (),
+        banned: Collection[int] = (),
+        variant: int = 0,
+    ) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-        self._min_tokens = job.min_tokens
+        self._least = max(0, job.min_tokens - len(said))
+        self._banned = bool(banned)
+        self._ours: list[links.Link] = []
         try:
-            for link in _links(job, vocabulary, context_length):
-                api.llama_sampler_chain_add(self.pointer, link)
+            if banned:  # the first ones, which are taken away again
+                self._add(_bias(_bans(banned, vocabulary), vocabulary))
+            if self._least:
+                self._add(_bias(_bans(vocabulary.ends, vocabulary), vocabulary))
+            for link in _links(job, vocabulary, context_length, variant):
+                self._add(link)
+            for token in said:
+                api.llama_sampler_accept(self.pointer, token)
         except BaseException:
             self.free()
             raise
 
+    def _add(self, link: Link | links.Link) -> None:
+        if isinstance(link, links.Link):
+            self._ours.append(link)
+            link = link.pointer
+        api.llama_sampler_chain_add(self.pointer, link)
+
     def drawn(self) -> None:
-        """One more token has been drawn: once there are enough the answer may end."""
-        if self._min_tokens:
-            self._min_tokens -= 1
-            if not self._min_tokens:
-                api.llama_sampler_free(api.llama_sampler_chain_remove(self.pointer, 0))
+        """One more token has been drawn: once there are enough the answer may end. Raises what a
+        sampler of ours raised.
+        """
+        for link in self._ours:
+            if link.error is not None:
+                raise link.error
+        if self._banned:
+            self._banned = False
+            self._drop_first()
+        if self._least:
+            self._least -= 1
+            if not self._least:
+                self._drop_first()
+
+    def _drop_first(self) -> None:
+        api.llama_sampler_free(api.llama_sampler_chain_remove(self.pointer, 0))
 
     def accept(self, token: int) -> None:
         """A token that was not drawn but forced."""
         api.llama_sampler_accept(self.pointer, token)
+        self.drawn()
 
     def free(self) -> None:
         api.llama_sampler_free(self.pointer)
@@ -76,28 +109,47 @@ def drawing(vocabulary: LlamaVocabulary) -> Callable[[Link, api.llama_context_p,
     return api.llama_sampler_sample  # type: ignore[no-any-return]
 
 
-def _links(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
+def _links(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int, variant: int
+) -> Iterator[Link | links.Link]:
     sampling = job.sampling
-    if job.min_tokens:  # the first one, which `Chain.drawn` takes away
-        yield _bias(_bans(vocabulary.ends, vocabulary), vocabulary)
     bias = _biases(sampling, vocabulary)
     if bias is not None:
         yield _bias(bias, vocabulary)
-    yield from _penalties(job, vocabulary, context_length)
+    makers = _makers(job, vocabulary, context_length, _seed(sampling, variant))
     if sampling.temperature <= 0:
+        yield from makers["penalties"]() if "penalties" in order_of(sampling) else ()
+        yield from makers["dry"]() if "dry" in order_of(sampling) else ()
         yield api.llama_sampler_init_greedy()
         return
-    seed = secrets.randbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
+    order = order_of(sampling)
     if sampling.mirostat_mode:
-        yield from _temperature(sampling)
-        yield _mirostat(sampling, vocabulary, seed)
-        return
-    if not sampling.temperature_last:
-        yield from _temperature(sampling)
-    yield from _truncations(sampling, seed)
-    if sampling.temperature_last:
-        yield from _temperature(sampling)
-    yield api.llama_sampler_init_dist(seed)
+        order = (*(name for name in order if name in FIRST), "temperature")
+    for name in order:
+        yield from makers[name]()
+    yield from _selection(sampling, vocabulary, _seed(sampling, variant))
+
+
+def _makers(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int, seed: int
+) -> Mapping[str, Callable[[], Iterable[Link | links.Link]]]:
+    """How each sampler's links are made; neutral ones have none."""
+    sampling = job.sampling
+    return {
+        "penalties": lambda: _penalties(job, vocabulary, context_length),
+        "dry": lambda: _dry(job, vocabulary, context_length),
+        "temperature": lambda: _temperature(sampling),
+        **{name: partial(_truncation, name, sampling) for name in _TRUNCATIONS},
+        "xtc": lambda: _xtc(sampling, seed),
+    }
+
+
+def _seed(sampling: Sampling, variant: int) -> int:
+    """llama.cpp takes the greatest of 32 bits for "any"."""
+    if sampling.seed is None:
+        return secrets.randbelow(_ANY_SEED)
+    seed = sampling.seed if not variant else mixed(sampling.seed, variant)
+    return (seed & _ANY_SEED) % _ANY_SEED
 
 
 def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
@@ -135,20 +187,21 @@ def _bias(bias: Biases, vocabulary: LlamaVocabulary) -> Link:
     return api.llama_sampler_init_logit_bias(vocabulary.size, len(entries), pointer)
 
 
-def _penalties(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
+def _penalties(
+    job: Generation, vocabulary: LlamaVocabulary, context_length: int
+) -> Iterator[Link | links.Link]:
     sampling = job.sampling
     back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
-    if sampling.repetition_penalty != 1:
-        repetition = sampling.repetition_penalty
+    repetition = sampling.repetition_penalty
+    if repetition != 1 and fades(sampling):
+        yield links.fading_penalty(sampling, vocabulary.size, job.prompt)
+    elif repetition != 1:
         link = api.llama_sampler_init_penalties(vocabulary.size, back, repetition, 0.0, 0.0)
         yield _told(link, job.prompt[-back:] if back else ())
     if sampling.frequency_penalty or sampling.presence_penalty:
         yield api.llama_sampler_init_penalties(
             vocabulary.size, back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
         )
-    if sampling.dry_multiplier:
-        far = context_length if sampling.dry_range <= 0 else sampling.dry_range
-        yield _told(_dry(sampling, vocabulary, far), job.prompt[-far:])
 
 
 def _told(link: Link, tokens: Sequence[int]) -> Link:
@@ -157,26 +210,49 @@ def _told(link: Link, tokens: Sequence[int]) -> Link:
     return link
 
 
-def _dry(sampling: Sampling, vocabulary: LlamaVocabulary, back: int) -> Link:
+def _dry(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> Iterator[Link]:
+    sampling = job.sampling
+    if not sampling.dry_multiplier:
+        return
+    far = context_length if sampling.dry_range <= 0 else sampling.dry_range
     breakers = [text.encode() for text in sampling.dry_sequence_breakers]
-    return api.llama_sampler_init_dry(
+    link = api.llama_sampler_init_dry(
         vocabulary.pointer,
         sampling.dry_multiplier,
         sampling.dry_base,
         sampling.dry_allowed_length,
-        back,
+        far,
         (ctypes.c_char_p * len(breakers))(*breakers),
         len(breakers),
     )
+    yield _told(link, job.prompt[-far:])
 
 
-def _temperature(sampling: Sampling) -> Iterator[Link]:
+def _temperature(sampling: Sampling) -> Iterator[Link | links.Link]:
+    if sampling.smoothing_factor > 0:
+        yield links.smoothing(sampling)
     low, high = sampling.min_temp, sampling.max_temp
     if low != high:
         middle, spread = (low + high) / 2, (high - low) / 2
         yield api.llama_sampler_init_temp_ext(middle, spread, sampling.temp_exponent)
     elif sampling.temperature != 1:
         yield api.llama_sampler_init_temp(sampling.temperature)
+
+
+def _selection(
+    sampling: Sampling, vocabulary: LlamaVocabulary, seed: int
+) -> Iterator[Link | links.Link]:
+    """What draws the token from what is left."""
+    if sampling.mirostat_mode:
+        yield _mirostat(sampling, vocabulary, seed)
+        return
+    if sampling.skew:
+        yield links.skewing(sampling)
+    if sampling.adaptive_target >= 0:
+        target, decay = sampling.adaptive_target, sampling.adaptive_decay
+        yield api.llama_sampler_init_adaptive_p(target, decay, seed)
+    else:
+        yield api.llama_sampler_init_dist(seed)
 
 
 def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Link:
@@ -187,17 +263,23 @@ def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Lin
     return api.llama_sampler_init_mirostat_v2(seed, tau, eta)
 
 
-def _truncations(sampling: Sampling, seed: int) -> Iterator[Link]:
-    if sampling.top_n_sigma > 0:
-        yield api.llama_sampler_init_top_n_sigma(sampling.top_n_sigma)
-    if sampling.top_k > 0:
-        yield api.llama_sampler_init_top_k(sampling.top_k)
-    if sampling.typical_p < 1:
-        yield api.llama_sampler_init_typical(sampling.typical_p, _MIN_KEEP)
-    if sampling.top_p < 1:
-        yield api.llama_sampler_init_top_p(sampling.top_p, _MIN_KEEP)
-    if sampling.min_p > 0:
-        yield api.llama_sampler_init_min_p(sampling.min_p, _MIN_KEEP)
+_TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | links.Link]] = {
+    "top_n_sigma": lambda wish: api.llama_sampler_init_top_n_sigma(wish.top_n_sigma),
+    "top_k": lambda wish: api.llama_sampler_init_top_k(wish.top_k),
+    "tfs": links.tail_free,
+    "typical_p": lambda wish: api.llama_sampler_init_typical(wish.typical_p, _MIN_KEEP),
+    "top_p": lambda wish: api.llama_sampler_init_top_p(wish.top_p, _MIN_KEEP),
+    "min_p": lambda wish: api.llama_sampler_init_min_p(wish.min_p, _MIN_KEEP),
+    "top_a": links.top_a,
+}
+
+
+def _truncation(name: str, sampling: Sampling) -> Iterator[Link | links.Link]:
+    if getattr(sampling, name) != getattr(NEUTRAL, name):
+        yield _TRUNCATIONS[name](sampling)
+
+
+def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
     if sampling.xtc_probability > 0:
         yield api.llama_sampler_init_xtc(
             sampling.xtc_probability, sampling.xtc_threshold, _MIN_KEEP, seed

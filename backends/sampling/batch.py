@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import torch
 
-from backends.sampling.draw import Draw
+from backends.sampling.draw import Draw, Way, way
+from backends.sampling.penalties import FadingPenalty, Penalties
 from backends.sampling.state import SamplerState, SamplingContext
-from backends.sampling.truncation import window
 
 _NEVER = float("-inf")
 
@@ -21,11 +21,15 @@ class SamplerBatch:
     def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
         self.states = tuple(states)
         self._context = context
-        self._ends = context.ends
         self._bias = _stacked_biases(states, context)
-        self._penalties = Penalties(states, context) if any(c.counts for c in states) else None
-        self._dry = [(row, c, c.dry) for row, c in enumerate(states) if c.dry is not None]
+        self._fading = (
+            FadingPenalty(states, context) if any(s.last is not None for s in states) else None
+        )
+        self._penalties = Penalties(states, context) if any(s.counts for s in states) else None
+        self._dry = [(row, s, s.dry) for row, s in enumerate(states) if s.dry is not None]
         self._draws = _draws(states, context)
+        self._learning = [draw for draw in self._draws if draw.feedback is not None]
+        self._told = torch.ones(len(states) if self._learning else 0, device=context.device)
 
     def draw(self, logits: torch.Tensor) -> list[int]:
         """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
@@ -38,23 +42,43 @@ class SamplerBatch:
         tokens: list[int] = self._picked(scores).tolist()
         if min(tokens) < 0:
             for draw in self._draws:
-                _redraw(draw, scores, tokens)
+                self._redraw(draw, scores, tokens)
         return tokens
 
     def _picked(self, scores: torch.Tensor) -> torch.Tensor:
         """As `Draw.pick` for those who draw; the likeliest token for the greedy ones."""
         for draw in self._draws:
             if len(draw.rows) == len(self.states):
-                return draw.pick(scores)
+                return self._pick(draw, scores)
         picked = scores.argmax(-1)
         for draw in self._draws:
-            picked[draw.rows] = draw.pick(scores[draw.rows])
+            picked[draw.rows] = self._pick(draw, scores[draw.rows])
         return picked
 
+    def _pick(self, draw: Draw, scores: torch.Tensor) -> torch.Tensor:
+        tokens, told = draw.pick(scores)
+        if told is not None:
+            self._told[draw.rows] = told
+        return tokens
+
+    def _redraw(self, draw: Draw, scores: torch.Tensor, tokens: list[int]) -> None:
+        """Put tokens where `draw` had to leave complements, from windows as wide as it takes."""
+        while rows := [row for row in draw.rows if tokens[row] < 0]:
+            draw = draw.wider(rows)
+            for row, token in zip(rows, self._pick(draw, scores[rows]).tolist(), strict=True):
+                tokens[row] = token
+
     def count(self, tokens: Sequence[int]) -> None:
-        """What was drawn counts for the penalties of the tokens to come."""
+        """What was drawn counts for the tokens to come. Before it stands in the states' own."""
+        for draw in self._learning:
+            draw.learn(self._told[draw.rows])
+        if self._penalties is None and self._fading is None:
+            return
+        drawn = torch.tensor(tokens, device=self._context.device)
         if self._penalties is not None:
-            self._penalties.count(torch.tensor(tokens, device=self._context.device))
+            self._penalties.count(drawn)
+        if self._fading is not None:
+            self._fading.count(drawn)
 
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits with everything that comes before the temperature."""
@@ -62,33 +86,31 @@ class SamplerBatch:
         if held := [row for row, state in enumerate(self.states) if state.must_go_on]:
             scores = scores.clone()
             for row in held:
-                scores[row, self._ends] = _NEVER
+                scores[row, self._context.ends] = _NEVER
+        if self._fading is not None:
+            scores = self._fading.apply(scores)
         if self._penalties is not None:
             scores = self._penalties.apply(scores)
         for row, state, dry in self._dry:
             if costs := dry.penalties(state.tokens):
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(costs)] -= scores.new_tensor(list(costs.values()))
+        for row, state in enumerate(self.states):
+            if state.banned:
+                scores = scores.clone() if scores is logits else scores
+                scores[row, list(state.banned)] = _NEVER
         return scores
 
 
 def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:
-    """One for each window. How a job's token is drawn depends on its own wishes alone."""
-    rows: dict[int | None, list[int]] = {}
+    """One for each way of drawing that a job wants."""
+    rows: dict[Way, list[int]] = {}
     for row, state in enumerate(states):
         if not state.greedy:
-            rows.setdefault(window(state.sampling, context.size), []).append(row)
+            rows.setdefault(way(state.sampling, context.size), []).append(row)
     return [
-        Draw([states[row] for row in group], group, context, first) for first, group in rows.items()
+        Draw([states[row] for row in group], group, context, one) for one, group in rows.items()
     ]
-
-
-def _redraw(draw: Draw, scores: torch.Tensor, tokens: list[int]) -> None:
-    """Put tokens where `draw` had to leave complements, from windows as wide as it takes."""
-    while rows := [row for row in draw.rows if tokens[row] < 0]:
-        draw = draw.wider(rows)
-        for row, token in zip(rows, draw.pick(scores[rows]).tolist(), strict=True):
-            tokens[row] = token
 
 
 def _stacked_biases(
@@ -98,55 +120,3 @@ def _stacked_biases(
         return None
     nothing = torch.zeros(context.size, device=context.device)
     return torch.stack([nothing if c.bias is None else c.bias for c in states])
-
-
-class Penalties:
-    """Repetition (prompt and answer), frequency and presence (answer alone).
-
-    The counts of all jobs lie in one batch; the states' own become its rows, so that they follow
-    it.
-    """
-
-    def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
-        self._rows = [row for row, state in enumerate(states) if state.counts]
-        counts = [state.counts for state in states if state.counts]
-        self._seen = torch.stack([count.seen for count in counts])
-        self._said = torch.stack([count.said for count in counts])
-        for place, count in enumerate(counts):
-            count.seen, count.said = self._seen[place], self._said[place]
-        wishes = [states[row].sampling for row in self._rows]
-        self._repetition = _column([wish.repetition_penalty for wish in wishes], context)
-        self._frequency = _column([wish.frequency_penalty for wish in wishes], context)
-        self._presence = _column([wish.presence_penalty for wish in wishes], context)
-        self._repeats = any(wish.repetition_penalty != 1 for wish in wishes)
-        self._adds = any(wish.frequency_penalty or wish.presence_penalty for wish in wishes)
-        self._places = torch.arange(len(counts), device=context.device)
-        self._one = torch.ones(len(counts), dtype=torch.int32, device=context.device)
-        self._all = len(self._rows) == len(states)
-
-    def apply(self, scores: torch.Tensor) -> torch.Tensor:
-        """New scores."""
-        if self._all:
-            return self._penalized(scores)
-        changed = scores.clone()
-        changed[self._rows] = self._penalized(scores[self._rows])
-        return changed
-
-    def _penalized(self, scores: torch.Tensor) -> torch.Tensor:
-        if self._repeats:
-            factor = torch.where(scores > 0, 1 / self._repetition, self._repetition)
-            scores = torch.where(self._seen > 0, scores * factor, scores)
-        if self._adds:
-            said = self._said
-            scores = scores - self._frequency * said - self._presence * (said > 0)
-        return scores
-
-    def count(self, tokens: torch.Tensor) -> None:
-        """The jobs' new tokens, (jobs,)."""
-        tokens = tokens if self._all else tokens[self._rows]
-        self._seen.index_put_((self._places, tokens), self._one, accumulate=True)
-        self._said.index_put_((self._places, tokens), self._one, accumulate=True)
-
-
-def _column(values: Sequence[float], context: SamplingContext) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=context.device)[:, None]

@@ -1,81 +1,190 @@
 """Random draws for the jobs of a batch that are drawn the same way.
 
-A token is the one whose probability divided by a number from its job's own exponential distribution
-is greatest: that draws by the probabilities, and a tiny difference in them (another batch adds its
+A token is the one whose probability divided by its number from an exponential distribution is
+greatest: that draws by the probabilities, and a tiny difference in them (another batch adds its
 numbers in another order) changes the choice a hundred times more rarely than walking along their
-sum does. So a seed keeps its text.
+sum does. The number belongs to seed, place and token (`noise`). So a seed keeps its text.
 """
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
+import msgspec
 import torch
 
+from backends.protocol import Sampling
+from backends.sampler_order import FIRST, order_of
+from backends.sampling.feedback import AdaptiveP, Feedback, Mirostat
+from backends.sampling.formulas import skewed
+from backends.sampling.noise import exponential
+from backends.sampling.penalties import column
 from backends.sampling.reshaping import Temperature
 from backends.sampling.state import SamplerState, SamplingContext
-from backends.sampling.truncation import Candidates, Truncation, wider
+from backends.sampling.truncation import (
+    CUTS,
+    Candidates,
+    Step,
+    cut_with,
+    exclude_top,
+    wider,
+    window,
+)
+
+Picked: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How a job's tokens are drawn; those for whom it is the same are drawn together. It depends on
+    the job's own parameters alone.
+    """
+
+    order: tuple[str, ...]  # of temperature, truncations and XTC
+    window: int | None  # how many candidates are looked at first; None: nothing is truncated
+    skews: bool
+    feedback: str  # "": none
+
+
+def way(sampling: Sampling, size: int) -> Way:
+    """How to draw from a vocabulary of `size` tokens."""
+    order = tuple(name for name in order_of(sampling) if name not in FIRST)
+    if sampling.mirostat_mode:
+        version = f"mirostat {sampling.mirostat_mode}"
+        return Way(("temperature",), window(sampling, size), skews=False, feedback=version)
+    feedback = "adaptive" if sampling.adaptive_target >= 0 else ""
+    return Way(order, window(sampling, size), skews=bool(sampling.skew), feedback=feedback)
 
 
 class Draw:
-    """For `states`, which are the batch's `rows`. `window`: see `truncation`."""
+    """For `states`, which are the batch's `rows`."""
 
     def __init__(
         self,
         states: Sequence[SamplerState],
         rows: Sequence[int],
         context: SamplingContext,
-        window: int | None,
+        way: Way,
+        memory: torch.Tensor | None = None,
     ) -> None:
+        """`memory`: of the samplers with feedback; None: their states have it, or nothing yet."""
         self.rows = list(rows)
-        self._choosers = list(states)
+        self._states = list(states)
         self._context = context
-        self._window = window or context.size
-        last = [state.sampling.temperature_last for state in states]
-        self._before = Temperature(states, [not late for late in last], context.device)
-        self._after = Temperature(states, last, context.device)
-        self._truncation = None if window is None else Truncation(states, context.device)
-        self._seeded = [(row, c) for row, c in enumerate(self._choosers) if c.seeded]
-        self._xtc = [state.sampling.xtc_probability for state in states]
+        self._way = way
+        self._wishes = [state.sampling for state in states]
+        temperature = Temperature(self._wishes, context.device)
+        self._leads = way.order[:1] == ("temperature",)  # then it is all logits that it changes
+        self._temperature = temperature if temperature.changes else None
+        self.feedback = self._feedback(memory)
+        self._steps = self._steps_after()
 
-    def pick(self, scores: torch.Tensor) -> torch.Tensor:
+    def _steps_after(self) -> list[Step]:
+        """All that is done to candidates, in order."""
+        steps: list[Step | None] = []
+        for name in self._way.order[1:] if self._leads else self._way.order:
+            if name == "temperature":
+                steps.append(self._cool if self._temperature else None)
+            elif name == "xtc":
+                steps.append(self._exclusion())
+            elif name in CUTS:
+                steps.append(cut_with(self._wishes, name, self._context.device))
+        if self._way.skews:
+            steps.append(self._skewing())
+        if self.feedback is not None:
+            steps.append(self.feedback.cut)
+        return [step for step in steps if step is not None]
+
+    def pick(self, scores: torch.Tensor) -> Picked:
         """A token for each of `scores` (rows, vocabulary), int64; its complement (~token, below 0)
-        where more must stay than the window holds: such a row wants `wider`.
+        where more must stay than the window holds: such a row wants `wider`. And what `feedback` is
+        to hear if that token is taken, (rows,).
 
         Nothing here waits for the device.
         """
-        logits = self._before.apply(scores)
-        if self._truncation is None:
-            return self._sampled(self._after.apply(logits).softmax(-1))
-        candidates = Candidates(logits, self._window)
-        self._truncation.cut(candidates, self._xtc_happens())
-        if self._after.changes:
-            candidates.reweigh(self._after.apply(candidates.probabilities.log()).softmax(-1))
-        place = self._sampled(candidates.probabilities)[:, None]
+        logits = self._led(scores)
+        if not self._steps:
+            return (logits - self._noise(self._context.ids.expand_as(logits)).log_()).argmax(
+                -1
+            ), None
+        candidates = self._cut(logits)
+        noise = self._noise(candidates.ids)
+        place = (candidates.probabilities / noise).argmax(-1, keepdim=True)
         tokens = candidates.ids.gather(-1, place).squeeze(-1)
-        return torch.where(candidates.open, ~tokens, tokens)
+        told = candidates.told
+        told = told if told is None else told.gather(-1, place).squeeze(-1)
+        return torch.where(candidates.open, ~tokens, tokens), told
+
+    def candidates(self, scores: torch.Tensor) -> Candidates:
+        """What is drawn from, of `scores` (rows, vocabulary)."""
+        return self._cut(self._led(scores))
+
+    def _led(self, scores: torch.Tensor) -> torch.Tensor:
+        if self._leads and self._temperature is not None:
+            return self._temperature.apply(scores)
+        return scores
+
+    def _cut(self, logits: torch.Tensor) -> Candidates:
+        candidates = Candidates(logits, self._way.window, self._context.ids)
+        for step in self._steps:
+            step(candidates)
+        return candidates
 
     def wider(self, rows: Sequence[int]) -> "Draw":
         """For those of the batch's `rows` that it picked nothing for: the next window."""
-        states = [self._choosers[self.rows.index(row)] for row in rows]
-        return Draw(states, rows, self._context, wider(self._window, self._context.size))
+        places = [self.rows.index(row) for row in rows]
+        size = self._context.size
+        further = msgspec.structs.replace(self._way, window=wider(self._way.window or size, size))
+        memory = None if self.feedback is None else self.feedback.memory[places]
+        states = [self._states[place] for place in places]
+        return Draw(states, rows, self._context, further, memory)
 
-    def _sampled(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """A place in each row of `probabilities` (rows, tokens), whose sums needn't be 1."""
-        noise = torch.empty_like(probabilities)
-        if len(self._seeded) < len(self.rows):  # one call for all who don't mind
-            noise.uniform_(generator=self._context.generator)
-        if self._seeded:
-            rows = noise.unbind(0)
-            for row, state in self._seeded:
-                rows[row].uniform_(generator=state.generator())
-        # Minus a logarithm makes them exponential, in a third of the time of `exponential_`.
-        return (probabilities / noise.log_().neg_()).argmax(-1)
+    def learn(self, told: torch.Tensor) -> None:
+        """The tokens picked are taken: what was told of them, (rows,)."""
+        assert self.feedback is not None
+        self.feedback.update(told)
 
-    def _xtc_happens(self) -> torch.Tensor | None:
-        """Where XTC happens this time; only jobs that want it spend a random number."""
-        if not any(self._xtc):
+    def _noise(self, ids: torch.Tensor) -> torch.Tensor:
+        keys = [state.key for state in self._states]
+        return exponential(ids, keys, on_host=self._context.on_host)
+
+    def _feedback(self, memory: torch.Tensor | None) -> Feedback | None:
+        if not self._way.feedback:
             return None
-        xtc_happens = [
-            chance > 0 and state.number() < chance
-            for state, chance in zip(self._choosers, self._xtc, strict=True)
-        ]
-        return torch.tensor(xtc_happens, device=self._context.device)[:, None]
+        kind = AdaptiveP if self._way.feedback == "adaptive" else Mirostat
+        made: Feedback = kind(self._wishes, memory, self._context.device)
+        if memory is None:  # the states' own become its rows, so that they follow it
+            for state, row in zip(self._states, made.memory, strict=True):
+                if state.feedback is not None:
+                    row.copy_(state.feedback)
+                state.feedback = row
+        return made
+
+    def _cool(self, candidates: Candidates) -> None:
+        assert self._temperature is not None
+        logits = self._temperature.apply(candidates.shares().log())
+        candidates.reweigh(logits.softmax(-1))
+
+    def _exclusion(self) -> Step | None:
+        """XTC; only jobs that want it spend a random number."""
+        chances = [wish.xtc_probability for wish in self._wishes]
+        if not any(chances):
+            return None
+        threshold = column([wish.xtc_threshold for wish in self._wishes], self._context.device)
+
+        def exclude(candidates: Candidates) -> None:
+            happens = [
+                chance > 0 and state.number() < chance
+                for state, chance in zip(self._states, chances, strict=True)
+            ]
+            there = torch.tensor(happens, device=self._context.device)[:, None]
+            exclude_top(candidates, threshold, there)
+
+        return exclude
+
+    def _skewing(self) -> Step:
+        skew = column([wish.skew for wish in self._wishes], self._context.device)
+
+        def bend(candidates: Candidates) -> None:
+            shares = candidates.shares()
+            candidates.reweigh(skewed(torch, shares, skew))
+
+        return bend

@@ -10,30 +10,23 @@ from collections.abc import Sequence
 import torch
 
 from backends.protocol import Sampling
-from backends.sampling.state import SamplerState
+from backends.sampling.formulas import smoothed
+from backends.sampling.penalties import column
 
 
 class Temperature:
-    """The temperature of every row, dynamic where its bounds differ; neutral where `active` is
-    False.
-    """
+    """The temperature of every row, dynamic where its bounds differ, after its smoothing."""
 
-    def __init__(
-        self, states: Sequence[SamplerState], active: Sequence[bool], device: torch.device
-    ) -> None:
-        wishes = [state.sampling for state in states]
+    def __init__(self, wishes: Sequence[Sampling], device: torch.device) -> None:
         self._device = device
-        dynamic = [
-            on and wish.min_temp != wish.max_temp for wish, on in zip(wishes, active, strict=True)
-        ]
-        smooth = [on and wish.smoothing_factor > 0 for wish, on in zip(wishes, active, strict=True)]
+        dynamic = [wish.min_temp != wish.max_temp for wish in wishes]
+        smooth = any(wish.smoothing_factor > 0 for wish in wishes)
         fixed = [
-            wish.temperature if on and not moves else 1.0
-            for wish, on, moves in zip(wishes, active, dynamic, strict=True)
+            1.0 if moves else wish.temperature for wish, moves in zip(wishes, dynamic, strict=True)
         ]
-        self._fixed = self._column(fixed) if any(value != 1.0 for value in fixed) else None
+        self._fixed = column(fixed, device) if any(value != 1.0 for value in fixed) else None
         self._dynamic = self._bounds(wishes, dynamic) if any(dynamic) else None
-        self._smooth = self._curves(wishes, smooth) if any(smooth) else None
+        self._smooth = self._curves(wishes) if smooth else None
 
     @property
     def changes(self) -> bool:
@@ -42,27 +35,24 @@ class Temperature:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """New logits, or the same where there is nothing to change."""
         if self._smooth is not None:
-            logits = _smoothed(logits, *self._smooth)
+            logits = smoothed(torch, logits, *self._smooth)
         if self._dynamic is not None:
             logits = logits / _dynamic(logits, *self._dynamic)
         return logits if self._fixed is None else logits / self._fixed
 
-    def _column(self, values: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)[:, None]
-
     def _bounds(self, wishes: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
         pairs = list(zip(wishes, on, strict=True))
         return (
-            self._column([wish.min_temp if moves else 1.0 for wish, moves in pairs]),
-            self._column([wish.max_temp if moves else 1.0 for wish, moves in pairs]),
-            self._column([wish.temp_exponent for wish in wishes]),
+            column([wish.min_temp if moves else 1.0 for wish, moves in pairs], self._device),
+            column([wish.max_temp if moves else 1.0 for wish, moves in pairs], self._device),
+            column([wish.temp_exponent for wish in wishes], self._device),
         )
 
-    def _curves(self, wishes: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
-        factors = [
-            wish.smoothing_factor if bends else 0.0 for wish, bends in zip(wishes, on, strict=True)
-        ]
-        return self._column(factors), self._column([wish.smoothing_curve for wish in wishes])
+    def _curves(self, wishes: Sequence[Sampling]) -> Sequence[torch.Tensor]:
+        return (
+            column([wish.smoothing_factor for wish in wishes], self._device),
+            column([wish.smoothing_curve for wish in wishes], self._device),
+        )
 
 
 def _dynamic(
@@ -77,14 +67,3 @@ def _dynamic(
     most = logits.isfinite().sum(-1, keepdim=True).clamp(min=2).log()
     temperature: torch.Tensor = low + (high - low) * (entropy / most) ** exponent
     return temperature.clamp(min=1e-4)
-
-
-def _smoothed(logits: torch.Tensor, factor: torch.Tensor, curve: torch.Tensor) -> torch.Tensor:
-    """Quadratic sampling with a cubic part (kalomaze's smoothing factor and curve); factor 0 leaves
-    a row alone.
-    """
-    peak = logits.amax(-1, keepdim=True)
-    below = logits - peak
-    quadratic, cubic = factor * (3 - curve) / 2, factor * (curve - 1) / 2
-    bent = peak - quadratic * below**2 + cubic * below**3
-    return torch.where((factor > 0) & below.isfinite(), bent, logits)

@@ -1,26 +1,22 @@
-"""One job's sampling parameters, and what they remember from token to token."""
+"""One job's sampling parameters, and what is remembered from token to token."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import torch
 
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
+from backends.sampler_order import fades, order_of
 from backends.sampling.dry import Dry
+from backends.sampling.formulas import mixed, unit
 
 _NEVER = float("-inf")
-_WORD = (1 << 64) - 1
+NOWHERE = float("-inf")  # the place of a token that never stood
+_ELSE = 0x5851F42D4C957F2D  # another stream of random numbers for the same seed and place
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - {
-    "skew",
-    "repetition_decay",
-    "mirostat_mode",
-    "mirostat_tau",
-    "mirostat_eta",
-    "banned_strings",
-}
+SUPPORTED = frozenset(Sampling.__struct_fields__) - {"banned_strings"}
 
 
 class Counts(msgspec.Struct):
@@ -39,18 +35,17 @@ class Counts(msgspec.Struct):
 
 class SamplingContext:
     """What all jobs of a model share: the vocabulary's size and ends, the tensors' device, the
-    random numbers of jobs without a seed.
+    seeds of jobs without one.
     """
 
     def __init__(self, vocabulary: HfVocabulary, device: torch.device) -> None:
         self.size = vocabulary.size
         self.ends = [token for token in sorted(vocabulary.ends) if token < vocabulary.size]
         self.device = device
+        self.on_host = device.type == "cpu"
         self.breakers = vocabulary.containing
-        # For all jobs without a seed. Those with one have their own.
-        self.generator = torch.Generator(device)
-        self.generator.seed()
-        self.numbers = random.Random()  # noqa: S311 - text, not secrets
+        self.seeds = random.SystemRandom()
+        self.ids = torch.arange(self.size, device=device)[None]
 
 
 class SamplerState:
@@ -62,45 +57,45 @@ class SamplerState:
         self.tokens = tokens
         self.logprobs = job.logprobs
         self.greedy = sampling.temperature <= 0
-        self.must_go_on = job.min_tokens
         self.bias = _bias(sampling, context)
-        self.dry = (
-            Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
-            if sampling.dry_multiplier
-            else None
-        )
+        used = order_of(sampling)
+        self._counts = "penalties" in used and _penalizes(sampling)
+        self._fades = "penalties" in used and fades(sampling)
+        self.dry: Dry | None = None
+        if sampling.dry_multiplier and "dry" in used:
+            self.dry = Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
+        self.banned: Collection[int] = ()  # at the next place alone
+        self._least = job.min_tokens
         self._prompt = len(tokens)
         self._range = sampling.penalty_range
-        self.counts = self._count(context) if _penalizes(sampling) else None
-        self.seeded = sampling.seed is not None
         self._context = context
-        self._generator = torch.Generator(context.device) if self.seeded else context.generator
+        self._seed = context.seeds.getrandbits(64) if sampling.seed is None else sampling.seed
+        self._remember()
 
-    def generator(self) -> torch.Generator:
-        """For the noise of the job's next token. With a seed, seed and place decide alone: whoever
-        is in the batch, and however often the token is drawn anew.
+    def _remember(self) -> None:
+        """What `tokens` tell of the next one."""
+        self.must_go_on = max(0, self._least - (len(self.tokens) - self._prompt))
+        self.counts = self._counted() if self._counts else None
+        self.last = self._last_places() if self._fades else None
+        self.feedback: torch.Tensor | None = None  # see `feedback`; None: nothing drawn yet
+
+    @property
+    def key(self) -> int:
+        """64 bits for the noise of the job's next token: seed and place decide alone, whoever is in
+        the batch, and however often the place is drawn anew.
         """
-        return self._generator.manual_seed(self._mixed()) if self.seeded else self._generator
+        return mixed(self._seed, len(self.tokens) - self._prompt)
 
     def number(self) -> float:
         """A random number in [0, 1) for the job's next token."""
-        numbers = random.Random(self._mixed()) if self.seeded else self._context.numbers  # noqa: S311 - text, not secrets
-        return numbers.random()
-
-    def _mixed(self) -> int:
-        """Of seed and place, 63 bits (SplitMix64): a generator on the CPU takes the lower 32 only,
-        and neighbouring seeds shall have nothing in common.
-        """
-        seed, place = self.sampling.seed or 0, len(self.tokens) - self._prompt
-        bits = (seed + 0x9E3779B97F4A7C15 * (place + 1)) & _WORD
-        bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-        bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _WORD
-        return (bits ^ (bits >> 31)) >> 1
+        return unit(mixed(self._seed ^ _ELSE, len(self.tokens) - self._prompt))
 
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""
         if self.counts is not None:
             self.counts.change(self.tokens[-1], 1, said=True)
+        if self.last is not None:
+            self.last[self.tokens[-1]] = len(self.tokens) - 1
         self.drawn()
 
     def drawn(self) -> None:
@@ -108,16 +103,33 @@ class SamplerState:
         penalty range.
         """
         self.must_go_on = max(0, self.must_go_on - 1)
+        self.banned = ()
         gone = len(self.tokens) - 1 - self._range
         if self.counts is not None and self._range >= 0 and gone >= 0:
             self.counts.change(self.tokens[gone], -1, said=gone >= self._prompt)
 
-    def _count(self, context: SamplingContext) -> Counts:
+    def rewound(self, banned: Collection[int]) -> None:
+        """The newest tokens were taken back, and none of `banned` may come in their place."""
+        self._remember()
+        self.banned = banned
+
+    def _counted(self) -> Counts:
         first = 0 if self._range < 0 else max(0, len(self.tokens) - self._range)
-        recent = self.tokens[first:]
-        seen = torch.bincount(torch.tensor(recent, dtype=torch.long), minlength=context.size)
-        seen = seen[: context.size].to(device=context.device, dtype=torch.int32)
-        return Counts(seen, torch.zeros_like(seen))
+        said = self.tokens[max(first, self._prompt) :]
+        return Counts(self._occurrences(self.tokens[first:]), self._occurrences(said))
+
+    def _occurrences(self, tokens: Sequence[int]) -> torch.Tensor:
+        size = self._context.size
+        counted = torch.bincount(torch.tensor(tokens, dtype=torch.long), minlength=size)
+        return counted[:size].to(device=self._context.device, dtype=torch.int32)
+
+    def _last_places(self) -> torch.Tensor:
+        """Where each token of the vocabulary stood last in `tokens`, float32; see `NOWHERE`."""
+        places = dict(zip(self.tokens, range(len(self.tokens)), strict=True))  # the last one wins
+        known = _known(tuple(places), self._context.size)
+        row = torch.full((self._context.size,), NOWHERE)
+        row[known] = torch.tensor([places[token] for token in known], dtype=torch.float32)
+        return row.to(self._context.device)
 
 
 def _penalizes(sampling: Sampling) -> bool:

@@ -2,8 +2,7 @@
 row's candidates.
 
 Rows are sorted, best candidate first. The definitions are llama.cpp's (`llama-sampler.cpp`), so
-that the same request means the same on both engines; top-a is KoboldAI's, tail-free sampling
-Trenton Bricken's.
+that the same request means the same on both engines; what it lacks is in `formulas`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,9 @@ from typing import TypeAlias
 import torch
 
 from backends.protocol import Sampling
-from backends.sampling.state import SamplerState
+from backends.sampler_order import order_of
+from backends.sampling.formulas import above_top_a, within_tail_free
+from backends.sampling.penalties import column
 
 # How many of the best candidates are looked at, until nothing that stays may lie beyond. Sorting is
 # what costs (16 rows of 768: all of them 520 µs, 256 of them 80, 64 of them 38; of 150,000: 186 ms,
@@ -21,22 +22,32 @@ WINDOWS = (64, 1024)
 
 
 class Candidates:
-    """The best tokens of every row by falling probability; what is cut off has zero."""
+    """The best tokens of every row by falling probability; what is cut off has zero. Without a
+    `count`: all tokens, in the vocabulary's order, and nothing may be cut off.
+    """
 
-    def __init__(self, logits: torch.Tensor, count: int) -> None:
+    def __init__(self, logits: torch.Tensor, count: int | None, ids: torch.Tensor) -> None:
+        """`ids`: all tokens, (1, vocabulary)."""
+        self.size = logits.shape[-1]
         everything = logits.softmax(-1)
-        self.probabilities, self.ids = everything.topk(min(count, logits.shape[-1]))
+        if count is None:
+            self.probabilities, self.ids = everything, ids.expand_as(everything)
+        else:
+            self.probabilities, self.ids = everything.topk(min(count, self.size))
+        self.told: torch.Tensor | None = None  # what `feedback` wants to hear of the drawn token
         self._logits = logits
         self._cut = False
         # Rows that may still keep tokens beyond those looked at: their probabilities are already
         # shares of all; the others' are shares of what stays.
-        partial = self.probabilities.shape[-1] < logits.shape[-1]
+        partial = self.probabilities.shape[-1] < self.size
         self._open = torch.full_like(self.probabilities[:, :1], partial, dtype=torch.bool)
+        # Where that was still so when they were changed as a whole: it took all to do that.
+        self._premature = torch.zeros_like(self._open)
 
     @property
     def open(self) -> torch.Tensor:
         """(rows,) booleans: where something may stay that was not looked at."""
-        return self._open.squeeze(-1)
+        return (self._open | self._premature).squeeze(-1)
 
     @property
     def spread(self) -> torch.Tensor:
@@ -65,18 +76,20 @@ class Candidates:
         self._open = self._open & mask.all(-1, keepdim=True)
         self._cut = True
 
-    def reweigh(self, probabilities: torch.Tensor) -> None:
-        """What stays, with other probabilities."""
-        self.probabilities = probabilities
-
     def drop(self, mask: torch.Tensor) -> None:
         """Not what `mask` marks, whatever comes after it."""
         self.probabilities = self.probabilities * ~mask
         self._cut = True
 
+    def reweigh(self, probabilities: torch.Tensor) -> None:
+        """What stays, with other probabilities, which sum to 1 in each row."""
+        self.probabilities = probabilities
+        self._premature = self._premature | self._open
+
 
 Column: TypeAlias = torch.Tensor
 Cut: TypeAlias = Callable[[Candidates, Column], None]
+Step: TypeAlias = Callable[[Candidates], None]
 
 
 def top_n_sigma(candidates: Candidates, sigmas: Column) -> None:
@@ -93,13 +106,7 @@ def top_k(candidates: Candidates, count: Column) -> None:
 
 def tail_free(candidates: Candidates, share: Column) -> None:
     """Up to where the curve of sorted probabilities stops bending."""
-    bends = candidates.shares().diff(dim=-1).diff(dim=-1).abs()
-    if not bends.shape[-1]:
-        return
-    weights = bends / bends.sum(-1, keepdim=True).clamp(min=1e-10)
-    within = torch.nn.functional.pad(weights.cumsum(-1), (0, 2), value=1.0) <= share
-    within[:, 0] = True
-    candidates.keep(within)
+    candidates.keep(within_tail_free(torch, candidates.shares(), share))
 
 
 def typical(candidates: Candidates, share: Column) -> None:
@@ -126,7 +133,7 @@ def min_p(candidates: Candidates, share: Column) -> None:
 
 def top_a(candidates: Candidates, share: Column) -> None:
     """At least `share` times the square of the best's probability."""
-    candidates.keep(candidates.shares() >= share * candidates.shares().amax(-1, keepdim=True) ** 2)
+    candidates.keep(above_top_a(torch, candidates.shares(), share))
 
 
 def exclude_top(candidates: Candidates, threshold: Column, happens: Column) -> None:
@@ -136,18 +143,16 @@ def exclude_top(candidates: Candidates, threshold: Column, happens: Column) -> N
     candidates.drop(happens & (threshold <= 0.5) & above & (above.cumsum(-1) <= others))
 
 
-# In the order they are applied: field, its neutral value, the cut, the value that makes it keep
-# all.
-CUTS: Sequence[tuple[str, float, Cut, float]] = (
-    ("top_n_sigma", 0.0, top_n_sigma, 1e9),  # infinity times a spread of zero would be no number
-    ("top_k", 0, top_k, float("inf")),
-    ("tfs", 1.0, tail_free, float("inf")),
-    ("typical_p", 1.0, typical, float("inf")),
-    ("top_p", 1.0, top_p, float("inf")),
-    ("min_p", 0.0, min_p, 0.0),
-    ("top_a", 0.0, top_a, 0.0),
-)
-_NEUTRAL: Mapping[str, float] = {field: neutral for field, neutral, _, _ in CUTS}
+# Field: its neutral value, the cut, the value that makes it keep all.
+CUTS: Mapping[str, tuple[float, Cut, float]] = {
+    "top_n_sigma": (0.0, top_n_sigma, 1e9),  # infinity times a spread of zero would be no number
+    "top_k": (0, top_k, float("inf")),
+    "tfs": (1.0, tail_free, 2.0),
+    "typical_p": (1.0, typical, float("inf")),
+    "top_p": (1.0, top_p, float("inf")),
+    "min_p": (0.0, min_p, 0.0),
+    "top_a": (0.0, top_a, 0.0),
+}
 _NEED_ALL = ("tfs", "typical_p")  # their cut depends on every token's probability
 
 
@@ -156,12 +161,17 @@ def window(wish: Sampling, size: int) -> int | None:
 
     By the job's own wishes alone, so that its neighbours in the batch change nothing.
     """
-    wanted = [field for field, neutral in _NEUTRAL.items() if _on(getattr(wish, field), neutral)]
-    if not wanted and wish.xtc_probability <= 0:
+    order = order_of(wish)
+    if wish.mirostat_mode:
+        return wider(0 if wish.mirostat_mode == 2 else WINDOWS[0], size)
+    wanted = [name for name in order if name in CUTS and is_on(wish, name)]
+    if not wanted and not (wish.xtc_probability > 0 and "xtc" in order) and not wish.skew:
         return None
-    if any(field in _NEED_ALL for field in wanted):
+    limits = [place for place, name in enumerate(wanted) if name == "top_k"]
+    early = wanted[: limits[0]] if limits else wanted
+    if (wish.skew and not wanted) or any(name in _NEED_ALL for name in early):
         return size
-    return wider(wish.top_k - 1, size)
+    return wider(wish.top_k - 1 if limits else 0, size)
 
 
 def wider(count: int, size: int) -> int:
@@ -169,35 +179,18 @@ def wider(count: int, size: int) -> int:
     return next((enough for enough in WINDOWS if count < enough < size), size)
 
 
-class Truncation:
-    """All cuts that one of the rows wants, with their columns."""
-
-    def __init__(self, states: Sequence[SamplerState], device: torch.device) -> None:
-        wishes = [state.sampling for state in states]
-        self._cuts = [
-            (cut, _column([_value(wish, field, off) for wish in wishes], device))
-            for field, neutral, cut, off in CUTS
-            if any(_on(getattr(wish, field), neutral) for wish in wishes)
-        ]
-        self._threshold = _column([wish.xtc_threshold for wish in wishes], device)
-
-    def cut(self, candidates: Candidates, xtc_happens: torch.Tensor | None) -> None:
-        """Leave what stays. `xtc_happens` (jobs, 1): where XTC happens this time."""
-        for cut, column in self._cuts:
-            cut(candidates, column)
-        if xtc_happens is not None:
-            exclude_top(candidates, self._threshold, xtc_happens)
+def is_on(wish: Sampling, field: str) -> bool:
+    """Whether the truncation does anything. Out of range is as good as neutral: top_p above 1, a
+    negative top_k.
+    """
+    value, neutral = getattr(wish, field), CUTS[field][0]
+    return bool(value < neutral if neutral == 1 else value > neutral)
 
 
-def _on(value: float, neutral: float) -> bool:
-    """Out of range is as good as neutral: top_p above 1, a negative top_k."""
-    return value < neutral if neutral == 1 else value > neutral
-
-
-def _value(wish: Sampling, field: str, off: float) -> float:
-    value: float = getattr(wish, field)
-    return value if _on(value, _NEUTRAL[field]) else off
-
-
-def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device)[:, None]
+def cut_with(wishes: Sequence[Sampling], field: str, device: torch.device) -> Step | None:
+    """The truncation by `field` for rows with `wishes`; None where nobody has it on."""
+    _, cut, off = CUTS[field]
+    if not any(is_on(wish, field) for wish in wishes):
+        return None
+    values = column([getattr(w, field) if is_on(w, field) else off for w in wishes], device)
+    return lambda candidates: cut(candidates, values)

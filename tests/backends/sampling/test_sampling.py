@@ -20,11 +20,11 @@ import bundled
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.sampling.batch import SamplerBatch
+from backends.sampling.draw import Draw, way
 from backends.sampling.dry import Dry
 from backends.sampling.logprobs import logprobs
-from backends.sampling.reshaping import Temperature
 from backends.sampling.state import SamplerState, SamplingContext
-from backends.sampling.truncation import Candidates, Truncation, wider, window
+from backends.sampling.truncation import wider, window
 from backends.transformers.sampler import Sampler
 
 CPU = torch.device("cpu")
@@ -40,9 +40,11 @@ def context() -> SamplingContext:
     return SamplingContext(vocabulary(), CPU)
 
 
-def state(sampling: Sampling, **changes: Any) -> SamplerState:
+def state(
+    sampling: Sampling, shared: SamplingContext | None = None, **changes: Any
+) -> SamplerState:
     job = msgspec.structs.replace(Generation(prompt=PROMPT, sampling=sampling), **changes)
-    return SamplerState(job, list(job.prompt), context())
+    return SamplerState(job, list(job.prompt), shared or context())
 
 
 def some_logits(seed: int, rows: int = 1) -> torch.Tensor:
@@ -51,18 +53,12 @@ def some_logits(seed: int, rows: int = 1) -> torch.Tensor:
 
 def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     """What may be drawn, with its probability, when everything is applied but the draw."""
-    states = [state(sampling)]
-    before = Temperature(states, [not sampling.temperature_last], CPU).apply(logits)
-    xtc_happens = torch.tensor([[sampling.xtc_probability > 0]])
-    count = window(sampling, 768) or 768
-    candidates = Candidates(before, count)
-    Truncation(states, CPU).cut(candidates, xtc_happens)
+    draw = Draw([state(sampling)], [0], context(), way(sampling, 768))
+    candidates = draw.candidates(logits)
     while candidates.open.any():
-        count = wider(count, 768)
-        candidates = Candidates(before, count)
-        Truncation(states, CPU).cut(candidates, xtc_happens)
-    left = candidates.shares().log()
-    left = Temperature(states, [sampling.temperature_last], CPU).apply(left).softmax(-1)
+        draw = draw.wider([0])
+        candidates = draw.candidates(logits)
+    left = candidates.shares()
     pairs = zip(candidates.ids[0].tolist(), left[0].tolist(), strict=True)
     return {token: share for token, share in pairs if share > 0}
 
@@ -293,8 +289,10 @@ def test_a_step_waits_for_the_device_once_and_once_for_logprobs(alternatives: in
         Sampling(temperature_last=True, typical_p=0.9, xtc_probability=0.5),
         Sampling(repetition_penalty=1.1, presence_penalty=0.5),
     ]
-    states = [state(wish, logprobs=alternatives) for wish in wishes]
-    sampler = Sampler(context(), lambda _: b"")
+    shared = context()
+    shared.on_host = False  # as where the logits lie on a card
+    sampler = Sampler(shared, lambda _: b"")
+    states = [state(wish, shared, logprobs=alternatives) for wish in wishes]
     with Copies() as copies:
         sampler.sample(states, some_logits(1, rows=5))
     assert copies.count == (1 if alternatives is None else 2)
@@ -336,7 +334,8 @@ def test_logprobs_are_of_the_raw_distribution_and_only_where_asked_for() -> None
         (Sampling(top_k=65), 150_000, 1024),
         (Sampling(top_k=65), 768, 768),
         (Sampling(top_k=5_000), 150_000, 150_000),
-        (Sampling(top_k=5, typical_p=0.9), 150_000, 150_000),
+        (Sampling(top_k=5, typical_p=0.9), 150_000, 64),
+        (Sampling(top_p=0.9, typical_p=0.9), 150_000, 150_000),
     ],
 )
 def test_the_first_window_holds_what_a_job_s_own_wishes_can_leave(
