@@ -10,13 +10,20 @@ same: a `top_k` beyond the vocabulary, a range beyond the context.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from backends.errors import InvalidJob, PromptTooLong
-from backends.protocol import Generation, Image, ModelInfo, Sampling, ThinkingBudget
+from backends.protocol import (
+    Constraint,
+    Generation,
+    Image,
+    ModelInfo,
+    Sampling,
+    ThinkingBudget,
+)
 
 # Below this temperature sampling is greedy, on every engine (vLLM's `_SAMPLING_EPS`): a logit
 # divided by much less overflows single precision. Dynamic temperature doesn't fall below it.
@@ -177,6 +184,27 @@ class Budget(_Any, frozen=True):
         return value if value is None else _fitted(BUDGET, value, info)
 
 
+class Grammar(_Any, frozen=True):
+    """A constraint, whose text has at most `size` bytes."""
+
+    size: int
+
+    def fault(self, value: object) -> str | None:
+        assert value is None or isinstance(value, Constraint)
+        if value is None:
+            return None
+        if _halved(value.grammar):
+            return "The grammar has half a surrogate pair, which is no character."
+        if (size := len(value.grammar.encode())) > self.size:
+            return f"Expected a grammar of at most {self.size:,} bytes, got {size:,}."
+        return None
+
+    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+        if value is None or info.constrains:
+            return None
+        return f"{info.backend} can't be held to a grammar."
+
+
 class Nested(_Any, frozen=True):
     """A struct with a table of its own, that `bounded` looks at."""
 
@@ -238,6 +266,7 @@ GENERATION: Mapping[str, Bound] = {
     "logprobs": Number(low=0, high=1_000),  # so many objects at every token
     "prompt_logprobs": Number(low=0, high=1_000),
     "thinking": Budget(),
+    "constraint": Grammar(256 << 10),  # the compiler recurses, and costs time by its size
     "images": Images(1_024, 1 << 30),
     "request": Label(),
 }
@@ -249,7 +278,7 @@ BUDGET: Mapping[str, Bound] = {
     "is_open": Flag(),
 }
 # The request's field that a client knows, where it is not our own.
-PARAMS = {"thinking": "thinking_budget", "images": "messages"}
+PARAMS = {"thinking": "thinking_budget", "images": "messages", "constraint": "response_format"}
 
 
 def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:
@@ -282,6 +311,20 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
         raise InvalidJob(fault, PARAMS.get(name, name))
     sampling = _cold(_fitted(SAMPLING, job.sampling, info))
     return msgspec.structs.replace(_fitted(GENERATION, job, info), sampling=sampling)
+
+
+def check_choice(job: Generation, info: ModelInfo, ends: Callable[[int], bool]) -> None:
+    """Raises InvalidJob where the job forbids every token. Costs what its own lists are long."""
+    sampling = job.sampling
+    banned = {token for token, bias in sampling.logit_bias if bias == -math.inf}
+    banned.update(sampling.banned_tokens)
+    no_end = sampling.ban_eos or job.min_tokens > 0
+    if len(banned) < info.vocab_size // 2 and not sampling.allowed_tokens:
+        return  # a vocabulary has more than ends
+    left = sampling.allowed_tokens or range(info.vocab_size)
+    if all(token in banned or (no_end and ends(token)) for token in left):
+        param = "allowed_tokens" if sampling.allowed_tokens else "logit_bias"
+        raise InvalidJob("Every token is forbidden: none is left to choose.", param)
 
 
 def check_tokens(tokens: Sequence[int], info: ModelInfo, param: str) -> None:

@@ -8,8 +8,9 @@
     context exits ── Stop ────────────────▶   engine.release
                   ◀── stopped ─────────────
 
-An engine is a small synchronous object (`Engine`); `DrivenContainer` makes a `ModelContainer` of
-it. The driver knows nothing of models: text, stop strings and limits are `backends.transcript`'s.
+An engine is a small synchronous object (`backends.engine`); `DrivenContainer` makes a
+`ModelContainer` of it. The driver knows nothing of models: text, stop strings and limits are
+`backends.transcript`'s, what a grammar allows is `backends.constraints`'.
 """
 
 import asyncio
@@ -18,12 +19,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 import anyio
-import msgspec
 
-from backends.bounds import bounded, check_tokens
+from backends.bounds import bounded, check_choice, check_tokens
+from backends.constraints.grammars import Grammars
+from backends.constraints.masks import MaskThreads
+from backends.constraints.matcher import unbanned
+from backends.engine import Engine, JobFailed, PromptScored, Token
 from backends.errors import (
     BackendError,
     GenerationFailed,
@@ -32,144 +35,23 @@ from backends.errors import (
     PromptTooLong,
     while_generating,
 )
-from backends.jobs import JobOutputs, Mailbox, WaitingLine
+from backends.jobs import (
+    Close,
+    DriverJob,
+    Finish,
+    JobOutputs,
+    Mailbox,
+    Stop,
+    Submit,
+    WaitingLine,
+)
 from backends.protocol import (
-    Cause,
     Ended,
     Generation,
     ModelInfo,
     Output,
-    Scored,
-    TokenLogprob,
 )
 from backends.transcript import Transcript, Written
-
-
-class Token(msgspec.Struct, frozen=True):
-    """One token a step produced for job `key`."""
-
-    key: int
-    id: int
-    logprob: TokenLogprob | None = None
-
-
-class PromptScored(msgspec.Struct, frozen=True):
-    """The next tokens of job `key`'s prompt, in order; all of them before its first `Token`."""
-
-    key: int
-    scored: Scored
-
-
-class JobFailed(msgspec.Struct, frozen=True):
-    """Job `key` can't go on, and nobody else has noticed. The driver releases it."""
-
-    key: int
-    error: BackendError
-
-
-class Engine(Protocol):
-    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which
-    any may.
-    """
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
-
-    def detokenize(self, tokens: Sequence[int]) -> str: ...
-
-    def piece(self, token: int) -> bytes:
-        """The token's text as bytes, control tokens included."""
-        ...
-
-    def ends(self, token: int) -> bool:
-        """Whether the token ends a generation."""
-        ...
-
-    def admit(self, key: int, job: Generation) -> int:
-        """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its
-        prompt, pictures included; if they are too many the job is released at once.
-
-        Raises InvalidJob.
-        """
-        ...
-
-    def step(self) -> "Sequence[Token | PromptScored | JobFailed]":
-        """One forward pass for all jobs. May be empty while prompts are being computed.
-
-        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
-        called.
-        """
-        ...
-
-    def force(self, key: int, tokens: Sequence[int]) -> None:
-        """Make job `key` continue with `tokens`; the coming steps return them like any others."""
-        ...
-
-    def release(self, key: int) -> int:
-        """Forget a job. When this returns, the device does no more work for it. Returns how many
-        tokens of its prompt were found in the KV cache.
-        """
-        ...
-
-    def recover(self) -> None:
-        """After a failed step: forget all jobs and start anew."""
-        ...
-
-    def close(self) -> None:
-        """Free the device."""
-        ...
-
-
-class DriverJob:
-    """One job on its way through the driver. Only the engine thread changes it."""
-
-    def __init__(self, key: int, job: Generation, mailbox: Mailbox, info: ModelInfo) -> None:
-        self.key = key
-        self.request = -key if job.request is None else job.request  # whose turns in line it takes
-        self.job = job
-        self.mailbox = mailbox
-        self.over = False
-        self.prompt_tokens = len(job.prompt)
-        self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
-        self.submitted = time.perf_counter()
-        self.admitted = self.first_token = self.last_token = self.submitted
-
-    def ended(self, cause: Cause, stop_string: str | None, cached_tokens: int) -> Ended:
-        return Ended(
-            cause=cause,
-            stop_string=stop_string,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=cached_tokens,
-            completion_tokens=self.transcript.completion_tokens,
-            queued=self.admitted - self.submitted,
-            prefill=self.first_token - self.admitted,
-            decode=self.last_token - self.first_token,
-        )
-
-
-class Submit(msgspec.Struct, frozen=True):
-    """A job joins the line."""
-
-    running: DriverJob
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """A job has said enough; its `Ended` comes when it is gone."""
-
-    running: DriverJob
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """A job leaves; `stopped` is called when it is gone."""
-
-    running: DriverJob
-    stopped: Callable[[], None]
-
-
-class Close(msgspec.Struct, frozen=True):
-    """The thread ends after this."""
 
 
 class Driver:
@@ -183,6 +65,7 @@ class Driver:
         self._commands: queue.SimpleQueue[Submit | Finish | Stop | Close] = queue.SimpleQueue()
         self._waiting: WaitingLine[DriverJob] = WaitingLine()
         self._active: dict[int, DriverJob] = {}
+        self._masks = MaskThreads()
         self._failures = 0  # failed steps since the last job that ended well
         self.failure: str | None = None  # why the engine is of no use any more
         self._open = True
@@ -230,6 +113,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - see above
                 self._give_up(error)
         with suppress(Exception):  # the model is gone, one way or the other
+            self._masks.close()
             self._engine.close()
         self._ended = True
         self._answer_the_rest()
@@ -309,7 +193,8 @@ class Driver:
 
     def _admit(self, running: DriverJob) -> None:
         length = self._engine.info.context_length
-        count = self._engine.admit(running.key, running.job)
+        job = running.job if running.matcher is None else unbanned(running.job)
+        count = self._engine.admit(running.key, job, running.matcher)
         if count >= length:
             self._release(running)
             raise PromptTooLong(count, length)
@@ -319,6 +204,7 @@ class Driver:
         self._active[running.key] = running
 
     def _step(self) -> None:
+        self._masks.begin(running.matcher for running in self._active.values())
         try:
             results = self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
@@ -366,11 +252,21 @@ class Driver:
         running.last_token = now
         if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
             return Written(cause="max_tokens")
-        ends = engine.ends(token.id)
-        written = transcript.add(token.id, engine.piece(token.id), token.logprob, ends=ends)
-        if written.force and written.cause is None:
-            engine.force(running.key, written.force)
+        ends, matcher = engine.ends(token.id), running.matcher
+        if matcher is not None and not ends:
+            matcher.take(token.id)
+        last = matcher is not None and matcher.stopped
+        text = engine.piece(token.id)
+        written = transcript.add(token.id, text, token.logprob, ends=ends, last=last)
+        if written.cause is None:
+            self._force(running, written.force)
         return written
+
+    def _force(self, running: DriverJob, closing: Sequence[int]) -> None:
+        """What the transcript wants said next, and what the grammar leaves no choice in."""
+        forced = closing if running.matcher is None else running.matcher.force(closing)
+        if forced:
+            self._engine.force(running.key, forced)
 
     def _end(self, running: DriverJob, written: Written) -> Ended:
         running.over = True
@@ -426,6 +322,7 @@ class DrivenContainer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._driver = Driver(engine, engine.info.architecture)
+        self._grammars = Grammars(engine)
         self._keys = 0
         self._closed = False
 
@@ -451,9 +348,11 @@ class DrivenContainer:
         if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
             backend = self.info.backend
             raise InvalidJob(f"{backend} tells no log probabilities of this prompt", "logprobs")
+        check_choice(job, self.info, self._engine.ends)
+        matcher = await self._grammars.matcher(job, job.constraint) if job.constraint else None
         self._keys += 1
         mailbox = Mailbox(asyncio.get_running_loop())
-        running = DriverJob(self._keys, job, mailbox, self.info)
+        running = DriverJob(self._keys, job, mailbox, self.info, matcher)
         self._driver.submit(running)
         try:
             yield JobOutputs(mailbox, lambda: self._driver.finish(running))
@@ -465,4 +364,5 @@ class DrivenContainer:
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
+            await self._grammars.aclose()
             await self._driver.close()

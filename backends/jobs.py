@@ -1,12 +1,19 @@
-"""A job's two ends: the line it waits in for a slot, and its outputs on their way to the reader."""
+"""A job on its way through the driver: the line it waits in for a slot, what the driver is told
+about it, and its outputs on their way to the reader.
+"""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+import msgspec
+
+from backends.constraints.matcher import Matcher
 from backends.errors import BackendError
-from backends.protocol import Ended, Output, Piece, Scored
+from backends.protocol import Cause, Ended, Generation, ModelInfo, Output, Piece, Scored
+from backends.transcript import Transcript
 
 
 class Mailbox:
@@ -118,3 +125,61 @@ class WaitingLine(Generic[Job]):
         if jobs:
             self._jobs[request] = jobs
         return job
+
+
+class DriverJob:
+    """One job on its way through the driver. Only the engine thread changes it."""
+
+    def __init__(
+        self,
+        key: int,
+        job: Generation,
+        mailbox: Mailbox,
+        info: ModelInfo,
+        matcher: Matcher | None = None,
+    ) -> None:
+        self.key = key
+        self.matcher = matcher  # of its constraint
+        self.request = -key if job.request is None else job.request  # whose turns in line it takes
+        self.job = job
+        self.mailbox = mailbox
+        self.over = False
+        self.prompt_tokens = len(job.prompt)
+        self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
+        self.submitted = time.perf_counter()
+        self.admitted = self.first_token = self.last_token = self.submitted
+
+    def ended(self, cause: Cause, stop_string: str | None, cached_tokens: int) -> Ended:
+        return Ended(
+            cause=cause,
+            stop_string=stop_string,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=cached_tokens,
+            completion_tokens=self.transcript.completion_tokens,
+            queued=self.admitted - self.submitted,
+            prefill=self.first_token - self.admitted,
+            decode=self.last_token - self.first_token,
+        )
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """A job joins the line."""
+
+    running: DriverJob
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """A job has said enough; its `Ended` comes when it is gone."""
+
+    running: DriverJob
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A job leaves; `stopped` is called when it is gone."""
+
+    running: DriverJob
+    stopped: Callable[[], None]
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The thread ends after this."""

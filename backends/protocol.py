@@ -95,6 +95,22 @@ class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     is_open: bool  # the rendered prompt ends inside reasoning
 
 
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the whole output must match, from the first sampled token on: reasoning, free text and
+    tool calls included.
+
+    `grammar` is llguidance's top-level grammar as JSON text, `{"grammars": [...]}`. A control token
+    of the vocabulary stands in it as `<name>` where its text is written so, else as `<[id]>`; a
+    text in it never means a control token. When nothing can follow, the job ends with the cause
+    "end_token", without such a token. Bans (`banned_tokens`, `ban_eos`, `min_tokens`…) hold within
+    the grammar; where it leaves only the end, the job ends.
+    """
+
+    grammar: str
+    # What the grammar leaves no choice in is fed, not sampled. Not where logprobs are wanted.
+    fast_forward: bool = True
+
+
 class Image(msgspec.Struct, frozen=True):
     """One decoded picture: `rgb` holds height * width * 3 bytes, row by row."""
 
@@ -116,6 +132,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None  # alternatives per token; None: no logprobs at all
     prompt_logprobs: int | None = None  # the same for the prompt's tokens; see `Scored`
     thinking: ThinkingBudget | None = None
+    constraint: Constraint | None = None
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
 
@@ -241,6 +258,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
+    constrains: bool = False  # whether a job may have a `constraint`
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
 
@@ -274,7 +292,7 @@ class ModelContainer(Protocol):
         are free.
 
         Raises on entry: PromptTooLong, InvalidJob. Raises while iterating: GenerationFailed,
-        OutOfMemory.
+        OutOfMemory; InvalidJob where a constraint and what else the job forbids leave no token.
         """
         ...
 

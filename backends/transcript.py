@@ -135,13 +135,28 @@ class Transcript:
         self._freed = 0  # characters handed on before their token
         self.completion_tokens = 0
 
-    def add(self, token: int, text: bytes, logprob: TokenLogprob | None, *, ends: bool) -> Written:
-        """Take one token. `ends`: it is an end-of-generation token, its text is not shown."""
+    def add(
+        self,
+        token: int,
+        text: bytes,
+        logprob: TokenLogprob | None,
+        *,
+        ends: bool,
+        last: bool = False,
+    ) -> Written:
+        """Take one token. `ends`: it is an end-of-generation token, its text is not shown; `last`:
+        it is none, but nothing can follow it.
+        """
         self.completion_tokens += 1
         if ends:
             return Written(self._rest(""), "end_token")
         waits = self._tokens or self._inside_character or self.completion_tokens >= self._limit
-        if self._flows and not waits and (written := _flowing(token, text, logprob)) is not None:
+        if (
+            self._flows
+            and not waits
+            and not last
+            and (written := _flowing(token, text, logprob)) is not None
+        ):
             return written
         self._tokens.append(token)
         if logprob is not None:
@@ -153,7 +168,7 @@ class Transcript:
             case StopFound(before, stop):
                 return Written(self._piece(before), "stop_string", stop)
             case str(free):
-                return self._go_on(free, force)
+                return Written(self._rest(free), "end_token") if last else self._go_on(free, force)
 
     def _go_on(self, free: str, force: tuple[int, ...]) -> Written:
         if self.completion_tokens >= self._limit:

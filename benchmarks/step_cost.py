@@ -22,7 +22,9 @@ import msgspec
 import torch
 
 import bundled
-from backends.driver import DrivenContainer, Token
+from backends.constraints.matcher import Mask
+from backends.driver import DrivenContainer
+from backends.engine import Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
 from backends.sampling.state import SamplingContext
@@ -77,7 +79,7 @@ class Device:
 
 
 class StandIn:
-    """See `backends.driver.Engine`: one token for each job, always the same."""
+    """See `backends.engine.Engine`: one token for each job, always the same."""
 
     def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         self._clock = clock
@@ -90,7 +92,7 @@ class StandIn:
     def ends(self, token: int) -> bool:
         return token < 0
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         self._jobs[key] = job
         return len(job.prompt)
 
@@ -127,7 +129,7 @@ class Sampled(StandIn):
             SamplingContext(vocabulary, torch.device("cpu")),
             StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),
         )
-        self.admit = self._batching.admit  # type: ignore[method-assign]
+        self.admit = self._batching.admit  # type: ignore[method-assign, assignment]
         self.release = self._batching.release  # type: ignore[method-assign]
 
     def step(self) -> Sequence[Token]:

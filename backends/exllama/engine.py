@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import torch
 
-from backends.driver import JobFailed, Token
+from backends.constraints.matcher import Mask
+from backends.engine import JobFailed, Token
 from backends.exllama.jobs import ExLlamaJob, Result
 from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
@@ -17,7 +18,7 @@ from backends.protocol import Generation, ModelInfo
 
 
 class ExLlamaEngine:
-    """See `backends.driver.Engine`. Owns the models it was given."""
+    """See `backends.engine.Engine`. Owns the models it was given."""
 
     def __init__(self, loaded: ExLlamaModel) -> None:
         self._loaded = loaded
@@ -33,7 +34,7 @@ class ExLlamaEngine:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         try:
             running = self._prepared(key, job)
             self._begin(running)

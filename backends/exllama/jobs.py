@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from backends.driver import Token
+from backends.engine import Token
 from backends.errors import InvalidJob
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling, TokenLogprob

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import JobFailed, PromptScored, Token
+from backends.constraints.matcher import Mask
+from backends.engine import JobFailed, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import KvCache
@@ -40,7 +41,7 @@ NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
 class LlamaCppEngine:
-    """See `backends.driver.Engine`. Owns the model and the context it was given."""
+    """See `backends.engine.Engine`. Owns the model and the context it was given."""
 
     def __init__(self, loaded: LlamaModel) -> None:
         self._loaded = loaded
@@ -65,7 +66,7 @@ class LlamaCppEngine:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
         self._running[key] = running
         self._threads.pause()

@@ -3,11 +3,13 @@ prompt.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from backends.catalog import ModelFiles
-from backends.driver import PromptScored, Token
-from backends.errors import GenerationFailed
+from backends.constraints.matcher import Mask
+from backends.engine import JobFailed, PromptScored, Token
+from backends.errors import BackendError, GenerationFailed
 from backends.protocol import Candidate, Generation, Image, ModelInfo, Scored, TokenLogprob
 from backends.scripted.files import Line, Script
 from config.engines import ScriptedOptions
@@ -15,6 +17,10 @@ from config.engines import ScriptedOptions
 END = 256  # the token after the 256 bytes
 VOCABULARY = 257
 SILENCE = Line(say="")
+ALL = (1 << VOCABULARY) - 1
+# What is said for want of a script.
+ENDINGS: tuple[int, ...] = (END, *b'":')
+OTHERS: tuple[int, ...] = (*b"}])>0123456789,", *range(33, 128), *range(33), *range(128, 256))
 
 
 IMAGES = "{images}"  # in a line: what the pictures look like
@@ -33,22 +39,53 @@ def _prompt_tokens(job: Generation) -> int:
 class Speaker:
     """One job: what is left to say."""
 
-    def __init__(self, job: Generation, line: Line) -> None:
+    def __init__(self, job: Generation, line: Line, mask: Mask | None = None) -> None:
         self.job = job
+        self.mask = mask
         self.rest = [*line.say.replace(IMAGES, seen(job.images)).encode(), END]
+        self.forced: list[int] = []
+        self.filled: Counter[int] = Counter()  # what was said for want of a script
         self.fail_after = line.fail_after
         self.said = 0
         self.scored = job.prompt_logprobs is None
 
-    def next(self) -> int:
+    def allowed(self) -> int:
+        """A bit for each token that may come next."""
+        if self.mask is None or self.forced:
+            return ALL
+        return int.from_bytes(self.mask.allowed(), "little")
+
+    def next(self, allowed: int) -> int:
+        """What is forced; the script's next byte if it may come; what brings a grammar to its
+        end.
+        """
         if self.said == self.fail_after:
             raise GenerationFailed(f"the script says to fail after {self.fail_after} tokens")
         self.said += 1
-        return self.rest.pop(0) if self.rest else END
+        if self.forced:
+            return self.forced.pop(0)
+        wanted = self.rest[0] if self.rest else END
+        if allowed >> wanted & 1:
+            del self.rest[:1]
+            return wanted
+        return self._onwards(allowed)
+
+    def _onwards(self, allowed: int) -> int:
+        """What ends a part, else what was said so least, that nothing goes on for ever."""
+        left = [token for token in (*ENDINGS, *OTHERS) if allowed >> token & 1]
+        token = left[0] if left[0] in ENDINGS else min(left, key=self.filled.__getitem__)
+        self.filled[token] += 1
+        return token
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """`tokens` come next; a script that has them there has said them."""
+        self.forced += tokens
+        if self.mask is not None and self.rest[: len(tokens)] == list(tokens):
+            del self.rest[: len(tokens)]
 
 
 class ScriptedEngine:
-    """See `backends.driver.Engine`."""
+    """See `backends.engine.Engine`."""
 
     def __init__(self, files: ModelFiles, script: Script, options: ScriptedOptions) -> None:
         self._lines = script.lines
@@ -66,6 +103,7 @@ class ScriptedEngine:
             chat_template=files.chat_template,
             modalities=files.modalities,
             scores_prompts=True,
+            constrains=True,
         )
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
@@ -80,17 +118,26 @@ class ScriptedEngine:
     def ends(self, token: int) -> bool:
         return token == END
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         prompt = self.detokenize(job.prompt)
         line = next((line for line in self._lines if line.when in prompt), SILENCE)
-        self._speakers[key] = Speaker(job, line)
+        self._speakers[key] = Speaker(job, line, mask)
         return _prompt_tokens(job)
 
-    def step(self) -> Sequence[Token | PromptScored]:
+    def step(self) -> Sequence[Token | PromptScored | JobFailed]:
         if self._pause:
             time.sleep(self._pause)
         scored = [self._scored(key, one) for key, one in self._speakers.items() if not one.scored]
-        return [*scored, *(self._said(key, one) for key, one in self._speakers.items())]
+        return [*scored, *(one for key in self._speakers for one in self._turn(key))]
+
+    def _turn(self, key: int) -> Sequence[Token | JobFailed]:
+        """One token, or all that are forced."""
+        speaker = self._speakers[key]
+        try:
+            allowed = speaker.allowed()
+        except BackendError as error:
+            return [JobFailed(key, error)]
+        return [self._said(key, speaker, allowed) for _ in range(len(speaker.forced) or 1)]
 
     def _scored(self, key: int, speaker: Speaker) -> PromptScored:
         speaker.scored = True
@@ -100,14 +147,14 @@ class ScriptedEngine:
         """A script leaves no choice: everything has probability one."""
         return TokenLogprob(Candidate(token, self.piece(token), 0.0))
 
-    def _said(self, key: int, speaker: Speaker) -> Token:
-        token = speaker.next()
+    def _said(self, key: int, speaker: Speaker, allowed: int) -> Token:
+        token = speaker.next(allowed)
         if speaker.job.logprobs is None:
             return Token(key, token)
         return Token(key, token, self._certain(token))
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
-        self._speakers[key].rest[:0] = tokens
+        self._speakers[key].force(tokens)
 
     def release(self, key: int) -> int:
         del self._speakers[key]

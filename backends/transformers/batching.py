@@ -17,7 +17,7 @@ from typing import TypeAlias
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.driver import JobFailed, PromptScored, Token
+from backends.engine import JobFailed, PromptScored, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.logprobs import logprobs

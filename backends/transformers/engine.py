@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from backends.driver import JobFailed, PromptScored, Token
+from backends.constraints.matcher import Mask
+from backends.engine import JobFailed, PromptScored, Token
 from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
 from backends.sampling.state import SamplingContext
@@ -20,7 +21,7 @@ from backends.transformers.solo import Solo
 
 
 class TransformersEngine:
-    """See `backends.driver.Engine`. Owns the model it was given."""
+    """See `backends.engine.Engine`. Owns the model it was given."""
 
     def __init__(self, loaded: TransformersModel) -> None:
         self._loaded = loaded
@@ -45,7 +46,7 @@ class TransformersEngine:
         self.piece = loaded.vocabulary.piece
         self.ends = loaded.vocabulary.ends.__contains__
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         with in_our_words():
             return self._admit(key, job)
 

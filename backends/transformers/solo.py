@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from backends.driver import JobFailed, Token
+from backends.engine import JobFailed, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import Generation

@@ -10,9 +10,25 @@ import msgspec
 import pytest
 
 from backends import bounds
-from backends.bounds import BUDGET, GENERATION, GREEDY_BELOW, SAMPLING, Number, Texts, bounded
+from backends.bounds import (
+    BUDGET,
+    GENERATION,
+    GREEDY_BELOW,
+    SAMPLING,
+    Number,
+    Texts,
+    bounded,
+    check_choice,
+)
 from backends.errors import InvalidJob, PromptTooLong
-from backends.protocol import Generation, Image, ModelInfo, Sampling, ThinkingBudget
+from backends.protocol import (
+    Constraint,
+    Generation,
+    Image,
+    ModelInfo,
+    Sampling,
+    ThinkingBudget,
+)
 from tests.every import for_every
 
 INFO = ModelInfo(
@@ -214,13 +230,69 @@ def test_a_model_s_own_odd_defaults_are_neutral() -> None:
     assert bounds.sound(odd) == Sampling(top_k=40)
 
 
+HELD = msgspec.structs.replace(INFO, constrains=True)
+
+
+def test_a_grammar_has_a_largest_size_in_bytes() -> None:
+    most = bounds.GENERATION["constraint"].size  # type: ignore[attr-defined]
+    bounded(job(Generation, constraint=Constraint(grammar="x" * most)), HELD)
+    for text in ("x" * (most + 1), "ü" * (most // 2 + 1), "\ud800"):
+        with pytest.raises(InvalidJob) as refused:
+            bounded(job(Generation, constraint=Constraint(grammar=text)), HELD)
+        assert refused.value.param == "response_format"
+
+
+def test_an_engine_that_takes_no_masks_refuses_a_grammar() -> None:
+    with pytest.raises(InvalidJob, match="scripted can't be held to a grammar") as refused:
+        bounded(job(Generation, constraint=Constraint(grammar="{}")), INFO)
+    assert refused.value.param == "response_format"
+
+
+ALL = tuple(range(INFO.vocab_size))
+NEVER = float("-inf")
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "param"),
+    [
+        ({"banned_tokens": ALL}, "logit_bias"),
+        ({"logit_bias": tuple((token, NEVER) for token in ALL)}, "logit_bias"),
+        ({"banned_tokens": ALL[:100], "logit_bias": tuple((t, NEVER) for t in ALL[100:])}, None),
+        ({"banned_tokens": ALL[1:], "ban_eos": True}, None),
+        ({"allowed_tokens": (5,), "banned_tokens": (5,)}, "allowed_tokens"),
+        ({"allowed_tokens": (0,), "ban_eos": True}, "allowed_tokens"),
+    ],
+)
+def test_a_job_that_forbids_every_token_is_refused(
+    forbidden: dict[str, Any], param: str | None
+) -> None:
+    """Token 0 is the end."""
+    with pytest.raises(InvalidJob, match="Every token is forbidden") as refused:
+        check_choice(job(Sampling, **forbidden), INFO, lambda token: token == 0)
+    assert refused.value.param == (param or "logit_bias")
+
+
+def test_a_job_that_must_say_more_can_t_be_left_with_ends_alone() -> None:
+    made = job(Sampling, allowed_tokens=(0,))
+    check_choice(made, INFO, lambda token: token == 0)
+    with pytest.raises(InvalidJob, match="Every token"):
+        check_choice(msgspec.structs.replace(made, min_tokens=1), INFO, lambda token: token == 0)
+
+
+@pytest.mark.parametrize(
+    "left", [{"banned_tokens": ALL[1:]}, {"banned_tokens": ALL[:-1]}, {"allowed_tokens": (5,)}]
+)
+def test_a_job_that_leaves_one_token_is_none(left: dict[str, Any]) -> None:
+    check_choice(job(Sampling, **left), INFO, lambda token: token == 0)
+
+
 EXTREMES = """
 import random, sys
 import bundled
 import msgspec
 from backends import catalog
 from backends.bounds import SAMPLING, Number, bounded
-from backends.driver import Token
+from backends.engine import Token
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation, Sampling

@@ -11,7 +11,9 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.driver import DrivenContainer, JobFailed, Token
+from backends.constraints.matcher import Mask
+from backends.driver import DrivenContainer
+from backends.engine import JobFailed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory
 from backends.jobs import WaitingLine
 from backends.protocol import Ended, Generation, ModelInfo, Outputs, Piece, ThinkingBudget
@@ -62,7 +64,7 @@ class Engine:
     def ends(self, token: int) -> bool:
         return token == END
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         if self.admitting:
             raise self.admitting.pop()
         self._jobs[key] = 1 if job.prompt == SHORT else self.info.context_length
@@ -382,9 +384,9 @@ class Gated(Engine):
         self.admitted: list[tuple[int, ...]] = []
         self.released: list[int] = []
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         self.admitted.append(job.prompt)
-        return super().admit(key, job)
+        return super().admit(key, job, mask)
 
     def step(self) -> Sequence[Token | JobFailed]:
         self.stepping_now.set()

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from backends import catalog
-from backends.driver import Token
+from backends.engine import Token
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation

@@ -5,7 +5,8 @@ import random
 from collections.abc import Mapping, Sequence
 
 from backends.catalog import ModelFiles
-from backends.driver import Token
+from backends.constraints.matcher import Mask
+from backends.engine import Token
 from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
 from tests.backends.toy.files import Table
 from tests.backends.toy.options import ToyOptions
@@ -33,7 +34,7 @@ class Answer:
 
 
 class TableEngine:
-    """See `backends.driver.Engine`."""
+    """See `backends.engine.Engine`."""
 
     def __init__(self, files: ModelFiles, table: Table, options: ToyOptions) -> None:
         self._rows = {ord(letter): _row(after) for letter, after in table.after.items() if after}
@@ -63,7 +64,7 @@ class TableEngine:
     def ends(self, token: int) -> bool:
         return token == END
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         self._answers[key] = Answer(job)
         return len(job.prompt)
 

@@ -11,7 +11,7 @@ import pytest
 
 import bundled
 from backends import catalog
-from backends.driver import JobFailed, Token
+from backends.engine import JobFailed, Token
 from backends.errors import BackendError
 from backends.protocol import Generation, Sampling
 from backends.transformers import loading

@@ -1,0 +1,198 @@
+"""One job's place in its grammar: what was said, what may come next, what must.
+
+The driver tells it each token (`take`) and asks what must come next (`force`); an engine asks for
+the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may be
+computed on another one meanwhile, which whoever comes next waits for.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+import msgspec
+from llguidance import LLMatcher
+
+from backends.errors import GenerationFailed, InvalidJob
+from backends.protocol import Generation
+
+_NEVER = float("-inf")
+
+
+class Mask(Protocol):
+    """Which tokens a job may draw next."""
+
+    def allowed(self) -> bytes:
+        """One bit per token: bit t % 8 of byte t // 8, for all tokens of the vocabulary, filled up
+        to a multiple of 32. At least one is set. Waits for it where it is being computed.
+
+        Raises InvalidJob or GenerationFailed, which is the job's failure alone.
+        """
+        ...
+
+    def drawn(self, token: int) -> None:
+        """For an engine that draws on before it hands the token over: what follows it is asked for
+        next.
+        """
+        ...
+
+
+class Bans:
+    """What the client forbids beside the grammar, as one number with a bit for each token.
+
+    An engine is given the job without them (`unbanned`), so that its samplers and the mask can't
+    contradict each other, and the choice is never made among tokens that are all forbidden.
+    """
+
+    def __init__(self, job: Generation, ends: Sequence[int], size: int) -> None:
+        sampling = job.sampling
+        self.least = job.min_tokens
+        self.no_end = sampling.ban_eos
+        self.ends = _bits(ends, size)
+        biased = (token for token, bias in sampling.logit_bias if bias == _NEVER)
+        self.banned = _bits((*sampling.banned_tokens, *biased), size)
+        if sampling.allowed_tokens:
+            self.banned |= _bits(range(size), size) & ~_bits(sampling.allowed_tokens, size)
+
+    def applied(self, allowed: bytes, said: int) -> bytes:
+        """Of the tokens a grammar allows after `said` tokens, those that may come. Where it allows
+        nothing but to end, that may come. Raises InvalidJob where nothing is left.
+        """
+        held = self.no_end or said < self.least
+        if not held and not self.banned:
+            return allowed
+        left = int.from_bytes(allowed, "little") & ~self.banned
+        if held:
+            left = left & ~self.ends or left
+        if not left:
+            reason = "no token is left that the grammar allows and the request doesn't forbid"
+            raise InvalidJob(reason, "logit_bias")
+        return left.to_bytes(len(allowed), "little")
+
+
+def unbanned(job: Generation) -> Generation:
+    """The job without what `Bans` sees to."""
+    finite = tuple(pair for pair in job.sampling.logit_bias if pair[1] != _NEVER)
+    sampling = msgspec.structs.replace(
+        job.sampling, logit_bias=finite, banned_tokens=(), allowed_tokens=(), ban_eos=False
+    )
+    return msgspec.structs.replace(job, sampling=sampling, min_tokens=0)
+
+
+def _bits(tokens: Iterable[int], size: int) -> int:
+    marked = bytearray(-(-size // 8))
+    for token in tokens:
+        marked[token >> 3] |= 1 << (token & 7)
+    return int.from_bytes(marked, "little")
+
+
+class Matcher:
+    """See above. `forces`: whether what the grammar leaves no choice in is forced."""
+
+    def __init__(self, place: LLMatcher, bans: Bans, *, forces: bool) -> None:
+        self._place = place
+        self._bans = bans
+        self._forces = forces
+        self._ahead: deque[int] = deque()  # consumed, and not yet taken
+        self._said = 0  # tokens consumed
+        self.complete = False  # nothing can follow them
+        self._pending: Future[None] | None = None
+        self._allowed: bytes | None = None  # of the present place
+
+    # -- the driver's side -----------------------------------------------------------------------
+
+    def take(self, token: int) -> None:
+        """`token` is part of the output. Raises GenerationFailed where the grammar has no such."""
+        if self._ahead:
+            expected = self._ahead.popleft()
+            assert token == expected, "an engine hands over what it was forced to, and what it drew"
+            return
+        self._consume(token)
+
+    def force(self, tokens: Sequence[int] = ()) -> tuple[int, ...]:
+        """What must come next: `tokens`, whatever an engine has drawn ahead, and after them what
+        the grammar leaves no choice in. Raises GenerationFailed where it has no such `tokens`.
+        """
+        if self._ahead and not tokens:
+            return ()
+        self.rewind(0)
+        self._say(tokens)
+        self._say(self._no_choice())
+        return tuple(self._ahead)
+
+    def _say(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._consume(token)
+            self._ahead.append(token)
+
+    def _no_choice(self) -> Sequence[int]:
+        if not self._forces or self._bans.banned or self.complete:
+            return ()
+        self._settle()
+        return self._place.compute_ff_tokens()
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing can follow what was taken."""
+        return self.complete and not self._ahead
+
+    def rewind(self, count: int) -> None:
+        """The last `count` tokens taken were never said, nor was what an engine has drawn ahead."""
+        back = count + len(self._ahead)
+        if not back:
+            return
+        self._settle()
+        self._ahead.clear()
+        self._said -= back
+        self._allowed, self.complete = None, False
+        if not self._place.rollback(back):
+            raise self._failure()
+
+    # -- the engine's side -----------------------------------------------------------------------
+
+    def allowed(self) -> bytes:
+        """See `Mask.allowed`."""
+        self._settle()
+        if self._allowed is None:
+            self.compute()
+        assert self._allowed is not None
+        return self._allowed
+
+    def drawn(self, token: int) -> None:
+        """See `Mask.drawn`."""
+        self._consume(token)
+        self._ahead.append(token)
+
+    # -- masks -----------------------------------------------------------------------------------
+
+    @property
+    def wants_mask(self) -> bool:
+        return self._allowed is None and self._pending is None
+
+    def await_mask(self, pending: "Future[None]") -> None:
+        """`pending` computes the mask of the present place."""
+        self._pending = pending
+
+    def compute(self) -> None:
+        """The mask, without the GIL where it takes time. Raises InvalidJob or GenerationFailed."""
+        allowed = self._place.compute_bitmask()
+        if self._place.is_error():
+            raise self._failure()
+        self._allowed = self._bans.applied(allowed, self._said)
+
+    def _settle(self) -> None:
+        """Wait for the thread that computes the mask; what it met is met again by `compute`."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.exception()
+
+    def _consume(self, token: int) -> None:
+        self._settle()
+        self._said += 1
+        self._allowed = None
+        if not self._place.consume_token(token):
+            raise self._failure()
+        self.complete = self._place.is_stopped()
+
+    def _failure(self) -> GenerationFailed:
+        return GenerationFailed(f"the output left its grammar: {self._place.get_error()}")

@@ -1,0 +1,90 @@
+"""What an engine is to the driver: one model on one device, stepped by one thread."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from backends.constraints.matcher import Mask
+from backends.errors import BackendError
+from backends.protocol import Generation, ModelInfo, Scored, TokenLogprob
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One token a step produced for job `key`."""
+
+    key: int
+    id: int
+    logprob: TokenLogprob | None = None
+
+
+class PromptScored(msgspec.Struct, frozen=True):
+    """The next tokens of job `key`'s prompt, in order; all of them before its first `Token`."""
+
+    key: int
+    scored: Scored
+
+
+class JobFailed(msgspec.Struct, frozen=True):
+    """Job `key` can't go on, and nobody else has noticed. The driver releases it."""
+
+    key: int
+    error: BackendError
+
+
+class Engine(Protocol):
+    """One model on one device. Only one thread calls it, except `tokenize` and `detokenize`, which
+    any may.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+    def piece(self, token: int) -> bytes:
+        """The token's text as bytes, control tokens included."""
+        ...
+
+    def ends(self, token: int) -> bool:
+        """Whether the token ends a generation."""
+        ...
+
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
+        """Take a job; never more than `info.max_concurrent` at once. Returns the tokens of its
+        prompt, pictures included; if they are too many the job is released at once. `mask`: what
+        each of its tokens may be; only where `info.constrains`.
+
+        Raises InvalidJob.
+        """
+        ...
+
+    def step(self) -> "Sequence[Token | PromptScored | JobFailed]":
+        """One forward pass for all jobs. May be empty while prompts are being computed.
+
+        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
+        called.
+        """
+        ...
+
+    def force(self, key: int, tokens: Sequence[int]) -> None:
+        """Make job `key` continue with `tokens`, computed together as a prompt is; the coming step
+        returns them like any others. What an engine has drawn ahead is forgotten.
+        """
+        ...
+
+    def release(self, key: int) -> int:
+        """Forget a job. When this returns, the device does no more work for it. Returns how many
+        tokens of its prompt were found in the KV cache.
+        """
+        ...
+
+    def recover(self) -> None:
+        """After a failed step: forget all jobs and start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
