@@ -11,20 +11,18 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import anyio
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher
 
 from backends.constraints.matcher import Bans, Matcher
 from backends.constraints.tokenizer import GrammarTokenizer, Vocabulary
 from backends.errors import InvalidJob
+from backends.grammar_limits import parser_limits
 from backends.protocol import Constraint, Generation
 
 KEPT = 128  # compiled grammars
 KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text
 COMPILERS = 2  # a costly grammar holds up nobody but others like it
 STACK = 256 << 20  # bytes; of address space, of which only what is reached becomes memory
-# llguidance's defaults but for the states, of which each takes 1 to 2 KB: what is left of 250,000
-# is room for any schema of shared/schemas.
-LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 _stack = threading.Lock()  # of `threading.stack_size`, which is the process's
 
 
@@ -116,7 +114,7 @@ class Grammars:
         with self._making:
             if self._tokenizer is None:
                 self._tokenizer = GrammarTokenizer(self._vocabulary)
-        compiled = LLMatcher(self._tokenizer.tokens, grammar, log_level=0, limits=LIMITS)
+        compiled = LLMatcher(self._tokenizer.tokens, grammar, log_level=0, limits=parser_limits())
         if not compiled.is_error():
             compiled.compute_bitmask()
         if compiled.is_error():

@@ -5,6 +5,8 @@ than the model.
 from typing import TYPE_CHECKING
 
 from backends.cells import Slot
+from backends.constraints.matcher import Mask
+from backends.llamacpp.masking import allowed_ids
 from backends.llamacpp.sampling import Chain
 from backends.protocol import Generation
 
@@ -45,7 +47,14 @@ class LlamaJob:
         self.cached = 0
         # Tokens of the prompt whose log probabilities are told, or not wanted.
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
+        self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
+
+    def allowed(self, size: int) -> npt.NDArray[np.intp] | None:
+        """Of the first `size` tokens those that may be drawn next; None: all. Raises what
+        `Mask.allowed` does.
+        """
+        return None if self.mask is None else allowed_ids(self.mask.allowed(), size)
 
     @property
     def left(self) -> int:

@@ -25,6 +25,7 @@ from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import KvCache
 from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import LlamaModel
+from backends.llamacpp.masking import draw_among
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.sampling import Chain, drawing, logprob
 from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
@@ -68,6 +69,7 @@ class LlamaCppEngine:
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         running = self._seeing(key, job) if job.images else self._reading(key, job)
+        running.mask = mask
         self._running[key] = running
         self._threads.pause()
         return running.prompt_tokens
@@ -283,7 +285,11 @@ class LlamaCppEngine:
         return drawn
 
     def _draw_one(self, running: LlamaJob, row: int) -> Token:
-        token = self._draw(running.chain.pointer, self._context, row)
+        chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
+        if ids is None:
+            token = self._draw(chain, self._context, row)
+        else:
+            token = draw_among(chain, self._row(row), ids)
         running.chain.drawn()
         running.tokens.append(token)
         if running.job.logprobs is None:

@@ -308,6 +308,7 @@ def _info(
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
         scores_prompts=True,
+        constrains=True,
         generation_defaults=defaults.of(files),
         memory=counted(
             _words.__dict__.get("buffers", ()),

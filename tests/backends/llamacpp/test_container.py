@@ -16,6 +16,7 @@ from backends.llamacpp import loading
 from backends.protocol import ModelContainer, Progress
 from config.engines import LlamaCppOptions
 from tests.backends.batching import BATCHING, GREETING, STORY
+from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import PROMISES, Subject
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +44,13 @@ async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContai
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_contract(
+    promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
+) -> None:
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
+async def test_constrained(
     promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
 ) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
