@@ -6,15 +6,15 @@ Fuel is counted, not timed, so a grammar is taken or refused alike on every mach
 
 from llguidance import LLParserLimits
 
-# Nodes of the regexes: about 50,000 of them are built in a millisecond, so a compile stays far
-# below a second. The largest of 200 schemas from the field takes a fortieth.
-LEXER_FUEL = 1_000_000
+# Nodes of the regexes: about 50,000 of them are built in a millisecond. The largest of 200 schemas
+# from the field needs less than 10,000.
+LEXER_FUEL = 400_000
 # The same for one token's mask: about 14,000 in a millisecond.
 STEP_LEXER_FUEL = 200_000
 STEP_ITEMS = 50_000  # Earley items for one token's mask: about 20,000 in a millisecond
 ROW_ITEMS = 2_000  # ways a text may be read at one place
-LEXER_STATES = 50_000  # of 1 to 2 kB each
-GRAMMAR_SYMBOLS = 200_000
+LEXER_STATES = 20_000  # of 1 to 2 kB each; those schemas need less than 500
+GRAMMAR_SYMBOLS = 50_000  # 2**16 make it panic; those schemas need less than 2,000
 
 
 def parser_limits() -> LLParserLimits:

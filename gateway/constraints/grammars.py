@@ -2,15 +2,18 @@
 word on whether it can be compiled.
 """
 
+import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from backends.grammar_limits import parser_limits
 from gateway.errors import InvalidRequest
 
+END = 256  # the token after those of the bytes
 Entry: TypeAlias = Mapping[str, Any]  # {"name", and "json_schema" or "lark_grammar"}
 
 
@@ -57,6 +60,38 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
         return grammar_text(self.entries)
 
 
+class Allowance:
+    """Processor time that may be spent on what one client sent. It is asked between two compiles;
+    none of them takes long, see `limits` and `backends.grammar_limits`.
+    """
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self._until = time.thread_time() + seconds
+
+    def check(self, field: str) -> None:
+        """Raises InvalidRequest where it is spent."""
+        if time.thread_time() > self._until:
+            raise InvalidRequest(f"{field}: takes too long to compile.", param=field)
+
+
+class _Bytes:
+    """A vocabulary of the 256 bytes and an end, as llguidance asks a tokenizer for it."""
+
+    eos_token_id = END
+    bos_token_id = None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
+    special_token_ids = (END,)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+@lru_cache(maxsize=1)
+def byte_tokenizer() -> LLTokenizer:
+    """Each byte is a token, by its own number."""
+    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
+
+
 def grammar_text(entries: Sequence[Entry]) -> str:
     """Llguidance's JSON; the first entry is where a text begins."""
     return msgspec.json.encode({"grammars": entries}).decode()
@@ -74,9 +109,22 @@ def fault(entries: Sequence[Entry]) -> str | None:
 
 
 def proven(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
-    """`entries`, which can be compiled. Raises InvalidRequest with llguidance's words."""
-    if message := fault(entries):
-        raise InvalidRequest(f"{field}: {brief(message)}", param=field)
+    """`entries`, which llguidance can compile and run. Raises InvalidRequest with its words."""
+    text = grammar_text(entries)
+    refused, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())
+    if refused:
+        raise InvalidRequest(f"{field}: {brief(messages[0])}", param=field)
+    # It warns of special tokens, which a vocabulary of bytes doesn't have.
+    return tuple(entries) if messages else runnable(entries, field)
+
+
+def runnable(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
+    """`entries`, which llguidance can run: some limits it only meets when it has a vocabulary."""
+    text = grammar_text(entries)
+    matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
+    matcher.compute_bitmask()
+    if matcher.is_error():
+        raise InvalidRequest(f"{field}: {brief(matcher.get_error())}", param=field)
     return tuple(entries)
 
 

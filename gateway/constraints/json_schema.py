@@ -2,21 +2,23 @@
 nearest that it can where it can't, and the whole of it for the check afterwards.
 """
 
-from gateway.constraints.grammars import Check, Relaxation, ShapeGrammar
+from gateway.constraints.grammars import Allowance, Check, Relaxation, ShapeGrammar, runnable
 from gateway.constraints.reading import read
 from gateway.constraints.relaxing import relaxed, schema_entry
 from gateway.errors import InvalidRequest
 from gateway.shapes import JsonSchema
 
 
-def schema_grammar(shape: JsonSchema, name: str) -> ShapeGrammar:
+def schema_grammar(
+    shape: JsonSchema, name: str, allowance: Allowance | None = None
+) -> ShapeGrammar:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
     schema = read(shape.schema, shape.field)
-    carried, relaxations = relaxed(schema, shape.field)
+    carried, relaxations = relaxed(schema, shape.field, allowance or Allowance())
     if shape.strict:
         _enforced(relaxations, shape.field)
-    entry = schema_entry(carried, name)
-    return ShapeGrammar(name=name, entries=(entry,), relaxed=relaxations, check=Check(schema.check))
+    entries = runnable((schema_entry(carried, name),), shape.field)
+    return ShapeGrammar(name=name, entries=entries, relaxed=relaxations, check=Check(schema.check))
 
 
 def _enforced(relaxations: tuple[Relaxation, ...], field: str) -> None:

@@ -10,9 +10,12 @@ from gateway.constraints.limits import (
     CHOICES,
     CHOICES_LENGTH,
     GRAMMAR_LENGTH,
+    GRAMMAR_LINES,
     REGEX_LENGTH,
 )
 from gateway.errors import InvalidRequest
+
+INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`
 
 
 def regex_rule(pattern: str, field: str) -> str:
@@ -25,7 +28,15 @@ def lark_grammar(text: str, field: str) -> str:
     """A client's grammar: GBNF where it has rules like that, else Lark."""
     GRAMMAR_LENGTH.check(len(text), field)
     text = _whole(text, field)
-    return lark_of_gbnf(text, field) if RULE in text else text
+    if RULE in text:
+        return lark_of_gbnf(text, field)
+    GRAMMAR_LINES.check(sum(":" in line for line in text.splitlines()), field)
+    if INLINE_SCHEMA in text:
+        message = (
+            f"{field}: {INLINE_SCHEMA} is not taken; send the schema as one, or as a structural tag"
+        )
+        raise InvalidRequest(message, param=field)
+    return text
 
 
 def choices_rule(texts: tuple[str, ...], field: str) -> str:

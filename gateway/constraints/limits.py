@@ -22,13 +22,20 @@ class Limit(msgspec.Struct, frozen=True):
 
 REGEX_LENGTH = Limit(8_192, "characters of a regex")
 GRAMMAR_LENGTH = Limit(65_536, "characters of a grammar")
+# A compiler goes from rule to rule by recursion; 3,000 are more than a thread's stack of 8 MB.
+GRAMMAR_LINES = Limit(1_024, "lines with a rule of a grammar")
+GRAMMAR_RULES = Limit(512, "rules of a grammar")  # the converter looks at each for each
+GROUP_DEPTH = Limit(64, "nested groups of a grammar")
 CHOICES = Limit(1_024, "choices")
 CHOICE_LENGTH = Limit(8_192, "characters of a choice")
 CHOICES_LENGTH = Limit(131_072, "characters of all choices")
-GRAMMAR_RULES = Limit(512, "rules of a grammar")  # the converter looks at each for each
-GROUP_DEPTH = Limit(64, "nested groups of a grammar")
-SCHEMA_BYTES = Limit(524_288, "bytes of a schema")
-SCHEMA_NODES = Limit(20_000, "values in a schema")
-SCHEMA_DEPTH = Limit(64, "levels of nesting in a schema")
 TAGS = Limit(128, "tags or inner grammars of structural tags")
 REPEATS = Limit(10_000, "repetitions")
+
+SCHEMA_BYTES = Limit(524_288, "bytes of a schema")
+SCHEMA_NODES = Limit(10_000, "values in a schema")
+SCHEMA_DEPTH = Limit(64, "levels of nesting in a schema")
+SCHEMA_DEFINITIONS = Limit(512, "definitions that a schema refers to")
+SCHEMA_LEVELS = Limit(400, "levels of a schema, one inside another or referred to")
+SCHEMA_DATA = Limit(2_000, "values inside lists and objects of enum and const")
+SCHEMA_EFFORT = Limit(10_000_000, "units of work to compile a schema")

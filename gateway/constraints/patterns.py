@@ -6,15 +6,12 @@ at the beginning are read apart: there they are further patterns for the same te
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import msgspec
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher
 
 from backends.grammar_limits import parser_limits
-from gateway.constraints.grammars import grammar_text
-
-END = 256  # no byte
+from gateway.constraints.grammars import byte_tokenizer, grammar_text
 
 
 class Unusable(Exception):
@@ -26,7 +23,7 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         text = grammar_text(({"json_schema": {"type": "string", "pattern": pattern}},))
-        self._matcher = LLMatcher(_bytes(), text, log_level=0, limits=parser_limits())
+        self._matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
         if self._matcher.is_error():
             raise Unusable(f"the pattern {pattern!r:.200} can't be used: {self._why()}")
 
@@ -90,20 +87,3 @@ def _quoted(text: str) -> bytes:
     """As JSON, with as few escapes as it allows."""
     quoted = msgspec.json.encode(text)
     return quoted.replace(b"\x7f", b"\\u007f")
-
-
-class _Bytes:
-    """A vocabulary of the 256 bytes and an end, as llguidance asks a tokenizer for it."""
-
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (END,)
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())
-
-
-@lru_cache(maxsize=1)
-def _bytes() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])

@@ -4,7 +4,9 @@ one of its own `$defs`, twice: as the check has it, whole, and as the grammar ca
 What is no schema is an error that names the place.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -12,9 +14,12 @@ import msgspec
 from gateway.constraints.drafts import Draft, Node, draft_of, modern, too_new
 from gateway.constraints.grammars import Relaxation
 from gateway.constraints.keywords import FORMATS, KEYWORDS, TYPES, Holds, Keyword
-from gateway.constraints.limits import SCHEMA_BYTES
+from gateway.constraints.limits import SCHEMA_BYTES, SCHEMA_DATA, SCHEMA_DEFINITIONS
 from gateway.constraints.references import References
 from gateway.errors import InvalidRequest
+
+MULTIPLES = 10_000  # milliseconds; ten times as many take a second
+COUNTED_PROPERTIES = 64
 
 
 class Both(msgspec.Struct, frozen=True):
@@ -71,6 +76,8 @@ class Reading:
         self.notes: list[tuple[str, Relaxation]] = []
         self.origins: dict[int, Origin] = {}
         self.owner = ""
+        self.multiples: set[int] = set()
+        self.data = 0  # values inside lists and objects of `enum` and `const`
         self.hidden = 0  # inside so many keywords that the grammar leaves to the check
         self.node: Any = document  # the innermost that the client wrote
 
@@ -112,21 +119,30 @@ class Reading:
         return {key: value for key, value in node.items() if key not in new} if new else node
 
     def _keyword(self, key: str, row: Keyword, value: Any, both: Both) -> None:
-        left = row.grammar == "left" or (key == "format" and not self._has_format(value))
         counts_against = row.grammar == "left" or key == "oneOf"
         self.hidden += counts_against
         read = READERS[row.holds](self, key, value)
         self.hidden -= counts_against
         both.check[key] = read.check
+        left = row.grammar == "left" or not self._fits(key, read.check)
         if not left:
             both.carried[key] = read.carried
         elif row.became and value is not False:
             self.note(key, row.became, checked=row.checked)
 
-    def _has_format(self, name: Any) -> bool:
-        """The grammar has it, or it says nothing: formats that aren't known are of texts."""
-        types = self.node.get("type", "string") if isinstance(self.node, dict) else "string"
-        return name in FORMATS or not (isinstance(name, str) and "string" in types)
+    def _fits(self, key: str, value: Any) -> bool:
+        """Whether the grammar can have `key` with this value at a price."""
+        match key:
+            case "format":  # one that isn't known is one of texts
+                return value in FORMATS or not _may_be_text(self.node.get("type"))
+            case "multipleOf":  # takes as many states as its digits say, all of them together
+                self.multiples.add(_significant(value))
+                return math.prod(self.multiples) <= MULTIPLES
+            case "minProperties" | "maxProperties":  # takes a copy of the object for each
+                properties = self.node.get("properties")
+                return not isinstance(properties, dict) or len(properties) <= COUNTED_PROPERTIES
+            case _:
+                return True
 
     def _origin(self, both: Both) -> None:
         plain = not self.hidden and not self.owner
@@ -152,6 +168,7 @@ class Reading:
         if not isinstance(target, dict | bool):
             self.wrong(f'"$ref" {reference!r:.200} leads to no schema')
         if id(target) not in self.definitions:
+            SCHEMA_DEFINITIONS.check(len(self.definitions) + 1, self.field)
             name = f"d{len(self.definitions)}"
             self.definitions[id(target)] = name
             self.waiting.append((name, target))
@@ -213,6 +230,26 @@ def _count(reading: Reading, key: str, value: Any) -> Both:
     return Both(int(value), int(value))
 
 
+def _values(reading: Reading, key: str, value: Any) -> Both:
+    if not isinstance(value, list):
+        reading.wrong(f'"{key}" must be a list')
+    reading.data += sum(map(_inner, value))
+    SCHEMA_DATA.check(reading.data, reading.field)
+    return Both(value, value)
+
+
+def _value(reading: Reading, key: str, value: Any) -> Both:
+    return Both(value, _values(reading, key, [value]).carried[0])
+
+
+def _inner(value: Any) -> int:
+    """How many values are in a list or an object, all levels counted."""
+    if not isinstance(value, list | dict):
+        return 0
+    inside = value.values() if isinstance(value, dict) else value
+    return sum(1 + _inner(each) for each in inside)
+
+
 def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
     """Reads a value that holds no schemas."""
 
@@ -222,6 +259,16 @@ def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
         return Both(value, value)
 
     return read
+
+
+def _may_be_text(types: Any) -> bool:
+    return not _are_types(types) or types == "string" or "string" in types
+
+
+def _significant(number: float) -> int:
+    """Its digits, without zeros at the ends: 12 for 0.12 and 1200."""
+    digits = format(Decimal(str(number)), "f").replace(".", "")
+    return int(digits.strip("0") or "1")
 
 
 def _is_number(value: Any) -> bool:
@@ -255,6 +302,6 @@ READERS: Mapping[Holds, Reader] = {
     "texts": _plain("a list of texts", _are_texts),
     "names": _plain("an object of lists of texts", _are_names),
     "types": _plain(f"one of {', '.join(sorted(TYPES))}, or a list of them", _are_types),
-    "values": _plain("a list", lambda value: isinstance(value, list)),
-    "value": _plain("a value", lambda _: True),
+    "values": _values,
+    "value": _value,
 }

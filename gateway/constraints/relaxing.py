@@ -5,11 +5,11 @@ that it refuses alone, and there the keyword without which it doesn't. It is dro
 whole is tried again. Dropping only ever lets the grammar allow more.
 """
 
-import time
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from gateway.constraints.grammars import Entry, Relaxation, brief, fault
+from gateway.constraints.effort import bounded, every, inside, referred
+from gateway.constraints.grammars import Allowance, Entry, Relaxation, brief, fault
 from gateway.constraints.keywords import KEYWORDS
 from gateway.constraints.reading import Schema
 from gateway.errors import InvalidRequest
@@ -21,8 +21,8 @@ Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; ""
 # is none, so a model can't write it for ever, and keys are forced.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 UNSATISFIABLE = "Unsatisfiable schema"
+TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
 TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
-SEARCH_SECONDS = 0.5  # of processor time; hundreds of tries for what clients send
 
 
 def schema_entry(schema: Carried, name: str = "") -> Entry:
@@ -31,16 +31,19 @@ def schema_entry(schema: Carried, name: str = "") -> Entry:
     return {"name": name, "json_schema": {**node, "x-guidance": LAYOUT}}
 
 
-def relaxed(schema: Schema, field: str) -> tuple[Carried, tuple[Relaxation, ...]]:
+def relaxed(
+    schema: Schema, field: str, allowance: Allowance
+) -> tuple[Carried, tuple[Relaxation, ...]]:
     """What of `schema` llguidance can carry, and all that it can't.
 
-    Raises InvalidRequest where it allows nothing, or is too intricate to be looked through.
+    Raises InvalidRequest where it allows nothing, or takes too long.
     """
     notes = list(schema.notes)
     if schema.carried is False:
         raise InvalidRequest(f"{field}: no JSON satisfies it.", param=field)
     if isinstance(schema.carried, dict):
-        notes += _Search(schema, schema.carried, field).notes()
+        bounded(schema.carried, field)
+        notes += _Search(schema, schema.carried, field, allowance).notes()
     reached = _reached(schema.carried)
     return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
 
@@ -48,55 +51,77 @@ def relaxed(schema: Schema, field: str) -> tuple[Carried, tuple[Relaxation, ...]
 class _Search:
     """Drops from `root`, in place, what llguidance refuses."""
 
-    def __init__(self, schema: Schema, root: dict[str, Any], field: str) -> None:
+    def __init__(
+        self, schema: Schema, root: dict[str, Any], field: str, allowance: Allowance
+    ) -> None:
         self.root = root
         self.origins = schema.origins
         self.field = field
+        self.allowance = allowance
         self.definitions: dict[str, Any] = root.get("$defs", {})
-        self.until = time.thread_time() + SEARCH_SECONDS
+        self.seen: set[int] = set()
 
     def notes(self) -> Iterator[Note]:
         """Each thing dropped, until llguidance takes what is left."""
-        while message := self._refusal(self.root):
+        yield from self._texts()
+        if (message := self._refusal(self.root)) is not None:
             if message.startswith(UNSATISFIABLE):
                 raise self._error(f"no JSON satisfies it: {brief(message)}")
-            if time.thread_time() > self.until or any(words in message for words in TOO_LARGE):
+            if any(words in message for words in TOO_LARGE):
                 raise self._error(f"too intricate: {brief(message)}")
-            yield from self._relax(self._culprit(self.root, set()))
+            yield from self._mend(self.root)
 
     def _error(self, message: str) -> InvalidRequest:
         return InvalidRequest(f"{self.field}: {message}", param=self.field)
 
+    def _texts(self) -> Iterator[Note]:
+        """Regexes first, each alone: together they could take any time."""
+        tried: dict[str, None] = {}
+        for root in (self.root, *self.definitions.values()):
+            for node in every(root):
+                if "pattern" in node or "format" in node:
+                    alone = {key: node[key] for key in sorted(TEXT & node.keys())}
+                    text = repr(alone)
+                    if text not in tried and not self._at_fault(alone):
+                        tried[text] = None
+                    if text not in tried:
+                        yield from self._relax(node)
+
     def _refusal(self, node: dict[str, Any]) -> str | None:
-        """Why llguidance doesn't take `node` alone, with all definitions."""
-        return fault((schema_entry({**node, "$defs": self.definitions}),))
+        """Why llguidance doesn't take `node` alone, with the definitions where it has any use for
+        them.
+        """
+        self.allowance.check(self.field)
+        refers = any("$ref" in each for each in every(node))
+        whole = {**node, "$defs": self.definitions} if refers else node
+        return fault((schema_entry(whole),))
 
     def _at_fault(self, node: dict[str, Any]) -> bool:
         """What nothing satisfies is right for a part: it may be left out."""
         message = self._refusal(node)
         return message is not None and not message.startswith(UNSATISFIABLE)
 
-    def _culprit(self, node: dict[str, Any], seen: set[int]) -> dict[str, Any]:
-        """The smallest part of `node` that is refused while all its own parts are taken."""
-        for part in parts(node, self.definitions):
-            if id(part) not in seen and time.thread_time() < self.until:
-                seen.add(id(part))
+    def _mend(self, node: dict[str, Any]) -> Iterator[Note]:
+        """What is wrong in the parts of `node`, each alone; then what still is in it."""
+        name = referred(node)
+        parts = [*inside(node), *([self.definitions[name]] if name is not None else [])]
+        for part in parts:
+            if isinstance(part, dict) and id(part) not in self.seen:
+                self.seen.add(id(part))
                 if self._at_fault(part):
-                    return self._culprit(part, seen)
-        return node
+                    yield from self._mend(part)
+        yield from self._relax(node)
 
     def _relax(self, node: dict[str, Any]) -> Iterator[Note]:
-        """Without the first keyword whose lack suffices, or without several."""
-        present = [keyword for keyword in KEYWORDS if keyword in node]
-        enough = (each for each in present if not self._at_fault(without(node, each)))
-        dropped = next(enough, None)
-        for keyword in present if dropped is None else [dropped]:
+        """Drops keywords until it isn't refused: the one whose lack suffices, or several."""
+        while self._at_fault(node):
+            present = [keyword for keyword in KEYWORDS if keyword in node]
+            enough = (each for each in present if not self._at_fault(without(node, each)))
+            keyword = next(enough, present[0])
             less = without(node, keyword)
             yield self._dropped(node, keyword)
             node.clear()
             node.update(less)
-            if not self._at_fault(node):
-                return
 
     def _dropped(self, node: dict[str, Any], keyword: str) -> Note:
         """What is said of it. A regex that llguidance lacks the check lacks too."""
@@ -120,34 +145,12 @@ def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
     return less
 
 
-def parts(node: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas in `node`, and the one it refers to."""
-    for key, value in node.items():
-        match KEYWORDS[key].holds if key in KEYWORDS else None:
-            case "schema":
-                inside = [value]
-            case "schemas":
-                inside = value
-            case "members":
-                inside = list(value.values())
-            case "reference":
-                inside = [definitions[value.removeprefix("#/$defs/")]]
-            case _:
-                inside = []
-        yield from (part for part in inside if isinstance(part, dict))
-
-
 def _reached(carried: Carried) -> set[str]:
     """The definitions that a text can come to; "" is the root."""
-    if isinstance(carried, bool):
-        return {""}
-    definitions = carried.get("$defs", {})
-    names = {id(node): name for name, node in definitions.items()}
-    reached, stack, seen = {""}, [carried], set[int]()
+    definitions = carried.get("$defs", {}) if isinstance(carried, dict) else {}
+    reached, stack = {""}, [carried]
     while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            reached.add(names.get(id(node), ""))
-            stack += parts(node, definitions)
+        named = {name for node in every(stack.pop()) if (name := referred(node)) is not None}
+        stack += (definitions[name] for name in named - reached)
+        reached |= named
     return reached
