@@ -123,6 +123,7 @@ class ApisConfig(Section, frozen=True):
 
     openai: bool = True
     anthropic: bool = True
+    ollama: bool = True
     tabby: bool = True
     llamaserver: bool = True
 

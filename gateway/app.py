@@ -18,12 +18,13 @@ from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
+from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http.auth import Authenticator, OriginGuard, Refusals, guarded, is_loopback
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.metrics import Metrics
-from gateway.http.routes import anthropic, hub, llamaserver, openai, tabby
+from gateway.http.routes import anthropic, hub, llamaserver, ollama, openai, tabby
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.pictures import ImageLoader
@@ -67,6 +68,7 @@ def _spoken(services: Services) -> list[Router]:
     table = (
         (apis.openai, openai.ROUTES, plain),
         (apis.anthropic, anthropic.ROUTES, for_anthropic),
+        (apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
         (apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
         (apis.llamaserver, (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES), detailed),
     )

@@ -104,10 +104,14 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The body under our names. `spelled` has the names that the client wrote instead."""
+    """An object of a body under our names. `spelled` has the names that the client wrote instead.
+
+    `prefix` is where the object stands in the body: "" for the body itself, else `options.` or so.
+    """
 
     values: Mapping[str, Any]
     spelled: Mapping[str, str]
+    prefix: str = ""
 
     def read(self, shape: type[T]) -> T:
         """The fields that `shape` has; others are left alone. Raises InvalidRequest.
@@ -136,13 +140,15 @@ class Fields(msgspec.Struct, frozen=True):
         config = self.values.get("generation_config") or {}
         read, config_read = known | HARMLESS.keys(), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
         strange = (
-            *(self.spelled.get(name, name) for name in _asking(self.values, read)),
+            *(self.prefix + self.spelled.get(name, name) for name in _asking(self.values, read)),
             *(f"generation_config.{name}" for name in _asking(config, config_read)),
         )
         return tuple(heapq.nsmallest(MOST_NAMED, strange))  # not sorted: there may be a million
 
     def otherwise(self) -> Mapping[str, str]:
         """Our names of fields that the client called otherwise, and its names."""
+        if self.prefix:
+            return {name: self.prefix + self.spelled.get(name, name) for name in self.values}
         return {field: name for field, name in self.spelled.items() if field != name}
 
     def _translated(self, said: str) -> InvalidRequest:
@@ -155,12 +161,17 @@ class Fields(msgspec.Struct, frozen=True):
 
     def _as_written(self, path: str) -> str:
         root = re.split(r"[.\[]", path, maxsplit=1)[0]
-        return self.spelled.get(root, root) + path[len(root) :]
+        return self.prefix + self.spelled.get(root, root) + path[len(root) :]
 
 
 def read_fields(body: bytes) -> Fields:
     """The fields of a JSON body. Raises InvalidRequest when it isn't a JSON object."""
-    values = {name: value for name, value in json_object(body).items() if value is not None}
+    return fields_of(json_object(body))
+
+
+def fields_of(wire: Mapping[str, Any], prefix: str = "") -> Fields:
+    """The fields of an object that stands in a body behind `prefix`. Raises InvalidRequest."""
+    values = {name: value for name, value in wire.items() if value is not None}
     spelled: dict[str, str] = {}
     for field, spellings in SPELLINGS.items():
         if given := [name for name in spellings if name in values]:
@@ -171,7 +182,7 @@ def read_fields(body: bytes) -> Fields:
             spelled[field] = given[0]
     if "generation_config" in values:
         _add_generation_config(values, spelled)
-    return Fields(values, spelled)
+    return Fields(values, spelled, prefix)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

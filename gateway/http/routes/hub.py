@@ -9,6 +9,7 @@ import anyio
 from litestar import Request, delete, post
 from litestar.types import ASGIApp
 
+from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import wire
@@ -37,7 +38,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
 
         async def whole() -> bytes:
-            path = await _timed(_fetched(services, order, _say_nothing), wire_order.timeout)
+            path = await _timed(fetched(services, order), wire_order.timeout)
             return body(reply.Downloaded(path))
 
         return WholeErrand(whole)
@@ -70,8 +71,14 @@ async def _timed(work: Awaitable[T], seconds: float | None) -> T:
         raise ModelUnavailable(f"the download took longer than {seconds:g} s") from None
 
 
-async def _fetched(
-    services: Services, order: Order, report: Callable[[DownloadProgress], None]
+def _say_nothing(_step: DownloadProgress) -> None:
+    """Who gets one answer hears nothing meanwhile."""
+
+
+async def fetched(
+    services: Services,
+    order: Order,
+    report: Callable[[DownloadProgress], None] = _say_nothing,
 ) -> str:
     """Download, and let everybody know the new model at once; where it lies."""
     path = await services.hub.download(order, report)
@@ -79,24 +86,36 @@ async def _fetched(
     return str(path)
 
 
-async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
+async def relayed(
+    events: EventStream,
+    services: Services,
+    order: Order,
+    told: Callable[[DownloadProgress], bytes],
+) -> str:
+    """As `fetched`; each step is written as `told` frames it."""
     send, receive = anyio.create_memory_object_stream[DownloadProgress](math.inf)
-    last = DownloadProgress("", 0, 0)
-
-    def note(step: DownloadProgress) -> None:
-        nonlocal last
-        last = step
-        send.send_nowait(step)
 
     async def relay() -> None:
         async for step in receive:
             await events.begin()
-            await events.write(_event("downloading", step))
+            await events.write(told(step))
 
     with send, receive:
         async with companions() as tasks:
             tasks.start_soon(relay)
-            path = await _fetched(services, order, note)
+            path = await fetched(services, order, send.send_nowait)
+    return path
+
+
+async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
+    last = DownloadProgress("", 0, 0)
+
+    def told(step: DownloadProgress) -> bytes:
+        nonlocal last
+        last = step
+        return _event("downloading", step)
+
+    path = await relayed(events, services, order, told)
     await events.begin()
     await events.write(_event("finished", last, path))
 
@@ -111,10 +130,6 @@ def _event(
     )
 
 
-def _say_nothing(_step: DownloadProgress) -> None:
-    """Who gets one answer hears nothing meanwhile."""
-
-
 @post("/models")
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
@@ -123,17 +138,17 @@ async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     services.doorman.admit(request.headers).require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
 
-    order = _named(named.model)
+    order = to_fetch(named.model)
 
     async def whole() -> bytes:
-        await _fetched(services, order, _say_nothing)
+        await fetched(services, order)
         return wire.SUCCESS
 
     return WholeErrand(whole)
 
 
-def _named(model: str) -> Order:
-    """Raises InvalidRequest."""
+def to_fetch(model: str) -> Order:
+    """What `model` names: a repository, or one quantization of it. Raises InvalidRequest."""
     if ":" not in model:
         return Order(repository=model)
     try:
@@ -147,17 +162,27 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
     """Unload a model and delete its files, where the configuration allows that."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
+    delete_files = await deletion(services, model, access)
+
+    async def whole() -> bytes:
+        await delete_files()
+        return wire.SUCCESS
+
+    return WholeErrand(whole)
+
+
+async def deletion(services: Services, model: str, access: Access) -> Callable[[], Awaitable[None]]:
+    """What deletes a model's files. Raises at once what forbids it, and ModelNotFound."""
     entry = await services.find(model, access)
     paths = _files_of(entry, services)
     services.hub.require_deletable(paths)
 
-    async def whole() -> bytes:
+    async def delete_files() -> None:
         await services.registry.unload(entry.name)
         await services.hub.delete(paths)
         await services.registry.refresh()
-        return wire.SUCCESS
 
-    return WholeErrand(whole)
+    return delete_files
 
 
 def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:

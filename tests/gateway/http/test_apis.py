@@ -14,6 +14,7 @@ from tests.gateway.http.serving import config
 OWN = {
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
+    "ollama": "/api/chat",
     "tabby": "/v1/model/load",
     "llamaserver": "/completion",
 }

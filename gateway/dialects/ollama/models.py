@@ -1,0 +1,158 @@
+"""The models as Ollama's clients list them, and how a download goes. Knows no registry."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.dialects.frames import body, line
+from gateway.dialects.ollama.request import with_tag
+
+# The release whose API is spoken: clients refuse to talk to servers that are too old for them.
+SPOKEN = "0.12.0"
+FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # when a model goes that never goes
+CAPABILITIES: Mapping[str, str] = {"tools": "tools", "reasoning": "thinking", "vision": "vision"}
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model. Sizes are bytes, `created` is Unix time."""
+
+    name: str
+    created: int
+    size: int
+    format: str
+    family: str
+    context_length: int
+    capabilities: Sequence[str] = ()
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What kind of model it is; texts that are empty are not known."""
+
+    parent_model: str = ""
+    format: str
+    family: str
+    families: tuple[str, ...]
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in a list; the last two where it is in memory."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Some models."""
+
+    models: Sequence[Listed]
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is told of one model. There is no modelfile, and no licence is known."""
+
+    modelfile: str = ""
+    parameters: str = ""
+    template: str
+    license: str = ""
+    details: Details
+    model_info: Mapping[str, Any]
+    capabilities: tuple[str, ...]
+    modified_at: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Which API is spoken."""
+
+    version: str = SPOKEN
+
+
+class Status(msgspec.Struct, frozen=True):
+    """One step of a download; sizes are bytes."""
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
+
+
+def listed(seen: Seen) -> Listed:
+    """A model in a list."""
+    return Listed(
+        name=with_tag(seen.name),
+        model=with_tag(seen.name),
+        modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
+        size=seen.size,
+        digest=sha256(f"{seen.name} {seen.size} {seen.created}".encode()).hexdigest(),
+        details=_details(seen),
+    )
+
+
+def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> Listed:
+    """A model in memory. `expires`: when it goes if nobody uses it; None: never. `size`: bytes it
+    takes there; None: those on disk.
+    """
+    return msgspec.structs.replace(
+        listed(seen),
+        size=seen.size if size is None else size,
+        expires_at=moment(expires or FOR_GOOD),
+        context_length=seen.context_length,
+    )
+
+
+def models_body(models: Sequence[Listed]) -> bytes:
+    """The JSON body that lists `models`, in their order."""
+    return body(Models(models))
+
+
+def show_body(seen: Seen, *, template: str) -> bytes:
+    """The JSON body that tells one model."""
+    told = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
+    return body(
+        Shown(
+            template=template,
+            details=_details(seen),
+            model_info={
+                "general.architecture": seen.family,
+                "general.basename": seen.name,
+                f"{seen.family}.context_length": seen.context_length,
+            },
+            capabilities=("completion", *told),
+            modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
+        )
+    )
+
+
+def version_body() -> bytes:
+    """The JSON body that tells the version."""
+    return body(Version())
+
+
+def pulling(file: str, done: int, total: int) -> bytes:
+    """The line of a step of a download."""
+    return line(Status(f"pulling {file}", digest=file, total=total, completed=done))
+
+
+def status_line(status: str) -> bytes:
+    """The line of a step that has no size; the last is "success"."""
+    return line(Status(status))
+
+
+def moment(time: datetime) -> str:
+    """RFC 3339, in UTC."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _details(seen: Seen) -> Details:
+    return Details(format=seen.format, family=seen.family, families=(seen.family,))

@@ -1,0 +1,263 @@
+"""Ollama's routes: chat and generate, and the models as its clients list, load and fetch them.
+
+A name may carry the tag `:latest`, which its clients put behind every name without one.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.answers.answer import Answer
+from gateway.answers.capabilities import Known
+from gateway.dialects import ollama
+from gateway.dialects.ollama import models as told
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.plain import Plain
+from gateway.http.routes.hub import deletion, fetched, relayed, to_fetch
+from gateway.http.services import Services
+from gateway.http.sse import NDJSON, EventStream, ProgressStream, WholeErrand
+from gateway.hub import DownloadProgress
+from gateway.prompt import DEFAULT_TEMPLATE
+from gateway.registry import ModelStatus, Waiting
+from gateway.request import ChatRequest, TextRequest
+
+AnyRequest = Request[Any, Any, Any]
+
+
+# ---------------------------------------------------------------------------------------- answers
+
+
+@post("/api/chat")
+async def chat(request: AnyRequest, services: Services) -> ASGIApp:
+    """A conversation goes on; without messages its model is loaded, or let go."""
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(ollama.read_chat, await request.body())
+    return _answered(request, services, access, exchange, chat=True)
+
+
+@post("/api/generate")
+async def generate(request: AnyRequest, services: Services) -> ASGIApp:
+    """A prompt is answered; without one its model is loaded, or let go."""
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(ollama.read_generate, await request.body())
+    return _answered(request, services, access, exchange, chat=False)
+
+
+def _answered(
+    request: AnyRequest,
+    services: Services,
+    access: Access,
+    exchange: ollama.OllamaExchange,
+    *,
+    chat: bool,
+) -> ASGIApp:
+    asked = exchange.request
+    asked = msgspec.structs.replace(asked, model=_known_name(services, asked.model, access))
+    created_at = told.moment(datetime.now(UTC))
+    if isinstance(asked, ollama.Presence):
+        reply = _reply(asked.model, created_at, chat=chat)
+        return _presence(services, access, asked, reply, stream=exchange.stream)
+    hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
+    return Exchange(
+        _opener(services, access, asked),
+        lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
+        services.failed(access, ollama.error_line),
+        services.account("ollama", asked.model, new_id(request)),
+        exchange,
+        Telling(quiet=services.config.server.keep_alive_comment, framing=NDJSON),
+    )
+
+
+def _opener(services: Services, access: Access, asked: ChatRequest | TextRequest) -> Any:
+    if isinstance(asked, ChatRequest):
+        return lambda on_wait: services.pipeline.chat(asked, access, on_wait)
+    return lambda on_wait: services.pipeline.text(asked, access, on_wait)
+
+
+def _reply(
+    model: str, created_at: str, *, chat: bool, hides: bool = False, answer: Answer | None = None
+) -> ollama.OllamaReply:
+    return ollama.OllamaReply(
+        model=model,
+        created_at=created_at,
+        chat=chat,
+        hides_thinking=hides,
+        load_seconds=answer.load_seconds if answer else 0.0,
+    )
+
+
+def _known_name(services: Services, name: str, access: Access) -> str:
+    """`name`, without a tag that no model of that name has."""
+    try:
+        return services.registry.resolve(name, access).name
+    except GatewayError:
+        return ollama.without_latest(name)
+
+
+def _presence(
+    services: Services,
+    access: Access,
+    asked: ollama.Presence,
+    reply: ollama.OllamaReply,
+    *,
+    stream: bool,
+) -> ASGIApp:
+    """A lease, given back at once; of a model that is to go and isn't there, none."""
+    gone = asked.keep_alive == 0
+
+    async def present(on_wait: Callable[[Waiting], None] | None) -> bytes:
+        name = (await services.find(asked.model, access)).name
+        if not gone or services.registry.status(name).state in ("loading", "loaded"):
+            async with services.registry.lease(
+                name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
+            ):
+                pass
+        return reply.present(gone=gone)
+
+    async def whole() -> bytes:
+        return await present(None)
+
+    async def tell(events: EventStream) -> None:
+        last = await present(events.wait)
+        await events.begin()
+        await events.write(last + b"\n")
+
+    return _streamed(services, access, tell) if stream else WholeErrand(whole)
+
+
+def _streamed(services: Services, access: Access, tell: Any) -> ASGIApp:
+    return ProgressStream(
+        tell,
+        services.failed(access, ollama.error_line),
+        quiet=services.config.server.keep_alive_comment,
+        framing=NDJSON,
+    )
+
+
+@post(["/api/embed", "/api/embeddings"])
+async def embed(request: AnyRequest, services: Services) -> ASGIApp:
+    """Refused: no engine here makes embeddings yet."""
+    access = services.doorman.admit(request.headers)
+    named = ollama.read_named(await request.body())
+    name = (await services.find(_known_name(services, named.model, access), access)).name
+    raise InvalidRequest(f"model: {name} can't make embeddings.", param="model")
+
+
+# ------------------------------------------------------------------------------------------ models
+
+
+@get("/api/version")
+async def version(request: AnyRequest, services: Services) -> ASGIApp:
+    """Which of Ollama's APIs is spoken."""
+    services.doorman.admit(request.headers)
+    return Plain(told.version_body())
+
+
+@get("/api/tags")
+async def tags(request: AnyRequest, services: Services) -> ASGIApp:
+    """All models the caller may use."""
+    access = services.doorman.admit(request.headers)
+    return Plain(told.models_body([told.listed(_seen(one)) for one in services.usable(access)]))
+
+
+@get("/api/ps")
+async def ps(request: AnyRequest, services: Services) -> ASGIApp:
+    """What is in memory, and until when."""
+    access = services.doorman.admit(request.headers)
+    there = [one for one in services.usable(access) if one.info is not None]
+    return Plain(told.models_body([_resident(one) for one in there]))
+
+
+def _resident(status: ModelStatus) -> told.Listed:
+    left = status.remaining_seconds
+    expires = None if left is None else datetime.now(UTC) + timedelta(seconds=left)
+    size = status.need.total if status.need else None
+    return told.resident(_seen(status), expires=expires, size=size)
+
+
+@post("/api/show")
+async def show(request: AnyRequest, services: Services) -> ASGIApp:
+    """What is known of one model."""
+    access = services.doorman.admit(request.headers)
+    named = ollama.read_named(await request.body())
+    name = (await services.find(_known_name(services, named.model, access), access)).name
+    status = services.status(name, access)
+    known = await services.capabilities.of(status)
+    template = known.template if known else DEFAULT_TEMPLATE
+    return Plain(told.show_body(_seen(status, known), template=template))
+
+
+def _seen(status: ModelStatus, known: Known | None = None) -> told.Seen:
+    files, entry = status.files, status.entry
+    assert files is not None, "a usable model has its files"
+    assert entry is not None, "a usable model has its files"
+    return told.Seen(
+        name=status.id,
+        created=entry.created,
+        size=files.size_bytes,
+        format=files.format,
+        family=files.architecture,
+        context_length=status.info.context_length if status.info else files.context_length,
+        capabilities=known.capabilities if known else (),
+    )
+
+
+# --------------------------------------------------------------------------------------------- hub
+
+
+@post("/api/pull")
+async def pull(request: AnyRequest, services: Services) -> ASGIApp:
+    """Fetch a model from the hub: `hf.co/owner/name:quantization`. One that is here is no error."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    named = ollama.read_named(await request.body())
+    order = None if _is_here(services, named.model, access) else ollama.hub_name(named.model)
+
+    async def tell(events: EventStream) -> None:
+        if order is not None:
+            await relayed(events, services, to_fetch(order), _step)
+        await events.begin()
+        await events.write(told.status_line("success"))
+
+    async def whole() -> bytes:
+        if order is not None:
+            await fetched(services, to_fetch(order))
+        return told.status_line("success")
+
+    return _streamed(services, access, tell) if named.stream else WholeErrand(whole)
+
+
+def _is_here(services: Services, name: str, access: Access) -> bool:
+    try:
+        services.registry.resolve(_known_name(services, name, access), access)
+    except GatewayError:
+        return False
+    return True
+
+
+def _step(step: DownloadProgress) -> bytes:
+    return told.pulling(step.file, step.done, step.total)
+
+
+@delete("/api/delete", status_code=200)
+async def remove(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload a model and delete its files, where the configuration allows that."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    named = ollama.read_named(await request.body())
+    delete_files = await deletion(services, _known_name(services, named.model, access), access)
+
+    async def whole() -> bytes:
+        await delete_files()
+        return b""
+
+    return WholeErrand(whole)
+
+
+ROUTES = (chat, generate, embed, version, tags, ps, show, pull, remove)
