@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 USER, ADMIN = {"x-api-key": "user"}, {"x-api-key": "admin"}
 SCRIPT = b'{"lines": [{"say": "Fetched."}]}'
-NAME = "small/talk.script.json"
+NAME = "small/talk"
 
 
 @pytest.fixture
