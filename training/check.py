@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training import corpus, skills, tools
-from training.export import NAME
+from training.gguf_file import NAME
 from training.skills import Exchange
 
 UNSEEN_CITIES = (

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from training import corpus, export
+from training import corpus, export, gguf_file
 from training.tokenizer import CONTROL_TOKENS, END_OF_TEXT, SIZE, TURN_END, train_tokenizer
 
 IGNORED = -100
@@ -215,7 +215,7 @@ def begin(seed: int, resumed: Path | None) -> tuple[LlamaForCausalLM, Tokenizer]
     """A new model and tokenizer, or those of an earlier export."""
     torch.manual_seed(seed)
     if resumed:
-        folder = resumed / export.NAME
+        folder = resumed / gguf_file.NAME
         model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
         return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
     return LlamaForCausalLM(model_config()), train_tokenizer(corpus_texts(seed, 4000))

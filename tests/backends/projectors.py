@@ -4,12 +4,12 @@ from pathlib import Path
 
 import gguf
 
-from training import export
+from training import gguf_file
 
 
 def write_projector(path: Path, *, sees: bool = True) -> Path:
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
     writer.add_bool("clip.has_vision_encoder" if sees else "clip.has_audio_encoder", True)
-    export.finish(writer)
+    gguf_file.finish(writer)
     return path

@@ -9,6 +9,7 @@ import msgspec
 import numpy
 
 import bundled
+from training.gguf_file import finish
 
 TENSORS_OF = {  # besides those that all of them have
     "llama": (),
@@ -59,10 +60,7 @@ def write(path: Path, model: Dimensions) -> Path:
     for name, shape in _tensors(model):
         kind = numpy.float32 if len(shape) == 1 else numpy.float16
         writer.add_tensor(name, (dice.standard_normal(shape) * 0.1).astype(kind))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

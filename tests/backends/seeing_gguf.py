@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import AutoModelForImageTextToText
 
-from training import export
+from tests.backends import gguf_vision
+from training import gguf_file
 
 PREFIX = "model.vision_tower."
 WHOLE = {
@@ -48,44 +49,38 @@ def convert(folder: Path, out: Path) -> Path:
 
 def _write_words(path: Path, config: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
     writer = gguf.GGUFWriter(path, "llama")
-    export.add_metadata(writer, config)
-    export.add_tokenizer(writer, Tokenizer.from_file(str(folder / "tokenizer.json")))
+    gguf_file.add_metadata(writer, config)
+    gguf_file.add_tokenizer(writer, Tokenizer.from_file(str(folder / "tokenizer.json")))
     for name, tensor in weights.items():
         if not name.startswith("model.language_model."):
             continue
         array = tensor.numpy()
         if name.endswith(("q_proj.weight", "k_proj.weight")):
-            array = export.interleave_rotary(array, config.num_attention_heads)
+            array = gguf_file.interleave_rotary(array, config.num_attention_heads)
         plain = name.replace("model.language_model.", "model.")
-        writer.add_tensor(export.gguf_name(plain), numpy.ascontiguousarray(array))
-    export.finish(writer)
+        writer.add_tensor(gguf_file.gguf_name(plain), numpy.ascontiguousarray(array))
+    gguf_file.finish(writer)
 
 
 def _write_projector(path: Path, config: Any, weights: dict[str, torch.Tensor]) -> None:
     writer = gguf.GGUFWriter(path, "clip")
-    _describe_vision(writer, config.vision_config, config.text_config.hidden_size)
+    encoder = config.vision_config
+    gguf_vision.describe(
+        writer,
+        "mlp",
+        into=config.text_config.hidden_size,
+        image=encoder.image_size,
+        patch=encoder.patch_size,
+        width=encoder.hidden_size,
+        inner=encoder.intermediate_size,
+        layers=encoder.num_hidden_layers,
+        heads=encoder.num_attention_heads,
+        epsilon=encoder.layer_norm_eps,
+    )
     for name, tensor in weights.items():
         if (target := _vision_name(name)) is not None:
             writer.add_tensor(target, _array(tensor))
-    export.finish(writer)
-
-
-def _describe_vision(writer: gguf.GGUFWriter, config: Any, width: int) -> None:
-    writer.add_type("mmproj")
-    writer.add_clip_has_vision_encoder(True)
-    writer.add_clip_projector_type("mlp")
-    writer.add_bool("clip.has_llava_projector", True)
-    writer.add_vision_projection_dim(width)
-    writer.add_vision_image_size(config.image_size)
-    writer.add_vision_patch_size(config.patch_size)
-    writer.add_vision_embedding_length(config.hidden_size)
-    writer.add_vision_feed_forward_length(config.intermediate_size)
-    writer.add_vision_block_count(config.num_hidden_layers)
-    writer.add_vision_head_count(config.num_attention_heads)
-    writer.add_vision_attention_layernorm_eps(config.layer_norm_eps)
-    writer.add_vision_use_gelu(True)
-    writer.add_vision_image_mean([0.5, 0.5, 0.5])
-    writer.add_vision_image_std([0.5, 0.5, 0.5])
+    gguf_file.finish(writer)
 
 
 def _vision_name(name: str) -> str | None:

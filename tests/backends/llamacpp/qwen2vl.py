@@ -20,14 +20,15 @@ from transformers import (
 )
 
 import bundled
-from training import export
+from tests.backends import gguf_vision
+from training import gguf_file
 
 PATCH, MERGE = 8, 2
 TILE = PATCH * MERGE  # pixels of an edge that one token covers
 SECTIONS = (4, 6, 6)  # of a head's 16 rotary pairs, for time, height and width
 START, PAD, END, VIDEO = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"
 WORDS = "model.language_model."
-SIGHT = "model.visual."
+ENCODER = "model.visual."
 LAYER = {
     "attn.proj": "attn_out",
     "norm1": "ln1",
@@ -129,47 +130,42 @@ def convert(peer: Peer, out: Path) -> Path:
     weights = {name: tensor.float() for name, tensor in peer.model.state_dict().items()}
     peer.tokenizer.save_pretrained(out)
     words = gguf.GGUFWriter(out / "qwen.gguf", "qwen2vl")
-    export.add_metadata(words, peer.model.config.text_config)
+    gguf_file.add_metadata(words, peer.model.config.text_config)
     words.add_rope_dimension_sections([*SECTIONS, 0])
-    export.add_tokenizer(words, Tokenizer.from_file(str(out / "tokenizer.json")))
+    gguf_file.add_tokenizer(words, Tokenizer.from_file(str(out / "tokenizer.json")))
     for name, tensor in weights.items():
         if name.startswith(WORDS):
             words.add_tensor(_words_name(name), numpy.ascontiguousarray(tensor.numpy()))
-    export.finish(words)
+    gguf_file.finish(words)
     projector = gguf.GGUFWriter(out / "mmproj-qwen.gguf", "clip")
-    _describe_vision(projector)
+    gguf_vision.describe(
+        projector,
+        "qwen2vl_merger",
+        into=64,
+        image=8 * TILE,
+        patch=PATCH,
+        width=32,
+        inner=64,
+        layers=2,
+        epsilon=1e-6,
+        llava=False,
+    )
     for name, tensor in weights.items():
         for target, part in _vision(name, tensor):
             projector.add_tensor(target, numpy.ascontiguousarray(part.numpy()))
-    export.finish(projector)
+    gguf_file.finish(projector)
     return out / "qwen.gguf"
 
 
 def _words_name(name: str) -> str:
     stem, _, kind = name.replace(WORDS, "model.").rpartition(".")
-    return export.gguf_name(f"{stem}.weight").removesuffix("weight") + kind
-
-
-def _describe_vision(writer: gguf.GGUFWriter) -> None:
-    writer.add_type("mmproj")
-    writer.add_clip_has_vision_encoder(True)
-    writer.add_clip_projector_type("qwen2vl_merger")
-    writer.add_vision_projection_dim(64)
-    writer.add_vision_image_size(8 * TILE)
-    writer.add_vision_patch_size(PATCH)
-    writer.add_vision_embedding_length(32)
-    writer.add_vision_feed_forward_length(64)
-    writer.add_vision_block_count(2)
-    writer.add_vision_head_count(2)
-    writer.add_vision_attention_layernorm_eps(1e-6)
-    writer.add_vision_image_mean([0.5] * 3)
-    writer.add_vision_image_std([0.5] * 3)
+    return gguf_file.gguf_name(f"{stem}.weight").removesuffix("weight") + kind
 
 
 def _vision(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    if not name.startswith(SIGHT):
+    if not name.startswith(ENCODER):
         return
-    inner, _, kind = name.removeprefix(SIGHT).rpartition(".")
+    inner, _, kind = name.removeprefix(ENCODER).rpartition(".")
     match inner.split(".", 2):
         case ["patch_embed", "proj"]:  # two frames of a video, so two convolutions
             yield "v.patch_embd.weight", tensor[:, :, 0]

@@ -1,4 +1,4 @@
-"""Models of `random_gguf` that see: the words with a projector beside them, random as well. A tool
+"""Models of `cache_kinds` that see: the words with a projector beside them, random as well. A tool
 of tests.
 
 A sliding window with pictures (gemma3), and positions of several dimensions (qwen2vl, whose
@@ -11,8 +11,10 @@ import gguf
 import numpy
 
 from backends.protocol import Image
-from tests.backends.llamacpp import random_gguf
-from tests.backends.llamacpp.random_gguf import WIDTH, Shapes
+from tests.backends import gguf_vision
+from tests.backends.llamacpp import cache_kinds
+from tests.backends.llamacpp.cache_kinds import WIDTH, Shapes
+from training.gguf_file import finish
 
 SIDE, PATCH, LAYERS, HIDDEN = 24, 8, 1, 48
 
@@ -20,37 +22,28 @@ SIDE, PATCH, LAYERS, HIDDEN = 24, 8, 1, 48
 def write(kind: str, folder: Path) -> Path:
     """`model.gguf` and `mmproj-model.gguf`; returns the first one's path."""
     writer = gguf.GGUFWriter(folder / "mmproj-model.gguf", "clip")
-    _describe(writer)
-    dice = numpy.random.default_rng(1)
     tensors = QWEN if kind.startswith("qwen2vl") else LLAVA
-    writer.add_clip_projector_type("qwen2vl_merger" if tensors is QWEN else "mlp")
+    gguf_vision.describe(
+        writer,
+        "qwen2vl_merger" if tensors is QWEN else "mlp",
+        into=WIDTH,
+        image=SIDE,
+        patch=PATCH,
+        width=WIDTH,
+        inner=HIDDEN,
+        layers=LAYERS,
+    )
+    dice = numpy.random.default_rng(1)
     for name, shape in tensors.items():
-        writer.add_tensor(name, random_gguf.values(name, shape, dice))
-    random_gguf.finish(writer)
-    return random_gguf.write(kind, folder / "model.gguf")
+        writer.add_tensor(name, cache_kinds.values(name, shape, dice))
+    finish(writer)
+    return cache_kinds.write(kind, folder / "model.gguf")
 
 
 def noise(seed: int) -> Image:
     """A picture of 3 x 3 patches, or more."""
     dice = numpy.random.default_rng(seed)
     return Image(32, 48, dice.bytes(32 * 48 * 3))
-
-
-def _describe(writer: gguf.GGUFWriter) -> None:
-    writer.add_type("mmproj")
-    writer.add_clip_has_vision_encoder(True)
-    writer.add_bool("clip.has_llava_projector", True)
-    writer.add_vision_projection_dim(WIDTH)
-    writer.add_vision_image_size(SIDE)
-    writer.add_vision_patch_size(PATCH)
-    writer.add_vision_embedding_length(WIDTH)
-    writer.add_vision_feed_forward_length(HIDDEN)
-    writer.add_vision_block_count(LAYERS)
-    writer.add_vision_head_count(2)
-    writer.add_vision_attention_layernorm_eps(1e-5)
-    writer.add_vision_use_gelu(True)
-    writer.add_vision_image_mean([0.5, 0.5, 0.5])
-    writer.add_vision_image_std([0.5, 0.5, 0.5])
 
 
 def _layer(index: int) -> Shapes:

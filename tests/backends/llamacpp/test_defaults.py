@@ -12,7 +12,7 @@ from backends import catalog
 from backends.llamacpp import defaults, files
 from backends.protocol import Sampling
 from config.engines import LlamaCppOptions
-from training import export
+from training import gguf_file
 
 
 def write(path: Path, **carried: Any) -> Path:
@@ -21,7 +21,7 @@ def write(path: Path, **carried: Any) -> Path:
         add = writer.add_int32 if isinstance(value, int) else writer.add_float32
         add(f"general.sampling.{name}", value)
     writer.add_sampling_sequence("top_k;temperature")
-    export.finish(writer)
+    gguf_file.finish(writer)
     return path
 
 
@@ -49,7 +49,7 @@ def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_string("general.sampling.temp", "hot")
     writer.add_bool("general.sampling.top_k", True)
-    export.finish(writer)
+    gguf_file.finish(writer)
     assert suggested(tmp_path / "m.gguf") is None
 
 

@@ -19,7 +19,7 @@ from backends.llamacpp.engine import LlamaCppEngine
 from backends.protocol import Generation
 from config.engines import LlamaCppOptions
 from tests.backends.contract import GREEDY
-from tests.backends.llamacpp import random_gguf, random_projector
+from tests.backends.llamacpp import cache_kinds, random_projector
 
 LENGTH = 160  # of the context
 COLD = LlamaCppOptions(
@@ -57,12 +57,12 @@ def engine(path: Path, options: LlamaCppOptions) -> Iterator[LlamaCppEngine]:
         made.close()
 
 
-@pytest.fixture(scope="module", params=[*random_gguf.KINDS, *random_gguf.SEEING])
+@pytest.fixture(scope="module", params=[*cache_kinds.KINDS, *cache_kinds.SEEING])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
-    if request.param in random_gguf.SEEING:
+    if request.param in cache_kinds.SEEING:
         return random_projector.write(request.param, folder)
-    return random_gguf.write(request.param, folder / "model.gguf")
+    return cache_kinds.write(request.param, folder / "model.gguf")
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -115,7 +115,7 @@ class Fuzz:
 
     def _admit(self, key: int) -> None:
         text = self._prompt()
-        job = Generation(prompt=tuple(text), sampling=GREEDY, logprobs=random_gguf.WORDS)
+        job = Generation(prompt=tuple(text), sampling=GREEDY, logprobs=cache_kinds.WORDS)
         if "image" in self.engine.info.modalities:
             job = self._with_pictures(job)
         if self.engine.admit(key, job) + 30 >= LENGTH:
@@ -181,7 +181,7 @@ def check(asked: Asked, cold: LlamaCppEngine) -> None:
 def distribution(token: Token) -> NDArray[numpy.float64]:
     """The log probabilities of all tokens, by their ids."""
     assert token.logprob is not None
-    found = numpy.zeros(random_gguf.WORDS)
+    found = numpy.zeros(cache_kinds.WORDS)
     for candidate in token.logprob.top:
         found[candidate.token] = candidate.logprob
     return found

@@ -24,7 +24,7 @@ from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends import seeing, seeing_gguf, vision
 from tests.backends.contract import GREEDY, run, text_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the model is taught first
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,9 @@ import pytest
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.vocabulary import LONGEST, UNLIMITED, WIDER, LlamaVocabulary, cuts
-from tests.backends.llamacpp import random_gguf
+from tests.backends.llamacpp import cache_kinds
 from tests.every import for_every
+from training.gguf_file import finish
 
 # Every pre-tokenizer that llama-cpp-python 0.3.36 knows (llama-vocab.cpp, `tokenizer_pre ==`); the
 # first of a line has the patterns of all in it.
@@ -67,15 +68,15 @@ RUNS = (
 def write(pre: str, path: Path) -> Path:
     """A vocabulary alone."""
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_vocab_size(random_gguf.WORDS)
+    writer.add_vocab_size(cache_kinds.WORDS)
     writer.add_context_length(512)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
     writer.add_feed_forward_length(32)
     writer.add_head_count(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    random_gguf.words(writer, pre)
-    random_gguf.finish(writer)
+    cache_kinds.words(writer, pre)
+    finish(writer)
     return path
 
 

@@ -10,7 +10,7 @@ from backends.protocol import ModelContainer
 from config.engines import TransformersOptions
 from tests.backends import seeing, vision
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the model is taught first
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import openai
 import pytest
 
 from config.settings import Config, ModelConfig, ServerConfig
-from tests.backends import seeing, seeing_gguf
 from tests.gateway.http.serving import Running, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # it teaches the model first
@@ -22,6 +21,8 @@ GREEDY = {"top_k": 1}  # whatever the temperature: half a minute taught it littl
 
 @pytest.fixture(scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    from tests.backends import seeing, seeing_gguf
+
     folder = tmp_path_factory.mktemp("seen")
     trained = seeing.train(folder / "model")
     models = (
@@ -44,6 +45,8 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 def data_url(colour: str) -> str:
+    from tests.backends import seeing
+
     file = BytesIO()
     seeing.picture(colour, Random(1), 48).save(file, "PNG")
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
@@ -66,6 +69,8 @@ async def ask(running: Running, model: str, *colours: str) -> tuple[str | None, 
 
 @pytest.mark.parametrize("model", [HUB_ID, f"{HUB_ID}-GGUF"])
 async def test_the_classic_vision_request(running: Running, model: str) -> None:
+    from tests.backends import seeing
+
     _, blind = await ask(running, model)
     for colour in ("red", "blue"):
         assert await ask(running, model, colour) == (colour, blind + seeing.PATCHES)

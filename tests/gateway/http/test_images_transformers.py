@@ -13,10 +13,9 @@ from openai.types.chat import ChatCompletion
 from PIL import Image
 
 from config.settings import Config, ModelConfig, ServerConfig
-from tests.backends import sighted
 from tests.gateway.http.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # transformers, from its import to its answer
 
 HUB_ID = "Qwen/Qwen2.5-VL-7B-Instruct"
 PATCHES = (48 // 16) ** 2 + 2  # tokens a picture takes: merged patches, its start and its end
@@ -43,6 +42,8 @@ async def describe(
 
 
 async def test_the_classic_vision_request(tmp_path: Path) -> None:
+    from tests.backends import sighted
+
     model = ModelConfig(
         name="sighted",
         path=str(sighted.write("qwen2_5_vl", tmp_path / "model")),

@@ -18,8 +18,7 @@ from tests.gateway.prompt.families import (
     weather_in,
 )
 
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.slow  # importing transformers takes longer than all of it
 
 Conversation = list[dict[str, Any]]
 
@@ -36,6 +35,8 @@ TOOLS = [
 
 
 def huggingface(family: str, conversation: Conversation, **options: Any) -> str:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0}, unk_token="x")),
         bos_token="<s>",

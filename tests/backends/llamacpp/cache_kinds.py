@@ -13,6 +13,8 @@ import gguf
 import numpy
 from numpy.typing import NDArray
 
+from training.gguf_file import finish
+
 WIDTH, HEADS, HEAD, HIDDEN, LAYERS = 32, 2, 16, 48, 6
 KERNEL, INNER, STATE, RANK = 4, 64, 8, 4  # of mamba
 WORDS = 257
@@ -82,14 +84,6 @@ def write(kind: str, path: Path) -> Path:
         writer.add_tensor(name, values(name, shape, dice))
     finish(writer)
     return path
-
-
-def finish(writer: gguf.GGUFWriter) -> None:
-    """Everything that was added, in the file."""
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def words(writer: gguf.GGUFWriter, pre: str = "gpt-2") -> None:
