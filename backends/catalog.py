@@ -59,6 +59,14 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[str, ...] = ()
 
 
+class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine wants of a machine besides Roundhouse."""
+
+    package: str  # the distribution whose version is the engine's
+    needs_card: bool = False  # it does not run on CPUs
+    for_cards: str | None = None  # the command that installs it for cards
+
+
 # The value of an option by another name, as options of the engine. Raises ValueError, which says
 # what the engine has instead.
 Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
@@ -106,6 +114,9 @@ class OptionsModule(Protocol):
     """TabbyAPI's load options that the engine has, with `vision` where it can do without and
     `draft_model` where it takes one.
     """
+
+    INSTALLATION: Installation | None
+    """None: it comes with Roundhouse."""
 
     def facts(self, options: EngineOptions) -> LoadFacts: ...
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from backends.catalog import LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, renamed
 from backends.exllama import options as shared
 from config.engines import EngineOptions, ExLlamaV2Options
 
@@ -17,6 +17,8 @@ def _cache(mode: str) -> Mapping[str, Any]:
         raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
     return {"cache_type": mode.lower()}
 
+
+INSTALLATION = Installation(package="exllamav2", needs_card=True)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,

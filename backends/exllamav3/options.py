@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from backends.catalog import LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, renamed
 from backends.exllama import options as shared
 from config.engines import EngineOptions, ExLlamaV3Options
 
@@ -18,6 +18,8 @@ def _cache(mode: str) -> Mapping[str, Any]:
         raise ValueError("exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'")
     return {"cache_type": kind}
 
+
+INSTALLATION = Installation(package="exllamav3", needs_card=True)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backends.catalog import LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, renamed
 from config.engines import EngineOptions, LlamaCppOptions
 
 _CACHE_TYPES = {  # by TabbyAPI's names, and by bits
@@ -29,6 +29,11 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
     """llama.cpp scales frequencies, TabbyAPI positions."""
     return {"rope_freq_scale": 1 / scale}
 
+
+INSTALLATION = Installation(
+    package="llama-cpp-python",
+    for_cards="CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
+)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     "cache_size": renamed("cache_tokens"),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from backends.catalog import LoadFacts, Translation
 from config.engines import EngineOptions
 
+INSTALLATION = None
 LOAD_OPTIONS: Mapping[str, Translation] = {}
 
 

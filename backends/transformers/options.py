@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
-from backends.catalog import LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, renamed
 from config.engines import EngineOptions, TransformersOptions
+
+INSTALLATION = Installation(package="torch", for_cards="TORCH_INDEX=… scripts/install transformers")
 
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
 

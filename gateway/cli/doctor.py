@@ -6,28 +6,12 @@ from argparse import Namespace
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from backends.catalog import BACKENDS, CPU
+from backends.catalog import BACKENDS, CPU, Backend, Installation
 from backends.errors import BackendError
 from backends.gpus import memory
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 
-PACKAGES = {
-    "llamacpp": "llama-cpp-python",
-    "transformers": "torch",
-    "exllamav2": "exllamav2",
-    "exllamav3": "exllamav3",
-}
-ADVICE = {
-    "llamacpp": "; for the card: CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
-    "transformers": "; for the card: TORCH_INDEX=… scripts/install transformers",
-}
-NO_CARD = {
-    "llamacpp": "on CPUs; built for cards, none was found",
-    "transformers": "on CPUs; built for cards, none was found",
-    "exllamav2": "no: it needs a CUDA card, none was found",
-    "exllamav3": "no: it needs a CUDA card, none was found",
-}
 TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc")
 
 
@@ -45,29 +29,34 @@ def run(_arguments: Namespace) -> int:
 
 
 def _engines() -> Iterator[tuple[str, str, str]]:
-    for name, package in PACKAGES.items():
+    for backend in BACKENDS.values():
+        if (wanted := backend.naming.INSTALLATION) is None:
+            continue
         try:
-            number = version(package)
+            number = version(wanted.package)
         except PackageNotFoundError:
-            yield name, "-", f"no: scripts/install {name}"
+            yield backend.name, "-", f"no: scripts/install {backend.name}"
         else:
-            yield name, number, _usable(name, number)
+            yield backend.name, number, _usable(backend, wanted, number)
 
 
-def _usable(name: str, number: str) -> str:
+def _usable(backend: Backend, wanted: Installation, number: str) -> str:
     """Whether it runs here, and on what."""
     try:
-        _ = BACKENDS[name].container
+        _ = backend.container
     except BackendError as error:
         return f"no: {error}"
-    if _knows_cards(name, number):
-        return f"on {len(memory())} cards" if memory() else NO_CARD[name]
-    advice = ADVICE.get(name, "") if memory() else ""
-    return f"on CPUs{advice}"
+    cards = len(memory())
+    if not _knows_cards(backend, number):
+        return "on CPUs" + (f"; for the card: {wanted.for_cards}" if cards else "")
+    if cards:
+        return f"on {cards} cards"
+    if wanted.needs_card:
+        return "no: it needs a CUDA card, none was found"
+    return "on CPUs; built for cards, none was found"
 
 
-def _knows_cards(name: str, number: str) -> bool:
+def _knows_cards(backend: Backend, number: str) -> bool:
     """Torch's builds carry theirs in the version: 2.13.0+cpu, 2.13.0+cu128."""
-    backend = BACKENDS[name]
     placed = backend.files.placement(backend.options(), {"cuda:0": 2**40})
     return CPU not in placed and not number.endswith("+cpu")

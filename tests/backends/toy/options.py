@@ -17,6 +17,7 @@ class ToyOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields
     table: PathText | None = None  # another one in place of the model's own
 
 
+INSTALLATION = None
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("row_bytes")}
 
 
