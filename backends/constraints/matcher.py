@@ -23,8 +23,8 @@ class Mask(Protocol):
     """Which tokens a job may draw next."""
 
     def allowed(self) -> bytes:
-        """One bit per token: bit t % 8 of byte t // 8, for all tokens of the vocabulary, filled up
-        to a multiple of 32. At least one is set. Waits for it where it is being computed.
+        """One bit per token: bit t % 8 of byte t // 8, as many bytes as the vocabulary's tokens
+        need. At least one is set. Waits for it where it is being computed.
 
         Raises InvalidJob or GenerationFailed, which is the job's failure alone.
         """
@@ -46,6 +46,7 @@ class Bans:
 
     def __init__(self, job: Generation, ends: Sequence[int], size: int) -> None:
         sampling = job.sampling
+        self.bytes = -(-size // 8)  # of a mask
         self.least = job.min_tokens
         self.no_end = sampling.ban_eos
         self.ends = _bits(ends, size)
@@ -178,7 +179,7 @@ class Matcher:
         allowed = self._place.compute_bitmask()
         if self._place.is_error():
             raise self._failure()
-        self._allowed = self._bans.applied(allowed, self._said)
+        self._allowed = self._bans.applied(allowed[: self._bans.bytes], self._said)
 
     def _settle(self) -> None:
         """Wait for the thread that computes the mask; what it met is met again by `compute`."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from backends.sampling.draw import Draw, Way, way
+from backends.sampling.masking import masked
 from backends.sampling.penalties import FadingPenalty, Penalties
 from backends.sampling.state import SamplerState, SamplingContext
 
@@ -99,7 +100,7 @@ class SamplerBatch:
             if state.banned:
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(state.banned)] = _NEVER
-        return scores
+        return masked(scores, self.states, self._context)
 
 
 def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 import torch
 
+from backends.constraints.matcher import Mask
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.sampler_order import fades, order_of
@@ -64,6 +65,7 @@ class SamplerState:
         self.dry: Dry | None = None
         if sampling.dry_multiplier and "dry" in used:
             self.dry = Dry(sampling, context.breakers(sampling.dry_sequence_breakers))
+        self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.banned: Collection[int] = ()  # at the next place alone
         self._least = job.min_tokens
         self._prompt = len(tokens)

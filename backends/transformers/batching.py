@@ -17,6 +17,7 @@ from typing import TypeAlias
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
+from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
@@ -92,8 +93,9 @@ class Batching:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    def admit(self, key: int, job: Generation) -> int:
+    def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         self._jobs[key] = BatchRow(key, job, self._context)
+        self._jobs[key].state.mask = mask
         self._threads.pause()
         return len(job.prompt)
 

@@ -48,11 +48,11 @@ class TransformersEngine:
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         with in_our_words():
-            return self._admit(key, job)
+            return self._admit(key, job, mask)
 
-    def _admit(self, key: int, job: Generation) -> int:
+    def _admit(self, key: int, job: Generation, mask: Mask | None) -> int:
         if self._batching is not None and not job.images:
-            return self._batching.admit(key, job)
+            return self._batching.admit(key, job, mask)
         if job.images:
             assert (
                 self._pictures is not None
@@ -61,7 +61,7 @@ class TransformersEngine:
         else:
             ids = torch.tensor([job.prompt], device=self._device)
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        count = self._solo.admit(key, job, inputs)
+        count = self._solo.admit(key, job, inputs, mask)
         self._alone.add(key)
         return count
 

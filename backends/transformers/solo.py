@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, Token
 from backends.hf_vocabulary import HfVocabulary
 from backends.processors import IdleCores
@@ -134,11 +135,12 @@ class Solo:
         self._threads = ThreadController(threads, threads)
         self._jobs: dict[int, SoloJob] = {}
 
-    def admit(self, key: int, job: Generation, inputs: Inputs) -> int:
+    def admit(self, key: int, job: Generation, inputs: Inputs, mask: Mask | None = None) -> int:
         """`inputs` is the prompt as the model's forward wants it; returns its tokens, pictures
         counted.
         """
         self._jobs[key] = SoloJob(key, job, inputs, self._context)
+        self._jobs[key].state.mask = mask
         return len(self._jobs[key].tokens)
 
     @property

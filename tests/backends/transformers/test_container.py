@@ -19,6 +19,7 @@ from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import ModelContainer, Progress, Sampling
 from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
+from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import GREEDY, PROMISES, Subject
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +64,22 @@ async def test_contract(
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_contract_one_after_another(promise: Callable[[Subject], Awaitable[None]]) -> None:
+    container = await load_solo()
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+    await container.aclose()
+
+
+@pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
+async def test_constrained(
+    promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
+) -> None:
+    await promise(Subject(container, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
+async def test_constrained_one_after_another(
+    promise: Callable[[Subject], Awaitable[None]],
+) -> None:
     container = await load_solo()
     await promise(Subject(container, prompt=GREETING, long=STORY))
     await container.aclose()
