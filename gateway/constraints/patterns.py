@@ -19,10 +19,11 @@ class Unusable(Exception):
 
 
 class Pattern:
-    """One regex, ready to be searched for."""
+    """A regex, or a format that the engine knows, ready to be searched for."""
 
-    def __init__(self, pattern: str) -> None:
-        text = grammar_text(({"json_schema": {"type": "string", "pattern": pattern}},))
+    def __init__(self, pattern: str, format: str = "") -> None:
+        wanted = {"format": format} if format else {"pattern": pattern}
+        text = grammar_text(({"json_schema": {"type": "string", **wanted}},))
         self._matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
         if self._matcher.is_error():
             raise Unusable(f"the pattern {pattern!r:.200} can't be used: {self._why()}")

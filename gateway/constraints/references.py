@@ -5,7 +5,7 @@ A reference is a URI (RFC 3986) relative to the nearest `$id` around it; its fra
 pointer (RFC 6901) or an anchor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -63,7 +63,7 @@ class References:
         while part is not None and part.parent is not None:
             keys.append(part.key)
             part = self.parts[part.parent]
-        return "$" + "".join(map(_step, reversed(keys)))
+        return path(reversed(keys))
 
     def _index(self, field: str) -> None:
         """Without recursion: how deep it goes is what is being found out."""
@@ -92,6 +92,11 @@ class References:
             if isinstance(node.get(anchor), str):
                 self.named.setdefault(f"{base}#{node[anchor]}", node)
         return base
+
+
+def path(keys: Iterable[str | int]) -> str:
+    """`$.properties.size[0]`"""
+    return "$" + "".join(map(_step, keys))
 
 
 def _inside(node: Any, part: Part) -> Iterator[tuple[Any, Part]]:
