@@ -5,8 +5,8 @@ A generation is a sequence of these, ending in exactly one `Finished`. Per tool 
 one `ToolClosed`.
 """
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -92,6 +92,22 @@ class Delta(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     # Of the prompt's next tokens, where it is echoed with its log probabilities.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ChangedParameter(msgspec.Struct, frozen=True):
+    """A parameter that was applied otherwise than it was asked for."""
+
+    asked: Any
+    used: Any
+    why: str
+
+
+class Parameters(msgspec.Struct, frozen=True):
+    """What became of a request's parameters, by the names the client gave them."""
+
+    applied: Mapping[str, Any]
+    changed: Mapping[str, ChangedParameter]
+    ignored: Mapping[str, str]  # and why
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,6 +116,9 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float | None = None
     shape: Shape | None = None  # of the answer; None: it is free
     spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
+    unread: tuple[str, ...] = ()  # fields without a meaning here, as the client wrote them
+    strict: bool = False  # what an engine ignores is refused
+    reports: bool = False  # the answer tells what became of the parameters
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -282,6 +282,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         modalities=files.modalities,
         samplers=SUPPORTED,
         constrains=True,
+        penalties_first=True,
         generation_defaults=generation_config.read(files.path),
     )
 

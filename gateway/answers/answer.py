@@ -20,6 +20,7 @@ from gateway.events import (
     Event,
     Finished,
     FinishReason,
+    Parameters,
     Reasoning,
     ToolClosed,
     Usage,
@@ -212,7 +213,8 @@ class Answer:
         self.backend = lease.container.info.backend
         self.queued_seconds = lease.queued_seconds
         self.load_seconds = lease.load_seconds
-        self.ignored = ignored  # sampling parameters that this engine lacks
+        self.ignored = ignored  # sampling parameters that are not applied
+        self.parameters: Parameters | None = None  # where they are to be told
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source

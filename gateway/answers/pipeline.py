@@ -11,17 +11,19 @@ exited, by whatever way, the device is free and the lease is back.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
+from backends.bounds import bounded
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Streams
 from gateway.answers.overrides import SamplingOverrides
+from gateway.answers.parameters import ignored_by, parameters
 from gateway.answers.stopping import StopStrings, Unsplit
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, as_written, translated
@@ -180,7 +182,7 @@ class Pipeline:
         answering: GenerationParams,
     ) -> Answer:
         """Start all jobs; `held` holds them, and ends them together."""
-        ignored = self._ignored(answering, lease)
+        ignored = self._ignored(answering, choices[0].job.sampling, lease)
         outputs: list[Outputs] = []
         with translated():
             for choice in choices:
@@ -194,20 +196,26 @@ class Pipeline:
             for choice, stream in zip(choices, outputs, strict=True):
                 streams.add(choice, stream)
             source = streams.deltas()
-        return Answer(lease, ignored, choices, source)
+        names = sorted(answering.spelled.get(name, name) for name in ignored)
+        answer = Answer(lease, tuple(names), choices, source)
+        if answering.reports:
+            job = bounded(choices[0].job, lease.container.info)
+            answer.parameters = parameters(answering, job, ignored)
+        return answer
 
-    def _ignored(self, answering: GenerationParams, lease: Lease) -> tuple[str, ...]:
-        """The sampling parameters this engine lacks, as the client wrote them; in strict mode those
-        it named are refused.
+    def _ignored(
+        self, answering: GenerationParams, used: Sampling, lease: Lease
+    ) -> Mapping[str, str]:
+        """The sampling parameters that are not applied, by our names, and why; in strict mode those
+        that the client named are refused.
         """
-        able = lease.container.info.samplers
-        if self._strict and (refused := sorted(answering.sampling.values.wished() - able)):
-            names = ", ".join(answering.spelled.get(name, name) for name in refused)
-            backend = lease.container.info.backend
-            raise InvalidRequest(f"{backend} can't apply {names}", param=refused[0])
-        asked = self._presets.current.over(answering)
-        lacking = asked.sampling.values.wished() - able
-        return tuple(sorted(answering.spelled.get(name, name) for name in lacking))
+        info = lease.container.info
+        strict = self._strict or answering.strict
+        if strict and (refused := sorted(ignored_by(info, answering.sampling.values).items())):
+            told = "; ".join(f"{answering.spelled.get(name, name)}: {why}" for name, why in refused)
+            raise InvalidRequest(f"{told}.", param=refused[0][0])
+        asked = self._presets.current.over(answering).sampling.named
+        return {name: why for name, why in ignored_by(info, used).items() if name in asked}
 
     def _jobs(
         self, prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease

@@ -58,6 +58,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "banned_tokens": ("banned_tokens", "custom_token_bans"),
     "allowed_tokens": ("allowed_tokens", "allowed_token_ids"),
     "ban_eos": ("ban_eos_token", "ignore_eos"),
+    "samplers": ("samplers", "sampler_priority"),
     "add_bos": ("add_bos_token",),
 }
 
@@ -93,6 +94,17 @@ HARMLESS: Mapping[str, str] = {
     "store": "nothing is kept anyway",
     "truncation_length": "as num_ctx",
     "user": "who the user is; nobody is watched here",
+}
+
+# Values by which frontends ask other servers for nothing.
+NEUTRAL: Mapping[str, float] = {
+    "best_of": 1,
+    "cfg_scale": 1,
+    "encoder_repetition_penalty": 1,
+    "guidance_scale": 1,
+    "length_penalty": 1,
+    "num_beams": 1,
+    "rep_pen_slope": 1,
 }
 
 MAX_DEPTH = 100  # of lists and objects in each other
@@ -250,7 +262,11 @@ def _add_generation_config(values: dict[str, Any], spelled: dict[str, str]) -> N
 
 
 def _asking(values: Mapping[str, Any], read: Collection[str]) -> Iterator[str]:
-    return (name for name, value in values.items() if value and name not in read)
+    return (
+        name
+        for name, value in values.items()
+        if value and name not in read and value != NEUTRAL.get(name)
+    )
 
 
 def _bad_config(message: str) -> InvalidRequest:

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends import bounds
-from backends.protocol import Sampling
+from backends.protocol import NEUTRAL, Sampling
+from backends.sampler_order import ORDER
 from gateway.dialects.fields import Fields
 from gateway.request import RequestedSampling
 
@@ -27,10 +28,37 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 CountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
 
 MAX_BIAS = 100.0
+# What samplers are called in lists that say their order: llama-server's names, text-generation-
+# webui's (`sampler_priority`), SillyTavern's; ours are in `backends.sampler_order`.
+SAMPLER_NAMES: Mapping[str, str] = {
+    **{name: name for name in ORDER},
+    **dict.fromkeys(
+        ("repetition_penalty", "frequency_penalty", "presence_penalty", "rep_pen"), "penalties"
+    ),
+    **dict.fromkeys(("temp", "dynamic_temperature", "quadratic_sampling"), "temperature"),
+    **dict.fromkeys(("typ_p", "typical"), "typical_p"),
+    "nucleus": "top_p",
+    "tfs_z": "tfs",
+}
+_LETTERS = {  # llama.cpp's (common/sampling.cpp); the empty ones stand where they stand anyway
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typical_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "a": "",
+    "i": "",
+}
 
 
 class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `Sampling` as clients send them, and `dynatemp_range`. UNSET: not given."""
+    """The fields of `Sampling` as clients send them, and what else tells the bounds of a dynamic
+    temperature. UNSET: not given.
+    """
 
     seed: Int64 | UnsetType = UNSET
     temperature: Temperature | UnsetType = UNSET
@@ -39,6 +67,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     max_temp: Temperature | UnsetType = UNSET
     temp_exponent: NotNegative | UnsetType = UNSET
     dynatemp_range: Temperature | UnsetType = UNSET
+    dynamic_temperature: bool | UnsetType = UNSET
     smoothing_factor: NotNegative | UnsetType = UNSET
     smoothing_curve: NotNegative | UnsetType = UNSET
     top_k: CountOrAll | UnsetType = UNSET
@@ -64,6 +93,9 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     mirostat_mode: Annotated[int, Meta(ge=0, le=2)] | UnsetType = UNSET
     mirostat_tau: NotNegative | UnsetType = UNSET
     mirostat_eta: NotNegative | UnsetType = UNSET
+    adaptive_target: float | UnsetType = UNSET
+    adaptive_decay: Share | UnsetType = UNSET
+    samplers: str | list[str] | UnsetType = UNSET
     logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | UnsetType = UNSET
     banned_tokens: str | list[int] | UnsetType = UNSET
     allowed_tokens: str | list[int] | UnsetType = UNSET
@@ -92,7 +124,12 @@ def read_sampling(fields: Fields) -> RequestedSampling:
 
 
 def _spread_temperature(given: dict[str, Any]) -> None:
-    """llama.cpp's `dynatemp_range` means temperature ± range; explicit ends win over it."""
+    """llama.cpp's `dynatemp_range` means temperature ± range; explicit ends win over it. Frontends
+    send all of it at all times, and a switch.
+    """
+    if not given.pop("dynamic_temperature", True):
+        for name in ("dynatemp_range", "min_temp", "max_temp"):
+            given.pop(name, None)
     spread = given.pop("dynatemp_range", 0.0)
     if spread and not given.keys() & {"min_temp", "max_temp"}:
         middle = given.get("temperature", Sampling().temperature)
@@ -113,6 +150,23 @@ def _zero_is_off(number: float) -> float:
 def _zero_is_all(tokens: int) -> int:
     """A penalty over no tokens is no wish; frontends mean the whole context by 0."""
     return tokens or -1
+
+
+def _one_is_off(target: float) -> float:
+    """Below 0 it is llama.cpp's and SillyTavern's "off", and 1 is TabbyAPI's; llama.cpp's 1 would
+    draw what is likeliest.
+    """
+    return target if 0 <= target < 1 else NEUTRAL.adaptive_target
+
+
+def _samplers(value: str | list[str]) -> tuple[str, ...]:
+    """Names of any server, or llama-server's letters. What nobody here has is left out: a field
+    that asks for it is told of by its own name.
+    """
+    letters = isinstance(value, str) and all(letter in _LETTERS for letter in value)
+    names = [_LETTERS[letter] for letter in value] if letters else _texts(value)
+    known = (SAMPLER_NAMES.get(name.lower().replace("-", "_")) for name in names)
+    return tuple(dict.fromkeys(name for name in known if name))
 
 
 def _texts(value: str | list[str]) -> tuple[str, ...]:
@@ -172,6 +226,8 @@ _MEANINGS: Mapping[str, Callable[[Any], Any]] = {
     "seed": _seed,
     "top_k": _zero_is_off,
     "top_n_sigma": _zero_is_off,
+    "adaptive_target": _one_is_off,
+    "samplers": _samplers,
     "penalty_range": _zero_is_all,
     "dry_range": _zero_is_all,
     "dry_sequence_breakers": _texts,

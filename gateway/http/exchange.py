@@ -209,6 +209,11 @@ def new_id(request: Request[Any, Any, Any]) -> str:
     )
 
 
+def ignoring(names: Sequence[str]) -> Mapping[str, str]:
+    """The header that names fields which nobody reads; none where there are none."""
+    return {"x-roundhouse-ignored": names_line(names)} if names else {}
+
+
 def names_line(names: Sequence[str]) -> str:
     """`names` for a header or a comment: `a, b`, or `a, b and more`.
 

@@ -15,7 +15,7 @@ from gateway.dialects.openai.errors import error_event
 from gateway.dialects.openai.logprobs import TextCuts
 from gateway.dialects.openai.usage import Timings, timings
 from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Finished, Usage
+from gateway.events import Content, Delta, Finished, Parameters, Usage
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,6 +49,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     tokens_evaluated: int | UnsetType = UNSET
     tokens_cached: int | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
 
 
 class _Growing:
@@ -80,7 +81,8 @@ class _Growing:
 class CompletionReply:
     """The answer to one request of `choices` choices, as a stream or whole."""
 
-    def __init__(self, *, model: str, choices: int) -> None:
+    def __init__(self, *, model: str, choices: int, parameters: Parameters | None = None) -> None:
+        self._parameters = UNSET if parameters is None else parameters
         self._model = model
         self._choices = [_Growing() for _ in range(choices)]
 
@@ -139,6 +141,7 @@ class CompletionReply:
             tokens_evaluated=usage.prompt_tokens,
             tokens_cached=usage.cached_tokens,
             timings=timings(usage),
+            parameters=self._parameters,
         )
 
 

@@ -150,4 +150,10 @@ def read(data: bytes, shape: type[Any]) -> Any:
     return Fields(given, {}).read(shape)
 
 
+def unread(data: bytes, shape: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a body that `read` took which say nothing to it, as they are written."""
+    values = json_object(data) if data.strip() else {}
+    return Fields(values, {}).beyond(frozenset(shape.__struct_fields__))
+
+
 SUCCESS = body(Success())

@@ -40,6 +40,7 @@ from gateway.events import (
     Event,
     Finished,
     FinishReason,
+    Parameters,
     Reasoning,
     ToolClosed,
     ToolOpened,
@@ -198,7 +199,9 @@ class ChatReply:
         id: str,
         created: int,
         model: str,
+        parameters: Parameters | None = None,
     ) -> None:
+        self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
         self._model = model
@@ -227,15 +230,16 @@ class ChatReply:
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, and the end of the stream."""
-        if not self._include_usage:
+        if not self._include_usage and self._parameters is UNSET:
             return DONE
         chunk = ChatChunk(
             id=self._id,
             created=self._created,
             model=self._model,
             choices=(),
-            usage=usage_wire(usage),
-            timings=timings(usage),
+            usage=usage_wire(usage) if self._include_usage else UNSET,
+            timings=timings(usage) if self._include_usage else UNSET,
+            parameters=self._parameters,
         )
         return frame(chunk) + DONE
 
@@ -262,6 +266,7 @@ class ChatReply:
             choices=tuple(fold.whole() for fold in self._folds),
             usage=usage_wire(usage),
             timings=timings(usage),
+            parameters=self._parameters,
         )
         return body(completion)
 

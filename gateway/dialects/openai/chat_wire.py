@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.dialects.openai.logprobs import ChatLogprobs
 from gateway.dialects.openai.usage import Timings, UsageWire
-from gateway.events import FinishReason
+from gateway.events import FinishReason, Parameters
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +63,7 @@ class ChatChunk(
     choices: tuple[ChunkChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
 
 
 class FunctionWhole(msgspec.Struct, frozen=True):
@@ -110,3 +111,4 @@ class ChatCompletion(
     choices: tuple[WholeChoice, ...]
     usage: UsageWire
     timings: Timings
+    parameters: Parameters | UnsetType = UNSET

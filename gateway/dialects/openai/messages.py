@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.fields import MAX_DEPTH, TOO_DEEP, Fields, too_deep
+from gateway.dialects.unread import unread
 from gateway.request import (
     ImagePart,
     Message,
@@ -152,7 +153,8 @@ def read_conversation(fields: Fields) -> Conversation:
     )
     tools = tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
     choice, allowed = _choice(fields, wire.tool_choice, tools)
-    return Conversation(messages, allowed, choice, tuple(_ignored(wire)))
+    ignored = (*_ignored(wire), *unread(fields.values, ConversationWire))
+    return Conversation(messages, allowed, choice, ignored)
 
 
 def _ignored(wire: ConversationWire) -> Iterator[str]:

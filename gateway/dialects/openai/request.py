@@ -14,6 +14,8 @@ from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
 from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
 from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.dialects.unread import unread
+from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
@@ -45,6 +47,8 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] = []
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     keep_alive: float | str | None = None
+    strict_parameters: bool = False
+    return_parameters: bool = False
 
 
 class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +76,7 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: Alternatives | None = None
     n_probs: Alternatives = 0  # llama.cpp's name, where 0 means none
     add_bos: bool | None = None
+    include_reasoning: bool = True  # a raw text has all that was said
 
 
 class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,12 +123,18 @@ def read_chat(body: bytes) -> ChatExchange:
     variables = wire.template_variables
     if wire.verbosity is not None:
         variables = {"verbosity": wire.verbosity, **variables}
+    ignored = (
+        *_chat_ignored(fields, wire, continue_final=continue_final),
+        *conversation.ignored,
+        *unread(fields.values, AnsweringWire),
+        *unread(fields.values, ThinkingWire),
+    )
     return ChatExchange(
         request=ChatRequest(
             model=shared.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, shared, _chat_logprobs(fields, wire)),
+                _answering(fields, shared, _chat_logprobs(fields, wire), ignored),
                 stop_in_reasoning=wire.stop_in_reasoning,
             ),
             tools=conversation.tools,
@@ -137,10 +148,7 @@ def read_chat(body: bytes) -> ChatExchange:
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
         loading_text=wire.loading_text,
-        ignored=(
-            *_chat_ignored(fields, wire, continue_final=continue_final),
-            *conversation.ignored,
-        ),
+        ignored=ignored,
     )
 
 
@@ -154,18 +162,19 @@ def read_text(body: bytes) -> TextExchange:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
     if wire.echo and wire.suffix and logprobs is not None:
         raise fields.wrong("logprobs", "Not available together with echo and suffix.")
+    ignored = (*fields.beyond(_TEXT_FIELDS), *unread(fields.values, AnsweringWire))
     return TextExchange(
         request=TextRequest(
             model=shared.model,
             prompts=_prompts(fields, wire.prompt),
-            answering=_answering(fields, shared, logprobs),
+            answering=_answering(fields, shared, logprobs, ignored),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
-        ignored=fields.beyond(_TEXT_FIELDS),
+        ignored=ignored,
     )
 
 
@@ -182,7 +191,13 @@ def _refuse_unmet(fields: Fields) -> None:
             raise fields.wrong(name, message)
 
 
-def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> GenerationParams:
+def _answering(
+    fields: Fields, wire: AnsweringWire, logprobs: int | None, ignored: tuple[str, ...]
+) -> GenerationParams:
+    if wire.strict_parameters and ignored:
+        names = ", ".join(ignored)
+        message = f"No field of this API, and strict_parameters is set: {names}."
+        raise InvalidRequest(message, param=ignored[0])
     return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,
@@ -193,6 +208,9 @@ def _answering(fields: Fields, wire: AnsweringWire, logprobs: int | None) -> Gen
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
         spelled=fields.otherwise(),
+        unread=ignored,
+        strict=wire.strict_parameters,
+        reports=wire.return_parameters,
     )
 
 

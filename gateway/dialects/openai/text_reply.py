@@ -22,7 +22,7 @@ from gateway.dialects.openai.logprobs import (
 from gateway.dialects.openai.request import TextExchange
 from gateway.dialects.openai.usage import DONE, Timings, UsageWire, timings, usage_wire
 from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Event, Finished, Usage
+from gateway.events import Content, Delta, Event, Finished, Parameters, Usage
 
 TextFinish: TypeAlias = Literal["stop", "length", "content_filter"]
 
@@ -51,6 +51,7 @@ class TextCompletion(
     choices: tuple[TextChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    parameters: Parameters | UnsetType = UNSET
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -161,7 +162,9 @@ class TextReply:
         created: int,
         model: str,
         echoes: Sequence[str] | None = None,
+        parameters: Parameters | None = None,
     ) -> None:
+        self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
         self._model = model
@@ -193,9 +196,12 @@ class TextReply:
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, and the end of the stream."""
-        if not self._include_usage:
+        if not self._include_usage and self._parameters is UNSET:
             return DONE
-        return frame(self._completion((), usage)) + DONE
+        chunk = self._completion((), usage)
+        if not self._include_usage:
+            chunk = msgspec.structs.replace(chunk, usage=UNSET, timings=UNSET)
+        return frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
@@ -227,6 +233,7 @@ class TextReply:
             choices=choices,
             usage=usage_wire(usage),
             timings=timings(usage),
+            parameters=self._parameters,
         )
 
 

@@ -18,7 +18,7 @@ from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
 from gateway.http.cards import card, status_wire
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import Exchange, Telling, ignoring, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
@@ -317,22 +317,25 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and as vLLM tell them."""
     access = services.doorman.admit(request.headers)
-    order = wire.read(await request.body(), wire.Tokenize)
+    data = await request.body()
+    order, left = wire.read(data, wire.Tokenize), wire.unread(data, wire.Tokenize)
     text, name = order.text, await services.wording.named(order.model, access)
     tokens = await services.wording.encode(
         name, text, access, special=order.parse_special, add_bos=order.add_bos
     )
     length = card(services.registry.status(name), None, None).context_length or 0
-    return Plain(body(wire.LlamaTokens(tokens=tokens, count=len(tokens), max_model_len=length)))
+    told = wire.LlamaTokens(tokens=tokens, count=len(tokens), max_model_len=length)
+    return Plain(body(told), headers=ignoring(left))
 
 
 @post("/detokenize")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     access = services.doorman.admit(request.headers)
-    order = wire.read(await request.body(), wire.Detokenize)
+    data = await request.body()
+    order, left = wire.read(data, wire.Detokenize), wire.unread(data, wire.Detokenize)
     text = await services.wording.decode(order.model, order.tokens, access)
-    return Plain(body(wire.LlamaText(text, text)))
+    return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
 @post("/completion")
@@ -344,7 +347,9 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     return Exchange(
         lambda on_wait: services.pipeline.text(asked, access, on_wait),
         lambda answer: CompletionReply(
-            model=answer.model, choices=len(asked.prompts) * asked.answering.n
+            model=answer.model,
+            choices=len(asked.prompts) * asked.answering.n,
+            parameters=answer.parameters,
         ),
         services.failed(access, openai.error_event),
         services.account("completion", asked.model, request_id),

@@ -29,7 +29,11 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     return Exchange(
         lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
         lambda answer: openai.ChatReply(
-            exchange, id=f"chatcmpl-{request_id}", created=created, model=answer.model
+            exchange,
+            id=f"chatcmpl-{request_id}",
+            created=created,
+            model=answer.model,
+            parameters=answer.parameters,
         ),
         services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id),
@@ -57,6 +61,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             created=created,
             model=answer.model,
             echoes=answer.echoes or None,
+            parameters=answer.parameters,
         ),
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),

@@ -267,3 +267,59 @@ async def test_a_prompt_that_is_too_long_without_tools_speaks_of_none(running: R
     message = answer.json()["error"]["message"]
     assert "tools" not in message
     assert message.endswith("Send less, or load the model with a larger context_length.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("usage", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+async def test_an_answer_tells_what_became_of_its_parameters(
+    path: str, usage: bool, stream: bool, running: Running
+) -> None:
+    body: dict[str, Any] = {"messages": HELLO} if "chat" in path else {"prompt": "Once"}
+    body |= {"model": "roundhouse-tiny", "max_tokens": 2, "stream": stream}
+    body |= {"stream_options": {"include_usage": True}} if usage else {}
+    body |= {"rep_pen": 1.2, "top_k": 10**6, "mirostat": 2, "top_p": 0.5, "foo": 1}
+    answer = await running.client.post(path, json=body)
+    assert "parameters" not in answer.text
+    answer = await running.client.post(path, json={**body, "return_parameters": True})
+    chunks = events(answer.text.replace("data: [DONE]", "")) if stream else [answer.json()]
+    told = chunks[-1]["parameters"]
+    assert told["applied"]["rep_pen"] == 1.2
+    assert told["applied"]["max_tokens"] == 2
+    assert told["ignored"]["foo"]
+    assert told["ignored"]["top_p"] == "mirostat takes its place"
+    assert set(told["ignored"]) == {"foo", "top_p", "top_k"}
+    assert set(answer.headers[IGNORED].split(", ")) == {"foo", "top_p", "top_k"}
+
+
+async def test_a_changed_parameter_tells_what_was_asked_and_what_was_used(running: Running) -> None:
+    body = {"model": "roundhouse-tiny", "prompt": "Once", "max_tokens": 10**6, "top_k": 10**6}
+    body |= {"return_parameters": True, "stop": "."}
+    answer = await running.client.post("/v1/completions", json=body)
+    changed = answer.json()["parameters"]["changed"]
+    assert changed["top_k"]["asked"] == 10**6 > changed["top_k"]["used"]
+    assert changed["max_tokens"]["asked"] == 10**6 > changed["max_tokens"]["used"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+async def test_a_request_may_insist_on_its_parameters(path: str, running: Running) -> None:
+    body = {"messages": HELLO, "prompt": "Once", "max_tokens": 2, "strict_parameters": True}
+    body.pop("prompt" if "chat" in path else "messages")
+    asked = {**body, "model": "scripted", "rep_pen": 1.2}
+    answer = await running.client.post(path, json=asked)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "rep_pen"
+    answer = await running.client.post(path, json={**asked, "model": "roundhouse-tiny"})
+    assert answer.status_code == 200
+    answer = await running.client.post(path, json={**body, "model": "scripted", "foo": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "foo")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+async def test_what_counting_tokens_does_not_read_is_named(path: str, running: Running) -> None:
+    body = {"model": "roundhouse-tiny", "content": "Once", "tokens": [3]}
+    body.pop("tokens" if path == "/tokenize" else "content")
+    answer = await running.client.post(path, json={**body, "with_pieces": True, "foo": 1})
+    assert answer.headers[IGNORED] == "foo, with_pieces"
+    answer = await running.client.post(path, json=body)
+    assert IGNORED not in answer.headers

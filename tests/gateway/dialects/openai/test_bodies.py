@@ -58,6 +58,7 @@ SAMPLES: dict[str, Any] = {
     "add_bos": True,
     "banned_tokens": "1",
     "allowed_tokens": "1",
+    "samplers": ["top_k"],
 }
 
 
@@ -153,7 +154,53 @@ def test_null_in_place_of_what_is_required_is_missing(field: str) -> None:
 def test_unknown_fields_are_accepted_and_named() -> None:
     assert chat(foo=1, bar={"x": 2}, nothing="", user="me").ignored == ("bar", "foo")
     assert text(foo=1, temperature=0.5).ignored == ("foo",)
-    assert chat(messages=[{**USER, "foo": 1}], stream_options={"foo": 1}) == chat()
+
+
+def test_unknown_fields_inside_of_others_are_named_once_by_their_path() -> None:
+    call = {"id": "1", "index": 2, "type": "function", "function": {"name": "f", "more": "x"}}
+    message = {"role": "assistant", "refusal": None, "seen": True, "tool_calls": [call]}
+    tool = {"type": "function", "function": {"name": "f", "returns": {"x": 1}}, "note": "n"}
+    body = {
+        "messages": [
+            USER,
+            message,
+            message,
+            {**USER, "content": [{"type": "text", "text": "", "a": 1}]},
+        ],
+        "tools": [tool],
+        "stream_options": {"foo": 1},
+        "reasoning": {"summary": "auto"},
+    }
+    assert set(chat(**body).ignored) == {
+        "messages[].seen",
+        "messages[].tool_calls[].function.more",
+        "messages[].content[].a",
+        "tools[].function.returns",
+        "tools[].note",
+        "stream_options.foo",
+        "reasoning.summary",
+    }
+    assert text(stream_options={"foo": 1}).ignored == ("stream_options.foo",)
+
+
+def test_no_more_nested_names_are_kept_than_top_ones() -> None:
+    message = {**USER, **{f"f{number}" * 200: 1 for number in range(1000)}}
+    ignored = chat(messages=[message] * 3).ignored
+    assert len(ignored) == MOST_NAMED
+    assert max(map(len, ignored)) <= 200
+
+
+def test_strict_parameters_refuses_what_has_no_meaning() -> None:
+    assert chat_fault(strict_parameters=True, foo=1).param == "foo"
+    assert text_fault(strict_parameters=True, best_of=3).param == "best_of"
+    fault = chat_fault(strict_parameters=True, messages=[{**USER, "foo": 1}])
+    assert fault.param == "messages[].foo"
+    assert chat(strict_parameters=True, user="me", temperature=1).ignored == ()
+
+
+def test_what_asks_other_servers_for_nothing_is_not_named() -> None:
+    assert text(guidance_scale=1, rep_pen_slope=1, num_beams=1.0).ignored == ()
+    assert text(guidance_scale=1.5).ignored == ("guidance_scale",)
 
 
 def test_the_harmless_fields_have_a_reason_and_are_not_named() -> None:
@@ -303,7 +350,8 @@ def test_sillytaverns_text_body_is_read_without_a_fault() -> None:
     assert (values.repetition_penalty, values.penalty_range, values.dry_range) == (1.1, -1, -1)
     assert values.dry_sequence_breakers == ("\n", ":", '"', "*")
     assert (values.banned_tokens, values.ban_eos, values.temperature_last) == ((), False, True)
-    assert "adaptive_target" in exchange.ignored
+    assert (values.adaptive_target, values.adaptive_decay) == (-1.0, 0.9)
+    assert exchange.ignored == ()
 
 
 SILLYTAVERN = (

@@ -28,7 +28,7 @@ def test_a_wish_goes_over_the_configured_default() -> None:
 
 
 def test_every_sampler_of_the_protocol_can_be_asked_for() -> None:
-    wire = set(SamplingWire.__struct_fields__) - {"dynatemp_range"}
+    wire = set(SamplingWire.__struct_fields__) - {"dynatemp_range", "dynamic_temperature"}
     assert wire == set(Sampling.__struct_fields__)
 
 
@@ -52,6 +52,18 @@ def test_every_sampler_of_the_protocol_can_be_asked_for() -> None:
         ),
         ({"dynatemp_range": 3, "min_temp": 0.5}, {"min_temp": 0.5}),
         ({"dynatemp_range": 0}, {}),
+        ({"dynatemp_low": 0.5, "dynatemp_high": 2, "dynamic_temperature": False}, {}),
+        (
+            {"dynatemp_low": 0.5, "dynatemp_high": 2, "dynamic_temperature": True},
+            {"min_temp": 0.5, "max_temp": 2.0},
+        ),
+        ({"adaptive_target": -0.01}, {"adaptive_target": -1.0}),
+        ({"adaptive_target": 1.0}, {"adaptive_target": -1.0}),
+        ({"adaptive_target": 0.4}, {"adaptive_target": 0.4}),
+        ({"samplers": ["typ_p", "top-k", "infill"]}, {"samplers": ("typical_p", "top_k")}),
+        ({"samplers": "kpt"}, {"samplers": ("top_k", "top_p", "temperature")}),
+        ({"sampler_priority": ["presence_penalty"]}, {"samplers": ("penalties",)}),
+        ({"samplers": []}, {"samplers": ()}),
         ({"banned_tokens": [5, 1]}, {"banned_tokens": (5, 1)}),
         ({"custom_token_bans": "5,1, 2"}, {"banned_tokens": (5, 1, 2)}),
         ({"custom_token_bans": ""}, {"banned_tokens": ()}),

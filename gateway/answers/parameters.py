@@ -1,0 +1,66 @@
+"""What became of a request's parameters: applied, changed, ignored, and why. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
+from backends.sampler_order import order_of, penalties_first, without_effect
+from gateway.events import ChangedParameter, Parameters
+from gateway.request import GenerationParams
+
+_LENGTHS = ("max_tokens", "min_tokens", "stop")
+UNREAD = "this API has no such field"
+
+
+def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
+    """The fields of `sampling` that ask for something this engine does not do, by our names: why.
+
+    What has no effect because of the request's other fields is among them.
+    """
+    lacking = dict.fromkeys(sampling.wished() - info.samplers, f"{info.backend} does not have it")
+    if info.penalties_first and not penalties_first(order_of(sampling)):
+        lacking["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
+    return {**without_effect(sampling), **lacking}
+
+
+def parameters(
+    answering: GenerationParams, job: Generation, ignored: Mapping[str, str]
+) -> Parameters:
+    """For an answer to `answering` by `job`, which is as the engine sees it, within its bounds.
+    `ignored` as `ignored_by` says it.
+    """
+    spelled = answering.spelled
+    applied = {
+        spelled.get(name, name): value
+        for name, value in _used(answering, job).items()
+        if name not in ignored
+    }
+    unread = dict.fromkeys(answering.unread, UNREAD)
+    told = {spelled.get(name, name): why for name, why in ignored.items()}
+    return Parameters(applied, _changed(answering, job, ignored), {**unread, **told})
+
+
+def _used(answering: GenerationParams, job: Generation) -> Mapping[str, Any]:
+    """What was named, and what else is not neutral."""
+    values = {name: getattr(job.sampling, name) for name in SAMPLERS}
+    used = {
+        name: value
+        for name, value in values.items()
+        if name in answering.sampling.named or value != getattr(NEUTRAL, name)
+    }
+    lengths = {name: getattr(job, name) for name in _LENGTHS if getattr(job, name)}
+    return {**used, **lengths, **({"stop": answering.stop} if answering.stop else {})}
+
+
+def _changed(
+    answering: GenerationParams, job: Generation, ignored: Mapping[str, str]
+) -> Mapping[str, ChangedParameter]:
+    asked = {name: getattr(answering.sampling.values, name) for name in answering.sampling.named}
+    asked |= {"max_tokens": answering.max_tokens} if answering.max_tokens else {}
+    found: dict[str, ChangedParameter] = {}
+    for name, value in asked.items():
+        used = job.max_tokens if name == "max_tokens" else getattr(job.sampling, name)
+        if used != value and name not in ignored:
+            why = "as far as this model goes, or by a preset of the server's administrator"
+            found[answering.spelled.get(name, name)] = ChangedParameter(value, used, why)
+    return found
