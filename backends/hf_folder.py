@@ -70,7 +70,7 @@ def recognise(
     )
 
 
-def has_eyes(folder: Path, config: Fields, prepared: Collection[str]) -> bool:
+def encodes_images(folder: Path, config: Fields, prepared: Collection[str]) -> bool:
     """Whether the model has a vision part and one of the files `prepared`, which say how pictures
     are made ready for it.
     """

@@ -154,7 +154,7 @@ def telling(stage: str, tell: Tell) -> Callable[[int, int], None]:
     return callback
 
 
-def per_card(told: Sequence[float], cards: int) -> list[float]:
+def per_card(given: Sequence[float], cards: int) -> list[float]:
     """A number for every card; what is said of the last one holds for those after it."""
-    told = told or (0.0,)
-    return [told[min(card, len(told) - 1)] for card in range(cards)]
+    given = given or (0.0,)
+    return [given[min(card, len(given) - 1)] for card in range(cards)]

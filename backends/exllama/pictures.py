@@ -38,8 +38,8 @@ class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
 class ImageEmbeddings:
     """What the model has seen lately."""
 
-    def __init__(self, eye: ImageEncoder) -> None:
-        self._eye = eye
+    def __init__(self, encoder: ImageEncoder) -> None:
+        self._encoder = encoder
         self._known: OrderedDict[Image, Any] = OrderedDict()
 
     def see(self, job: Generation) -> PromptWithImages:
@@ -50,7 +50,7 @@ class ImageEmbeddings:
         embeddings = [self._embedding(image) for image in job.images]
         coming, prompt = iter(embeddings), list[int]()
         for place, token in enumerate(job.prompt):
-            if token == self._eye.placeholder:
+            if token == self._encoder.placeholder:
                 prompt += self._rows(
                     next(coming), prompt[-1:], list(job.prompt[place + 1 : place + 2])
                 )
@@ -59,7 +59,7 @@ class ImageEmbeddings:
         return PromptWithImages(prompt, embeddings)
 
     def _check(self, job: Generation) -> None:
-        longest, places = self._eye.longest, job.prompt.count(self._eye.placeholder)
+        longest, places = self._encoder.longest, job.prompt.count(self._encoder.placeholder)
         if longest and any(max(image.width, image.height) > longest for image in job.images):
             raise InvalidJob(f"an image is larger than {longest} pixels", "messages")
         if places != len(job.images):
@@ -70,7 +70,7 @@ class ImageEmbeddings:
 
     def _rows(self, embedding: Any, before: list[int], after: list[int]) -> list[int]:
         """The ids of `embedding` between its neighbours, without markers that are these."""
-        ids = self._eye.ids(embedding)
+        ids = self._encoder.ids(embedding)
         if ids[:1] == before:
             ids = ids[1:]
         return ids[:-1] if ids[-1:] == after else ids
@@ -80,7 +80,7 @@ class ImageEmbeddings:
         embedding = self._known.pop(image, None)
         if embedding is None:
             picture = Pillow.frombytes("RGB", (image.width, image.height), image.rgb)
-            embedding = self._eye.embed(picture)
+            embedding = self._encoder.embed(picture)
         self._known[image] = embedding
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)

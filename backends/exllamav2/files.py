@@ -38,7 +38,7 @@ def recognise(path: Path) -> ModelFiles | None:
 
 
 def _sees(folder: Path, config: Fields) -> bool:
-    prepared = hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR,))
+    prepared = hf_folder.encodes_images(folder, config, (hf_folder.PREPROCESSOR,))
     return prepared and hf_folder.of_class(config, SEES)
 
 

@@ -44,7 +44,9 @@ def recognise(path: Path) -> ModelFiles | None:
 
 
 def _sees(folder: Path, config: Fields) -> bool:
-    prepared = hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
+    prepared = hf_folder.encodes_images(
+        folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR)
+    )
     return prepared and hf_folder.of_class(config, SEES)
 
 

@@ -35,19 +35,19 @@ def named(path: Path) -> Path:
         header = read_header(path)
     except (OSError, ValueError, BrokenFile) as error:
         raise LoadFailed(f"mmproj: {path} can't be used: {error}") from error
-    if not _has_eyes(header):
+    if not _encodes_images(header):
         raise LoadFailed(f"mmproj: {path} is no projector for images")
     return path
 
 
 def _sees(path: Path) -> bool:
     try:
-        return _has_eyes(read_header(path))
+        return _encodes_images(read_header(path))
     except (OSError, ValueError, BrokenFile):  # still on its way here, say: the model reads text
         return False
 
 
-def _has_eyes(header: Header) -> bool:
+def _encodes_images(header: Header) -> bool:
     clip = header.text("general.architecture") == "clip"
     return clip and header.metadata.get("clip.has_vision_encoder") is True
 

@@ -10,7 +10,7 @@
     forward.py    one pass over neighbouring rows; the trial that shows whether a model can do that
     room.py       how many rows of how many cells the grid should have (pure)
     batching.py   the loop's body: one pass for all answers, prompts in chunks between
-    sampling/     logits -> tokens, each job by its own wishes, all jobs at once
+    sampling/     logits -> tokens, each job by its own parameters, all jobs at once
     solo.py       jobs that can't share passes, one after another through `generate`
     pictures.py   pictures in a prompt, through the model's processor
     engine.py     the engine the driver steps: batching and solo side by side

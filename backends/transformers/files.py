@@ -52,7 +52,7 @@ def _format(quantization: str | None) -> str | None:
 
 
 def _sees(folder: Path, config: hf_folder.Fields) -> bool:
-    return hf_folder.has_eyes(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
+    return hf_folder.encodes_images(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
 
 
 def shape(files: ModelFiles, options: TransformersOptions) -> CacheSize:

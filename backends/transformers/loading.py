@@ -116,24 +116,24 @@ def _memory(model: Any, files: ModelFiles, options: TransformersOptions) -> Memo
     )
 
 
-def _device(wish: str) -> torch.device:
+def _device(name: str) -> torch.device:
     """Raises LoadFailed for a device that isn't there."""
-    if wish == "auto":
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(wish)
+        device = torch.device(name)
     except RuntimeError as error:
-        raise LoadFailed(f"device {wish!r} is none of: auto, cpu, cuda, cuda:0, …") from error
+        raise LoadFailed(f"device {name!r} is none of: auto, cpu, cuda, cuda:0, …") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise LoadFailed(
-            f"device {wish!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices"
+            f"device {name!r} isn't there: torch sees {torch.cuda.device_count()} CUDA devices"
         )
     return device
 
 
 def _kind(config: Any, *, sees: bool) -> Any:
     """The auto class that makes this model. Raises UnsupportedModel for one that answers no prompt:
-    an encoder and decoder (T5, Whisper), or one that hears.
+    an encoder and decoder (T5, Whisper), or one that takes sound.
     """
     kinds = {
         transformers.AutoModelForCausalLM: transformers.MODEL_FOR_CAUSAL_LM_MAPPING,

@@ -23,12 +23,12 @@ def ran_out(error: BaseException) -> bool:
 
 def while_generating(error: Exception) -> BackendError:
     """A foreign error in our words; a `BackendError` as it is."""
-    told = errors.while_generating(error, "the model", full=ran_out(error))
-    if told is not error:
+    translated = errors.while_generating(error, "the model", full=ran_out(error))
+    if translated is not error:
         # Whoever keeps the error would keep the tensors of all frames that it came through.
         traceback.clear_frames(error.__traceback__)
-        told.__cause__ = error
-    return told
+        translated.__cause__ = error
+    return translated
 
 
 @contextmanager

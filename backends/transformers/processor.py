@@ -20,19 +20,19 @@ from backends.protocol import Generation, Image
 
 def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
     """Raises BackendMissing where it takes a library that isn't installed, else LoadFailed."""
-    wishes = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+    options = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     try:
-        made = transformers.AutoProcessor.from_pretrained(folder, **wishes)
+        made = transformers.AutoProcessor.from_pretrained(folder, **options)
     except (ImportError, ValueError) as error:
         if "torchvision" not in str(error).lower():
             raise
-        made = _without_videos(folder, config, wishes)
+        made = _without_videos(folder, config, options)
     if not hasattr(made, "image_processor"):  # AutoProcessor takes a tokenizer for want of better
         raise LoadFailed(f"{folder.name} says nowhere how its pictures are prepared")
     return made
 
 
-def _without_videos(folder: Path, config: Any, wishes: Mapping[str, Any]) -> Any:
+def _without_videos(folder: Path, config: Any, options: Mapping[str, Any]) -> Any:
     """As `AutoProcessor.from_pretrained`, part by part."""
     kind = _kind_with_videos(config)
     if kind is None:
@@ -44,7 +44,7 @@ def _without_videos(folder: Path, config: Any, wishes: Mapping[str, Any]) -> Any
         "image_processor": transformers.AutoImageProcessor.from_pretrained,
         "video_processor": lambda *_, **__: None,
     }
-    parts = [makers[part](folder, **wishes) for part in kind.get_attributes()]
+    parts = [makers[part](folder, **options) for part in kind.get_attributes()]
     settings, _ = kind.get_processor_dict(folder, local_files_only=True)
 
     class Unchecked(kind):  # type: ignore[misc, valid-type] # whichever class it is

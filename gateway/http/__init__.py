@@ -2,7 +2,7 @@
 
 *_routes.py   which path does what, by API
 services.py   what a route works with
-doorman.py    who holds which key
+auth.py       who holds which key
 origins.py    without keys: what a web page may not make a browser send
 exchange.py   one answer on its way to one client, as an ASGI response
 errand.py     a load or a download on its way, likewise

@@ -35,17 +35,17 @@ Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 
 def handlers(
     services: Services,
-    told: Callable[[GatewayError], bytes] = error_body,
+    body_of: Callable[[GatewayError], bytes] = error_body,
     id_headers: Sequence[str] = (ID_HEADER,),
 ) -> dict[int | type[Exception], Handler]:
-    """How each kind of error is answered: bodies made by `told`, the request's id in
+    """How each kind of error is answered: bodies made by `body_of`, the request's id in
     `id_headers`.
     """
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
         names = dict.fromkeys(id_headers, new_id(request))
         return Response(
-            told(error),
+            body_of(error),
             status_code=error.status_hint,
             media_type=MediaType.JSON,
             headers={**headers(error), **names},
@@ -60,7 +60,7 @@ def handlers(
             access = services.doorman.admit(request.headers)
         except InvalidKey:  # of a route that asks for none
             access = Access()
-        return problem(request, services.told(error, access))
+        return problem(request, services.redacted(error, access))
 
     def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
         return problem(request, translate(request, error))

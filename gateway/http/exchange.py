@@ -81,7 +81,7 @@ class LoadingText(Protocol):
 
 
 class Telling(msgspec.Struct, frozen=True, kw_only=True):
-    """How an answer is told on the wire, besides its own words."""
+    """How an answer is written on the wire, besides its own words."""
 
     quiet: float  # seconds of silence in a stream before something is sent to keep it alive
     framing: Framing = SSE
@@ -132,7 +132,7 @@ class Exchange:
                 await body(scope, receive, send)
 
     def _tell_wait(self, news: Waiting) -> bytes:
-        assert self._loading is not None, "it is asked only where the wait is told"
+        assert self._loading is not None, "it is asked only where the wait is reported"
         return self._loading.told(news.model, f"{sentence(news)}\n")
 
     async def _tell(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:

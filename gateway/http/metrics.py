@@ -1,4 +1,4 @@
-"""What Prometheus reads at `GET /metrics`. Counts what it is told; it measures nothing itself.
+"""What Prometheus reads at `GET /metrics`. Counts what is reported; it measures nothing itself.
 
 Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
 tokens arrive counted by bucket already: a call for each token would cost more than its own way
@@ -163,14 +163,18 @@ class Metrics:
         """Prometheus' text format."""
         return generate_latest(self._metrics)
 
-    def _times(self, name: str, told: str, bounds: Sequence[float]) -> Histogram:
+    def _times(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
         return Histogram(
-            f"roundhouse_{name}", told, ("model",), buckets=bounds, registry=self._metrics
+            f"roundhouse_{name}", description, ("model",), buckets=bounds, registry=self._metrics
         )
 
-    def _lengths(self, name: str, told: str) -> Histogram:
+    def _lengths(self, name: str, description: str) -> Histogram:
         return Histogram(
-            f"roundhouse_{name}", told, ("model",), buckets=_LENGTHS, registry=self._metrics
+            f"roundhouse_{name}",
+            description,
+            ("model",),
+            buckets=_LENGTHS,
+            registry=self._metrics,
         )
 
 
@@ -200,8 +204,10 @@ class _Gaps(Collector):
         self._seconds[model] = self._seconds.get(model, 0.0) + seconds
 
     def collect(self) -> Iterable[Metric]:
-        told = "Between two pieces of one answer."
-        family = HistogramMetricFamily("roundhouse_inter_token_seconds", told, labels=["model"])
+        description = "Between two pieces of one answer."
+        family = HistogramMetricFamily(
+            "roundhouse_inter_token_seconds", description, labels=["model"]
+        )
         bounds = [*map(str, GAPS), "+Inf"]
         for model, counts in self._counts.items():
             sums = accumulate(counts)
@@ -230,8 +236,8 @@ class _Residents(Collector):
         return ()
 
 
-def _by_model(name: str, told: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"roundhouse_{name}", told, labels=["model"])
+def _by_model(name: str, description: str, values: dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"roundhouse_{name}", description, labels=["model"])
     for model, value in values.items():
         family.add_metric([model], value)
     return family

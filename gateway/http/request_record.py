@@ -1,4 +1,4 @@
-"""What became of one request and what it cost: kept while it is answered, told once at its end.
+"""What became of one request and what it cost: kept while it is answered, reported once at its end.
 
 The hot path is `delta`: less than a microsecond, no locks. Prompts and keys never get here.
 """

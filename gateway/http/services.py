@@ -84,7 +84,7 @@ class Services(msgspec.Struct, frozen=True):
         """See `Registry.find`."""
         return await self.registry.find(name, access)
 
-    def told(self, error: GatewayError, access: Access) -> GatewayError:
+    def redacted(self, error: GatewayError, access: Access) -> GatewayError:
         """`error` as the caller may read it."""
         message = self._without_paths(error.message, access)
         if message == error.message:
@@ -94,10 +94,10 @@ class Services(msgspec.Struct, frozen=True):
         return copied
 
     def failed(
-        self, access: Access, tell: Callable[[GatewayError], bytes]
+        self, access: Access, body_of: Callable[[GatewayError], bytes]
     ) -> Callable[[GatewayError], bytes]:
-        """The last event of a stream that broke: `tell`, as the caller may read it."""
-        return lambda error: tell(self.told(error, access))
+        """The last event of a stream that broke: `body_of`, as the caller may read it."""
+        return lambda error: body_of(self.redacted(error, access))
 
     def _seen(self, status: ModelStatus, access: Access) -> ModelStatus:
         """Whom a load evicts are names of other models."""
@@ -115,7 +115,7 @@ class Services(msgspec.Struct, frozen=True):
         return text
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """Every path that an error may name, and what is told instead."""
+        """Every path that an error may name, and what is written instead."""
         config = self.config
         for root in (*config.model_dirs, config.hub.folder, config.hub.cache, "~"):
             if root is not None:
@@ -134,11 +134,11 @@ class Services(msgspec.Struct, frozen=True):
             yield from _spellings(Path(model.path).expanduser(), model.name)
 
     def tells_loading(self, access: Access, *, asked: bool | None) -> bool:
-        """Whether a stream tells of its model's load as reasoning: the request, the key, the
+        """Whether a stream reports its model's load as reasoning: the request, the key, the
         configuration, whoever says something first.
         """
-        wishes = (asked, access.loading_text, self.config.server.loading_text)
-        return next(wish for wish in wishes if wish is not None)
+        said = (asked, access.loading_text, self.config.server.loading_text)
+        return next(one for one in said if one is not None)
 
     async def read(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What a request's body means, a long one read beside the event loop. Raises as `read`."""
@@ -165,8 +165,8 @@ def _paths_in(chosen: EngineOptions | None) -> Iterator[str]:
             yield from value.values()
 
 
-def _spellings(path: Path, told: str) -> Iterator[tuple[str, str]]:
+def _spellings(path: Path, instead: str) -> Iterator[tuple[str, str]]:
     """A path as it is written, and as it is with its links followed. Never the root alone."""
     for one in (path, path.resolve()):
         if len(one.parts) > 1 and one.is_absolute():
-            yield str(one), told
+            yield str(one), instead

@@ -65,9 +65,9 @@ class Hub:
         try:
             found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
-            workshop = within(root / STAGING_DIR, name, "repo_id")
-            await self._fetch(found, workshop, report)
-            await to_thread.run_sync(_put, workshop, target)
+            staging = within(root / STAGING_DIR, name, "repo_id")
+            await self._fetch(found, staging, report)
+            await to_thread.run_sync(_put, staging, target)
         finally:
             self._busy.discard(target)
         return target
@@ -87,9 +87,9 @@ class Hub:
         return await self.download(model.order, report)
 
     async def _fetch(
-        self, found: Listing, workshop: Path, report: Callable[[DownloadProgress], None]
+        self, found: Listing, staging: Path, report: Callable[[DownloadProgress], None]
     ) -> None:
-        paths = [within(workshop, file.name, "repo_id") for file in found.files]
+        paths = [within(staging, file.name, "repo_id") for file in found.files]
         total, before = sum(file.size for file in found.files), 0
         async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
             for file, path in zip(found.files, paths, strict=True):
@@ -125,7 +125,7 @@ class Hub:
         return self._folder
 
 
-def _put(workshop: Path, target: Path) -> None:
+def _put(staging: Path, target: Path) -> None:
     """What was collected appears under its name, at one stroke."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    workshop.rename(target)
+    staging.rename(target)

@@ -1,4 +1,4 @@
-"""Tools for a model whose template knows none: told in words, called in text, in the Hermes style.
+"""Tools for a model whose template knows none: shown in a message, called in the Hermes style.
 
 The style (`<tools>`, `<tool_call>`, `<tool_response>`) is the one that most models without a format
 of their own have seen in training: https://huggingface.co/NousResearch/Hermes-2-Pro-Llama-3-8B
@@ -35,13 +35,13 @@ def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> 
     if not tools:
         return tuple(messages)
     signatures = joined((_json(tool_shape(tool)) for tool in tools), "\n")
-    told = TextPart(joined((_HEAD, signatures, _TAIL)))
+    description = TextPart(joined((_HEAD, signatures, _TAIL)))
     if messages and messages[0].role == "system":
         head = messages[0]
         pictures = (part for part in head.parts if isinstance(part, ImagePart))
-        words = TextPart(joined((text_of(head), told.text), "\n\n"))
+        words = TextPart(joined((text_of(head), description.text), "\n\n"))
         return (msgspec.structs.replace(head, parts=(*pictures, words)), *messages[1:])
-    return (Message(role="system", parts=(told,)), *messages)
+    return (Message(role="system", parts=(description,)), *messages)
 
 
 def with_calls_described(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -29,7 +29,7 @@ from gateway.request import (
 )
 
 # ----------------------------------------------------------------------------------------- thinking
-# A client's wishes about reasoning, as the variables that a template reads.
+# What a client requests of reasoning, as the variables that a template reads.
 
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # from least to most
@@ -214,7 +214,7 @@ def _tool_from_client(tool: Tool) -> Tool:
 
 
 def shown_tools(request: ChatRequest) -> tuple[Tool, ...]:
-    """The tools that the model is told of.
+    """The tools that the model is shown.
 
     None of them for `none`: a model that sees tools calls them, and a call that may not be one
     would reach the client as markup. The demanded one alone for a demanded one.

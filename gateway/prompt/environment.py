@@ -1,11 +1,11 @@
-"""The world a chat template runs in: Jinja's immutable sandbox, furnished as Hugging Face does.
+"""The sandboxed Jinja environment of chat templates, immutable, with Hugging Face's functions.
 
 A template comes with the model's files, so it is somebody else's code: it can reach neither Python
 nor the disk, and whatever it does is charged to a meter. Jinja lets an environment stand between a
 template and calls, filters, tests, arithmetic and output; where it doesn't (literals, slices,
 comparisons, `~`, loops) the syntax tree is rewritten, so that a filter of ours stands there.
 
-Knows nothing of messages. Source of the furniture: the chat template pages of the transformers
+Knows nothing of messages. Source of its functions: the chat template pages of the transformers
 documentation (trim_blocks, lstrip_blocks, loop controls, the `generation` tag, tojson without HTML
 escapes).
 """

@@ -30,7 +30,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
     assistant_opens: bool = True  # a conversation may begin with the assistant
 
     # Tools
-    tools: Literal["native", "described"] = "native"  # described: told in a system message
+    tools: Literal["native", "described"] = "native"  # described: written into a system message
     no_tools: Literal["null", "empty"] = "null"  # what `tools` is when there are none
     calls: Literal["native", "described"] = "native"  # described: calls and results become text
     arguments: Literal["text", "object"] = "text"

@@ -118,7 +118,7 @@ class ModelFolder:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a file's name is UTF-8; another can't be told to a client, nor asked for by one."""
+    """Whether a file's name is UTF-8; another can't be sent to a client, nor asked for by one."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One load: bytes it took in all (None: could not be told apart from others), and seconds."""
+    """One load: bytes it took in all (None: could not be kept apart from others), and seconds."""
 
     size: int | None
     load_seconds: float

@@ -1,4 +1,4 @@
-"""One caller in line: what it is told while it waits, and how it learns its answer."""
+"""One caller in line: what is reported to it while it waits, and how it gets its answer."""
 
 import itertools
 import time
@@ -68,7 +68,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     position: int
     stage: Literal["queued", "loading"]
-    progress: Progress | None = None  # of the load, where the engine has told
+    progress: Progress | None = None  # of the load, where the engine reports it
 
     @property
     def percent(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The arithmetic of memory: what a model needs and where, what was measured, told in a sentence.
+"""The arithmetic of memory: what a model needs and where, what was measured, as a sentence.
 
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """
@@ -38,11 +38,11 @@ def arithmetic(
     """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`."""
     unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
-    told = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
+    listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
     source = " (measured)" if measured else ""
     leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
     tail = f"; evicting {' and '.join(leaving)}" if leaving else ""
-    return f"needs {need.total / unit:.1f} {name}{source}: {told}; free {free / unit:.1f}{tail}"
+    return f"needs {need.total / unit:.1f} {name}{source}: {listed}; free {free / unit:.1f}{tail}"
 
 
 def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:

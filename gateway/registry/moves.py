@@ -183,10 +183,10 @@ class Moves:
         self._history.put(
             plan.entry.files, plan.options, Measurement(size=measured, load_seconds=seconds)
         )
-        told = arithmetic(
+        sentence = arithmetic(
             plan.need, sum(order.free.values()), order.evicted, measured=plan.measured
         )
-        log.info("model loaded", model=order.model, seconds=round(seconds, 3), memory=told)
+        log.info("model loaded", model=order.model, seconds=round(seconds, 3), memory=sentence)
         return Arrived(name=order.model, seconds=seconds, measured=measured)
 
     def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 # ------------------------------------------------------------------------------------------- orders
-# The scheduler's vocabulary: what it is told about a model and a request, and what it orders.
+# The scheduler's vocabulary: what it is given about a model and a request, and what it orders.
 #
 # Pure data. Times are seconds of one clock that never goes back, sizes are bytes, devices are names
 # ("cpu", "cuda:0").
@@ -23,7 +23,7 @@ Bytes: TypeAlias = Mapping[str, int]  # per device
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler knows of a model; told anew with every request, because it may change."""
+    """What the scheduler knows of a model; given anew with every request, because it may change."""
 
     name: str
     need: Bytes

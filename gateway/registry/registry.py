@@ -450,7 +450,7 @@ class Registry:
         return place.model
 
     def _heard(self, outcome: Outcome) -> None:
-        """A move told how it goes, or how it ended."""
+        """A move reported how it goes, or how it ended."""
         now, name, scheduler = self._now, outcome.name, self._scheduler
         match outcome:
             case Progressed():

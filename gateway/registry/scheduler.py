@@ -82,8 +82,8 @@ class Scheduler:
         """A lease was given back."""
         record = self._homes.pop(number)
         ticket = record.users.pop(number)
-        wished = ticket.keep_alive
-        record.ttl = record.model.ttl if wished is None else wished
+        requested = ticket.keep_alive
+        record.ttl = record.model.ttl if requested is None else requested
         if not record.users:
             record.idle_since = now
         return list(self._settle(now))
@@ -126,7 +126,7 @@ class Scheduler:
         record = self._records[name]
         assert record.phase in ("loaded", "draining"), f"{name} broke while {record.phase}"
         if record.phase == "draining" and record.leaving != "room":
-            return []  # it goes anyway, or another lease told it already
+            return []  # it goes anyway, or another lease reported it already
         record.phase, record.leaving = "draining", "broken"
         failure = record.fail(now, reason, self._rules.backoff)
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)

@@ -214,8 +214,8 @@ def status_of(
     )
     if plan is not None:
         evicted = record.evicted if record else ()
-        told = arithmetic(plan.need, free, evicted, measured=plan.measured)
-        status = replace(status, need=plan.need, arithmetic=told, options=plan.options)
+        sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
+        status = replace(status, need=plan.need, arithmetic=sentence, options=plan.options)
     return status if record is None else _recorded(status, record, now)
 
 

@@ -132,14 +132,14 @@ async def a_budget_is_kept_within_a_grammar(subject: Subject) -> None:
 
 async def leaving_a_constrained_job_frees_the_device(subject: Subject) -> None:
     """Wherever it is left: while its grammar compiles, in line, while a mask is computed."""
-    dice = random.Random(3)
+    rng = random.Random(3)
     for turn in range(12):
         grammar = regex(f"[a-z ]{{30,60}}{turn}")
         async with anyio.create_task_group() as tasks:
             for _ in range(6):
                 wanted = job(subject, subject.long, constraint=grammar)
                 tasks.start_soon(run, subject.container, wanted)
-            for _ in range(dice.choice((0, 1, 5))):
+            for _ in range(rng.choice((0, 1, 5))):
                 await anyio.lowlevel.checkpoint()
             if turn % 3 == 2:
                 await anyio.sleep(0.002 * turn)  # somewhere within the answer

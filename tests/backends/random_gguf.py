@@ -56,10 +56,10 @@ def write(path: Path, model: Dimensions) -> Path:
     if model.window:
         writer.add_sliding_window(model.window)
     _add_tokenizer(writer, model.vocabulary)
-    dice = numpy.random.default_rng(0)
+    rng = numpy.random.default_rng(0)
     for name, shape in _tensors(model):
         kind = numpy.float32 if len(shape) == 1 else numpy.float16
-        writer.add_tensor(name, (dice.standard_normal(shape) * 0.1).astype(kind))
+        writer.add_tensor(name, (rng.standard_normal(shape) * 0.1).astype(kind))
     finish(writer)
     return path
 

@@ -300,13 +300,13 @@ from config.engines import LlamaCppOptions
 
 options = LlamaCppOptions(max_concurrent=1, context_length=128, threads=1)
 engine = LlamaCppEngine(loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True))
-dice, kinds = random.Random(0), {f.name: str(f.type) for f in msgspec.structs.fields(Sampling)}
+rng, kinds = random.Random(0), {f.name: str(f.type) for f in msgspec.structs.fields(Sampling)}
 
 def extreme(name):
     bound = SAMPLING[name]
     high = bound.high if bound.high != float("inf") else 2**63
-    inner = bound.low + (min(high, 3) - bound.low) * dice.random()
-    value = dice.choice((bound.low, high, inner))
+    inner = bound.low + (min(high, 3) - bound.low) * rng.random()
+    value = rng.choice((bound.low, high, inner))
     return value if "float" in kinds[name] else int(value)
 
 def others():
@@ -319,8 +319,8 @@ def others():
 
 numbers = [name for name, bound in SAMPLING.items() if isinstance(bound, Number)]
 for turn in range(int(sys.argv[1])):
-    chosen = numbers if turn % 3 == 0 else dice.sample(numbers, 1 + turn % 5)
-    extremes = {name: extreme(name) for name in chosen} | dice.choice(list(others()))
+    chosen = numbers if turn % 3 == 0 else rng.sample(numbers, 1 + turn % 5)
+    extremes = {name: extreme(name) for name in chosen} | rng.choice(list(others()))
     print(extremes if len(str(extremes)) < 2000 else turn, flush=True)
     sampling = Sampling(**extremes)
     job = Generation(prompt=tuple(range(300, 330)), sampling=sampling, min_tokens=turn % 2)

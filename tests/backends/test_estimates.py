@@ -82,7 +82,7 @@ async def test_transformers_takes_what_was_estimated(name: str, tmp_path: Path) 
 def test_a_process_grows_by_what_was_estimated_when_a_model_is_used_to_its_limits(
     backend: str, name: str
 ) -> None:
-    command = [sys.executable, "-m", "tests.backends.taken", backend, name]
+    command = [sys.executable, "-m", "tests.backends.memory_taken", backend, name]
     told = subprocess.run(command, capture_output=True, check=True, timeout=600)
     model = msgspec.json.decode(told.stdout)
     assert model["taken"] / WITHIN < model["estimate"] < model["taken"] * WITHIN

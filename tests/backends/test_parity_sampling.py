@@ -82,7 +82,7 @@ async def test_wishes_bend_a_greedy_answer_alike(both: Both, wishes: dict[str, o
 
 
 async def test_a_seed_decides(both: Both) -> None:
-    """Each engine repeats itself for a seed and differs between seeds; their dice are their own."""
+    """Each engine repeats itself for a seed and differs between seeds; their rng are their own."""
     for engine in both:
         wishes = [Sampling(seed=seed, temperature=3.0) for seed in (1, 1, 2)]
         first, again, other = [await said(engine, prompts()[3], wish, 150) for wish in wishes]

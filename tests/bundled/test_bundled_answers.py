@@ -146,6 +146,7 @@ PARITY_PROMPTS: list[tuple[str, list[dict[str, Any]]]] = [
 ]
 
 
+@pytest.mark.slow  # the files are what they are; transformers computes one answer after another
 @pytest.mark.parametrize(("question", "tools"), PARITY_PROMPTS)
 def test_both_engines_write_the_same_text(
     llama_cpp_model: LlamaCppExaminee,

@@ -30,7 +30,7 @@ T = TypeVar("T")
 async def download(request: AnyRequest, services: Services) -> ASGIApp:
     """Fetch a repository. One answer at the end, as TabbyAPI's clients expect, who read its status.
 
-    Who accepts `text/event-stream`, or says `stream`, is told how it goes.
+    Who accepts `text/event-stream`, or says `stream`, is sent its progress.
     """
     services.doorman.admit(request.headers).require_admin()
     wire_order = wants.read(await request.body(), wants.Download)
@@ -72,7 +72,7 @@ async def _timed(work: Awaitable[T], seconds: float | None) -> T:
 
 
 def _say_nothing(_step: DownloadProgress) -> None:
-    """Who gets one answer hears nothing meanwhile."""
+    """Who gets one answer is sent nothing meanwhile."""
 
 
 async def fetched(

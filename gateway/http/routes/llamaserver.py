@@ -77,14 +77,14 @@ async def status(request: AnyRequest, services: Services) -> ASGIApp:
     failed = [one for one in statuses if one.state == "failed"]
     first = foremost(there)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
-    told = LlamaStatusWire(
+    found = LlamaStatusWire(
         loaded_model=first.id if first else None,
         remaining_time_seconds=first.remaining_seconds if first else None,
         status="loaded" if first else state,
         models=[_resident(one) for one in there],
         failed=[FailedWire(model=one.id, reason=one.why_failed) for one in failed] or UNSET,
     )
-    return Plain(body(told))
+    return Plain(body(found))
 
 
 def _resident(one: ModelStatus) -> ResidentWire:
@@ -153,7 +153,7 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
 
 @post("/load_model")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
-    """Load as a request would, and tell how it goes: what `transformers chat` does first."""
+    """Load as a request would, and report how it goes: what `transformers chat` does first."""
     access = services.doorman.admit(request.headers)
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
@@ -170,7 +170,7 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _tell_load(events: EventStream, name: str, services: Services, access: Access) -> None:
-    """A lease, given back at once: so a user's wish has a user's place in line."""
+    """A lease, given back at once: so a user's request has a user's place in line."""
     send, receive = anyio.create_memory_object_stream[Waiting](math.inf)
     was_loaded = services.registry.status(name).state == "loaded"
     with send, receive:
@@ -253,11 +253,11 @@ def _removed(names: frozenset[str], sent: dict[str, wire.StateData]) -> bytes:
 
 
 def _state_data(status: ModelStatus) -> wire.StateData:
-    told = status_wire(status)
+    state = status_wire(status)
     return wire.StateData(
-        status=told.value,
+        status=state.value,
         progress=wire.load_stages(status.progress) if status.progress else UNSET,
-        failed=told.failed or UNSET,
+        failed=state.failed or UNSET,
         reason=status.why_failed or UNSET,
     )
 
@@ -301,7 +301,7 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
     shown = card(one, known, services.facts(one))
     entry, info = one.entry, one.info
     assert entry is not None, "a name that resolves has its files"
-    told = wire.Props(
+    found = wire.Props(
         total_slots=info.max_concurrent if info else entry.options.max_concurrent,
         chat_template=known.template if known else DEFAULT_TEMPLATE,
         default_generation_settings=wire.Settings(
@@ -310,7 +310,7 @@ async def props(request: AnyRequest, services: Services, model: str = "") -> ASG
         modalities=wire.Modalities(vision="image" in shown.modalities),
         model_alias=one.id,
     )
-    return Plain(body(told))
+    return Plain(body(found))
 
 
 @post("/tokenize")
@@ -340,7 +340,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/completion")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text goes on, told as llama-server tells it."""
+    """A text goes on, in llama-server's form."""
     access = services.doorman.admit(request.headers)
     exchange = await services.read(openai.read_text, await request.body())
     asked, request_id = exchange.request, new_id(request)

@@ -72,7 +72,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
 
 @get("/v1/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
-    """All models the caller may use; told as Anthropic's for its clients, who call it by the same
+    """All models the caller may use; in Anthropic's form for its clients, who call it by the same
     name.
     """
     access = services.doorman.admit(request.headers)

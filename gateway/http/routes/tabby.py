@@ -65,7 +65,7 @@ async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/model/load")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Load a model and tell how it goes; `Accept: application/json`: one answer at the end."""
+    """Load a model and report how it goes; `Accept: application/json`: one answer at the end."""
     access = services.doorman.admit(request.headers)
     access.require_admin()
     order = wants.read_load(await request.body())
@@ -100,7 +100,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 def _options(
     order: wants.LoadRequest, entry: ModelEntry, services: Services, access: Access
 ) -> Mapping[str, Any]:
-    """What the engine is to be told. Raises InvalidRequest for what it doesn't know."""
+    """The options to load with. Raises InvalidRequest for what it doesn't know."""
     files = entry.files
     if order.backend not in (None, files.backend):
         text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
@@ -272,13 +272,13 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     current = services.presets.current
     names = services.presets.names() if access.role == "admin" else ()
-    told = reply.Overrides(selected_preset=current.name, overrides=current.told, presets=names)
-    return Plain(body(told))
+    shown = reply.Overrides(selected_preset=current.name, overrides=current.told, presets=names)
+    return Plain(body(shown))
 
 
 @post("/v1/sampling/override/switch")
 async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
-    """A preset by name, or overrides told in the body."""
+    """A preset by name, or overrides in the body."""
     services.doorman.admit(request.headers).require_admin()
     order = wants.read(await request.body(), wants.OverrideSwitch)
     if order.preset:
@@ -286,7 +286,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     elif order.overrides:
         services.presets.switch(preset(order.overrides))
     else:
-        raise InvalidRequest("Name a preset, or tell the overrides.", param="preset")
+        raise InvalidRequest("Name a preset, or send the overrides.", param="preset")
     return Plain(reply.NULL)
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from backends.protocol import ModelContainer
-from tests.backends.exllama.world import World, answers
+from tests.backends.exllama.machine import Machine, answers
 from tests.backends.exllamav2 import conftest as second
 from tests.backends.exllamav2 import standin as second_standin
 from tests.backends.exllamav3 import conftest as third
@@ -20,8 +20,8 @@ class Kind(msgspec.Struct, frozen=True):
     """One of the two backends."""
 
     name: str
-    world: Callable[..., Any]
-    load: Load  # world, options, files
+    machine: Callable[..., Any]
+    load: Load  # machine, options, files
     files: Callable[..., Any]
     options: Any  # config.engines.ExLlamaOptions
 
@@ -32,8 +32,8 @@ class Kind(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.options, **changes)
 
 
-SECOND = Kind("exllamav2", second_standin.World, second.load, second.files, second.OPTIONS)
-THIRD = Kind("exllamav3", third_standin.World, third.load, third.files, third.OPTIONS)
+SECOND = Kind("exllamav2", second_standin.Machine, second.load, second.files, second.OPTIONS)
+THIRD = Kind("exllamav3", third_standin.Machine, third.load, third.files, third.OPTIONS)
 
 
 @pytest.fixture(params=[SECOND, THIRD], ids=lambda kind: kind.name)
@@ -43,6 +43,6 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def world(kind: Kind) -> World:
-    made: World = kind.world(answers())
+def machine(kind: Kind) -> Machine:
+    made: Machine = kind.machine(answers())
     return made

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from tests.backends.exllama.machine import Machine
 from tests.backends.exllama.standin_models import PICTURES
-from tests.backends.exllama.world import World
 
 PAGE = 256
 END = 2
@@ -89,7 +89,7 @@ class Jotter:
 class PagedGenerator:
     """The queue and the pages."""
 
-    world: World
+    machine: Machine
 
     def begin(self, model: Any, tokenizer: Any, cells: int, together: int, guesses: int) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -98,7 +98,7 @@ class PagedGenerator:
         self.pending_jobs: list[Any] = []
         self.active_jobs: list[Any] = []
         self.known: list[list[int]] = []  # sequences whose keys and values are in the cache
-        self.world.generators.append(self)
+        self.machine.generators.append(self)
 
     def num_remaining_jobs(self) -> int:
         return len(self.pending_jobs) + len(self.active_jobs)
@@ -108,10 +108,10 @@ class PagedGenerator:
         job.generator = self
         job.pages = -(-(len(job.sequence) + reserved) // self.page_size)
         assert job.pages <= self.max_pages, f"Job requires {job.pages} pages"
-        assert self.world.refused_token not in job.sequence, "Job holds a token it may not"
+        assert self.machine.refused_token not in job.sequence, "Job holds a token it may not"
         self.pending_jobs.append(job)
-        self.world.jobs.append(job)
-        return len(self.world.jobs)
+        self.machine.jobs.append(job)
+        return len(self.machine.jobs)
 
     def leave(self, job: Any) -> None:
         if job in self.pending_jobs:
@@ -124,8 +124,8 @@ class PagedGenerator:
         self.known.append(job.sequence[:-1])
 
     def step(self) -> list[dict[str, Any]]:
-        if self.world.fail_iterate is not None:
-            error, self.world.fail_iterate = self.world.fail_iterate, None
+        if self.machine.fail_iterate is not None:
+            error, self.machine.fail_iterate = self.machine.fail_iterate, None
             raise error
         results: list[dict[str, Any]] = []
         self._start(results)
@@ -166,10 +166,10 @@ class PagedGenerator:
         """By the cue that comes last in the prompt."""
         words = [token for token in prompt if token < PICTURES]
         text = self.tokenizer.text(words)
-        cue = max(self.world.answers, key=text.rfind)
+        cue = max(self.machine.answers, key=text.rfind)
         ends = text.rfind(cue) + len(cue)
         begun = len(words) - len(self.tokenizer.ids(text[:ends]))
-        return Script(self.tokenizer.ids(self.world.answers[cue]), begins=len(prompt) - begun)
+        return Script(self.tokenizer.ids(self.machine.answers[cue]), begins=len(prompt) - begun)
 
 
 def pick(logits: torch.Tensor, temperature: float, chance: float) -> int:

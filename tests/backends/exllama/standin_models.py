@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tests.backends.exllama.world import World
+from tests.backends.exllama.machine import Machine
 
 PICTURES = 10**9  # token ids from here on are rows of embeddings
 
@@ -13,23 +13,23 @@ PICTURES = 10**9  # token ids from here on are rows of embeddings
 class Loadable:
     """A model or a vision tower of four modules."""
 
-    world: World
+    machine: Machine
 
     @property
     def held(self) -> str:
         return f"{type(self).__name__} {id(self)}"
 
     def begin_load(self, callback: Any) -> None:
-        self.world.loaded.append(self.held)
+        self.machine.loaded.append(self.held)
         for module in range(4):
             callback(module, 4)
-            if self.world.fail_load is not None:
-                raise self.world.fail_load
+            if self.machine.fail_load is not None:
+                raise self.machine.fail_load
         callback(4, 4)
 
     def end_load(self) -> None:
-        if self.held in self.world.loaded:
-            self.world.loaded.remove(self.held)
+        if self.held in self.machine.loaded:
+            self.machine.loaded.remove(self.held)
 
 
 class Words:

@@ -18,20 +18,20 @@ from backends.exllama.jobs import STRETCH
 from backends.protocol import Generation, ModelContainer, Piece, Sampling, ThinkingBudget
 from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
 from tests.backends.exllama.conftest import Kind
-from tests.backends.exllama.world import GREETING, STORY, STORY_TEXT, World, answers
+from tests.backends.exllama.machine import GREETING, STORY, STORY_TEXT, Machine, answers
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["plain", "guessing"])
 async def subject(
-    request: pytest.FixtureRequest, kind: Kind, world: World
+    request: pytest.FixtureRequest, kind: Kind, machine: Machine
 ) -> AsyncIterator[Subject]:
     options = kind.guessing() if request.param == "guessing" else kind.options
-    container = await kind.load(world, options)
+    container = await kind.load(machine, options)
     yield Subject(container, prompt=GREETING, long=STORY)
     await container.aclose()
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -40,8 +40,8 @@ async def test_contract(promise: Callable[[Subject], Awaitable[None]], subject: 
 
 
 @pytest.fixture
-async def container(kind: Kind, world: World) -> AsyncIterator[ModelContainer]:
-    loaded = await kind.load(world)
+async def container(kind: Kind, machine: Machine) -> AsyncIterator[ModelContainer]:
+    loaded = await kind.load(machine)
     yield loaded
     await loaded.aclose()
 
@@ -54,11 +54,11 @@ def asked(container: ModelContainer, text: str = GREETING, **changes: object) ->
 
 
 async def test_what_left_is_cancelled_in_the_generator(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
     async with container.generate(asked(container, STORY)) as outputs:
         await anext(aiter(outputs))
-    assert world.generators[-1].num_remaining_jobs() == 0
+    assert machine.generators[-1].num_remaining_jobs() == 0
 
 
 async def test_the_next_turn_finds_its_beginning_in_the_cache(container: ModelContainer) -> None:
@@ -72,9 +72,9 @@ async def test_the_next_turn_finds_its_beginning_in_the_cache(container: ModelCo
     assert ended.cached_tokens >= len(first.prompt) + len(answer)
 
 
-async def test_a_long_answer_goes_on_stretch_by_stretch(kind: Kind, world: World) -> None:
-    world.answers[STORY] = "Puff! " * 1500
-    container = await kind.load(world, kind.with_options(context_length=2 * STRETCH + 512))
+async def test_a_long_answer_goes_on_stretch_by_stretch(kind: Kind, machine: Machine) -> None:
+    machine.answers[STORY] = "Puff! " * 1500
+    container = await kind.load(machine, kind.with_options(context_length=2 * STRETCH + 512))
     first = asked(container, STORY, max_tokens=STRETCH + 600)
     pieces, ended = await run(container, first)
     assert ended.completion_tokens == STRETCH + 600
@@ -86,7 +86,7 @@ async def test_a_long_answer_goes_on_stretch_by_stretch(kind: Kind, world: World
 
 
 async def test_a_budget_goes_on_with_the_prompt_and_all_that_was_said(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
     closing = container.tokenize("enough</think>", special=False)
     budget = ThinkingBudget(
@@ -95,7 +95,7 @@ async def test_a_budget_goes_on_with_the_prompt_and_all_that_was_said(
     asking = asked(container, STORY, thinking=budget, max_tokens=40, min_tokens=30)
     pieces, ended = await run(container, asking)
     said = [token for piece in pieces for token in piece.tokens]
-    first, second = world.jobs
+    first, second = machine.jobs
     assert second.prompt == [*asking.prompt, *said[:4], *closing]
     assert first.max_new_tokens == 40
     assert second.max_new_tokens == 40 - 4 - len(closing)
@@ -153,9 +153,11 @@ async def test_logprobs_are_the_model_s_own(container: ModelContainer) -> None:
     assert told.top == best.top
 
 
-async def test_guesses_that_come_true_are_handed_over_one_by_one(kind: Kind, world: World) -> None:
+async def test_guesses_that_come_true_are_handed_over_one_by_one(
+    kind: Kind, machine: Machine
+) -> None:
     """So that a budget may end between two of them."""
-    container = await kind.load(world, kind.guessing())
+    container = await kind.load(machine, kind.guessing())
     closing = container.tokenize("enough</think>", special=False)
     budget = ThinkingBudget(
         tokens=2, closing=closing, open="<think>", close="</think>", is_open=True
@@ -191,14 +193,14 @@ async def test_penalties_count_the_answer_alone(container: ModelContainer) -> No
 
 
 async def test_a_failed_step_fails_its_own_requests_and_a_new_generator_serves_the_next(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
-    world.fail_iterate = RuntimeError("CUDA error: an illegal memory access")
+    machine.fail_iterate = RuntimeError("CUDA error: an illegal memory access")
     with pytest.raises(GenerationFailed, match="illegal memory access"):
         await run(container, asked(container))
     pieces, _ = await run(container, asked(container))
     assert text_of(pieces) == answers()[GREETING]
-    assert len(world.generators) == 2
+    assert len(machine.generators) == 2
 
 
 @pytest.mark.parametrize(
@@ -209,31 +211,31 @@ async def test_a_failed_step_fails_its_own_requests_and_a_new_generator_serves_t
     ],
 )
 async def test_memory_that_runs_out_is_told_as_such(
-    error: Exception, world: World, container: ModelContainer
+    error: Exception, machine: Machine, container: ModelContainer
 ) -> None:
-    world.fail_iterate = error
+    machine.fail_iterate = error
     with pytest.raises(OutOfMemory, match="out of memory"):
         await run(container, asked(container))
 
 
 async def test_a_job_the_generator_refuses_fails_alone(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
-    generator = world.generators[-1]
+    generator = machine.generators[-1]
     pages, generator.max_pages = generator.max_pages, 0
     with pytest.raises(GenerationFailed, match="Job requires"):
         await run(container, asked(container, STORY))
     generator.max_pages = pages
     pieces, _ = await run(container, asked(container, max_tokens=5))
     assert pieces
-    assert world.generators == [generator]
+    assert machine.generators == [generator]
 
 
 async def test_a_job_that_can_t_be_continued_fails_alone(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
     (forced,) = container.tokenize("~", special=False)  # in no prompt and no answer
-    world.refused_token = forced
+    machine.refused_token = forced
     budget = ThinkingBudget(
         tokens=2, closing=(forced,), open="<think>", close="</think>", is_open=True
     )
@@ -250,12 +252,12 @@ async def test_a_job_that_can_t_be_continued_fails_alone(
                 await run(container, asked(container, STORY, thinking=budget, max_tokens=30))
     assert whole == [STORY_TEXT]
     assert container.failure is None
-    assert len(world.generators) == 1
+    assert len(machine.generators) == 1
 
 
-async def test_cells_for_fewer_than_all_serve_all(kind: Kind, world: World) -> None:
+async def test_cells_for_fewer_than_all_serve_all(kind: Kind, machine: Machine) -> None:
     """The generator lets jobs wait for pages; the driver does not notice."""
-    container = await kind.load(world, kind.with_options(cache_tokens=512))
+    container = await kind.load(machine, kind.with_options(cache_tokens=512))
     texts: list[str] = []
 
     async def answer() -> None:

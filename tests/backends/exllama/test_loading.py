@@ -18,13 +18,13 @@ from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.protocol import Progress
 from tests.backends.exllama.conftest import Kind
 from tests.backends.exllama.folders import folder
-from tests.backends.exllama.world import World
+from tests.backends.exllama.machine import Machine
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_is_loaded_is_described(kind: Kind, world: World) -> None:
-    container = await kind.load(world)
+async def test_what_is_loaded_is_described(kind: Kind, machine: Machine) -> None:
+    container = await kind.load(machine)
     info = container.info
     assert (info.backend, info.format, info.architecture) == (kind.name, "safetensors", "llama")
     assert (info.context_length, info.max_concurrent, info.vocab_size) == (512, 4, 768)
@@ -34,16 +34,18 @@ async def test_what_is_loaded_is_described(kind: Kind, world: World) -> None:
     await container.aclose()
 
 
-async def test_progress_is_told_module_by_module(kind: Kind, world: World) -> None:
+async def test_progress_is_told_module_by_module(kind: Kind, machine: Machine) -> None:
     told: list[Progress] = []
     guessing = kind.with_options(draft_model=str(bundled.SAFETENSORS))
-    container = await kind.load(world, guessing, report=told.append)
+    container = await kind.load(machine, guessing, report=told.append)
     assert told[:5] == [Progress("draft", done, 4) for done in range(5)]
     assert told[5:10] == [Progress("model", done, 4) for done in range(5)]
     await container.aclose()
 
 
-async def test_a_load_that_nobody_wants_stops_at_its_next_module(kind: Kind, world: World) -> None:
+async def test_a_load_that_nobody_wants_stops_at_its_next_module(
+    kind: Kind, machine: Machine
+) -> None:
     told: list[Progress] = []
     async with anyio.create_task_group() as tasks:
 
@@ -51,9 +53,9 @@ async def test_a_load_that_nobody_wants_stops_at_its_next_module(kind: Kind, wor
             told.append(progress)
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(lambda: kind.load(world, report=report))
+        tasks.start_soon(lambda: kind.load(machine, report=report))
     assert told
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
 @pytest.mark.parametrize(
@@ -66,23 +68,23 @@ async def test_a_load_that_nobody_wants_stops_at_its_next_module(kind: Kind, wor
     ],
 )
 async def test_a_failed_load_says_why_and_leaves_nothing(
-    error: Exception, error_kind: type[Exception], words: str, kind: Kind, world: World
+    error: Exception, error_kind: type[Exception], words: str, kind: Kind, machine: Machine
 ) -> None:
-    world.fail_load = error
+    machine.fail_load = error
     with pytest.raises(error_kind, match=words) as caught:
-        await kind.load(world)
+        await kind.load(machine)
     assert type(caught.value) is error_kind
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
 async def test_a_folder_without_a_tokenizer_is_refused(
-    kind: Kind, world: World, tmp_path: Path
+    kind: Kind, machine: Machine, tmp_path: Path
 ) -> None:
     bare = folder(tmp_path)
     (bare / "tokenizer.json").unlink()
     with pytest.raises(LoadFailed):
-        await kind.load(world, model=kind.files(bare))
-    assert world.loaded == []
+        await kind.load(machine, model=kind.files(bare))
+    assert machine.loaded == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA card")

@@ -16,7 +16,7 @@ from backends.protocol import Generation, Image, ModelContainer
 from tests.backends.contract import GREEDY, run, text_of
 from tests.backends.exllama.conftest import Kind
 from tests.backends.exllama.folders import folder
-from tests.backends.exllama.world import GREETING, MARKERS, World, answers
+from tests.backends.exllama.machine import GREETING, MARKERS, Machine, answers
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +41,12 @@ def seeing_folder(at: Path) -> Path:
 
 
 @pytest.fixture
-async def container(kind: Kind, world: World, tmp_path: Path) -> AsyncIterator[ModelContainer]:
-    loaded = await kind.load(world, model=kind.files(seeing_folder(tmp_path)))
+async def container(kind: Kind, machine: Machine, tmp_path: Path) -> AsyncIterator[ModelContainer]:
+    loaded = await kind.load(machine, model=kind.files(seeing_folder(tmp_path)))
     assert loaded.info.modalities == ("text", "image")
     yield loaded
     await loaded.aclose()
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
 def picture(width: int, shade: int = 0) -> Image:
@@ -62,7 +62,7 @@ ONE = "".join(MARKERS)
 
 
 async def test_pictures_take_the_place_of_their_markers(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
     text = f"A{ONE}B{ONE}C{GREETING}"
     pieces, ended = await run(container, asked(container, text, picture(5), picture(3)))
@@ -70,22 +70,22 @@ async def test_pictures_take_the_place_of_their_markers(
         container.tokenize(part, special=True) for part in ("A", "B", "C" + GREETING, ONE)
     )
     first, second = 10**9 + 100, 10**9 + 200
-    assert world.jobs[0].prompt == [
+    assert machine.jobs[0].prompt == [
         a, start, *range(first, first + 5), end, b, start, *range(second, second + 3), end, c, *rest
     ]  # fmt: skip
-    assert len(world.jobs[0].embeddings) == 2
-    assert ended.prompt_tokens == len(world.jobs[0].prompt)
+    assert len(machine.jobs[0].embeddings) == 2
+    assert ended.prompt_tokens == len(machine.jobs[0].prompt)
     assert text_of(pieces) == answers()[GREETING]
 
 
-async def test_the_same_picture_keeps_its_ids(world: World, container: ModelContainer) -> None:
+async def test_the_same_picture_keeps_its_ids(machine: Machine, container: ModelContainer) -> None:
     asking = asked(container, ONE + GREETING, picture(5))
     _, first = await run(container, asking)
     _, second = await run(container, asking)
-    assert world.jobs[0].prompt == world.jobs[1].prompt
+    assert machine.jobs[0].prompt == machine.jobs[1].prompt
     assert second.cached_tokens > first.cached_tokens
     await run(container, asked(container, ONE + GREETING, picture(5, shade=9)))
-    assert world.jobs[2].prompt != world.jobs[0].prompt
+    assert machine.jobs[2].prompt != machine.jobs[0].prompt
 
 
 async def test_as_many_pictures_as_markers(container: ModelContainer) -> None:
@@ -99,16 +99,18 @@ async def test_pictures_count_against_the_context(container: ModelContainer) -> 
 
 
 async def test_an_answer_ends_where_the_context_is_full_of_pictures(
-    world: World, container: ModelContainer
+    machine: Machine, container: ModelContainer
 ) -> None:
-    world.answers[GREETING] = "Puff! " * 200
+    machine.answers[GREETING] = "Puff! " * 200
     _, ended = await run(container, asked(container, ONE + GREETING, picture(450)))
     assert ended.cause == "context_full"
     assert ended.prompt_tokens + ended.completion_tokens == 512
 
 
-async def test_a_model_that_guesses_sees_nothing(kind: Kind, world: World, tmp_path: Path) -> None:
-    container = await kind.load(world, kind.guessing(), kind.files(seeing_folder(tmp_path)))
+async def test_a_model_that_guesses_sees_nothing(
+    kind: Kind, machine: Machine, tmp_path: Path
+) -> None:
+    container = await kind.load(machine, kind.guessing(), kind.files(seeing_folder(tmp_path)))
     assert container.info.modalities == ("text",)
     with pytest.raises(InvalidJob, match="can't see"):
         await run(container, asked(container, ONE + GREETING, picture(5)))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.exllamav2.library import ExLlamaV2Library
-from tests.backends.exllama import world
+from tests.backends.exllama import machine
 from tests.backends.exllamav2.standin_generator import (
     ExLlamaV2DynamicGenerator,
     ExLlamaV2DynamicJob,
@@ -27,7 +27,7 @@ from tests.backends.exllamav2.standin_models import (
 )
 
 
-class World(world.World):
+class Machine(machine.Machine):
     """A machine with exllamav2."""
 
     def __init__(self, answers: Mapping[str, str], *, paged: bool = True) -> None:
@@ -37,7 +37,7 @@ class World(world.World):
         self.arch_string: str | None = None  # the fallback for unknown architectures
 
     def library(self) -> ExLlamaV2Library:
-        """The stand-in's classes, all of this world."""
+        """The stand-in's classes, all of this machine."""
         of = self.of
         return ExLlamaV2Library(
             config=of("Config", ExLlamaV2Config),

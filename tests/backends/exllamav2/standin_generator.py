@@ -73,7 +73,7 @@ class Sequence:
 
 
 class ExLlamaV2DynamicJob(Jotter):
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class ExLlamaV2DynamicJob(Jotter):
 
 
 class ExLlamaV2DynamicGenerator(PagedGenerator):
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class ExLlamaV2DynamicGenerator(PagedGenerator):
         **kwargs,
     ) -> None:
         config = model.config
-        assert not paged or self.world.paged
+        assert not paged or self.machine.paged
         assert not (draft_model and use_ngram_draft)
         guessing = bool(draft_model) or use_ngram_draft
         self.num_draft_tokens = num_draft_tokens if guessing else 0
@@ -198,7 +198,7 @@ class ExLlamaV2DynamicGenerator(PagedGenerator):
 
     def set_loras(self, loras) -> None:
         assert not self.num_remaining_jobs()
-        self.world.loras = loras
+        self.machine.loras = loras
 
     def enqueue(self, job) -> int:
         return self.take_in(job, job.max_new_tokens)

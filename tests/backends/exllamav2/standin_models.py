@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.backends.exllama.machine import MARKERS
 from tests.backends.exllama.standin_models import Embedding, Loadable, Words, embedding
-from tests.backends.exllama.world import MARKERS
 
 
 class ExLlamaV2Config:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(self, model_dir: str | None = None) -> None:
         assert model_dir is not None
@@ -22,7 +22,8 @@ class ExLlamaV2Config:
         read = json.loads((Path(model_dir) / "config.json").read_text())
         self.architecture = read["architectures"][0]
         self.arch = SimpleNamespace(
-            arch_string=self.world.arch_string or self.architecture, lm=SimpleNamespace(mrope=False)
+            arch_string=self.machine.arch_string or self.architecture,
+            lm=SimpleNamespace(mrope=False),
         )
         self.vocab_size = read.get("vocab_size", 768)
         self.hidden_size = read.get("hidden_size", 8)
@@ -78,7 +79,7 @@ class ExLlamaV2(Loadable):
 
 
 class ExLlamaV2Cache:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -114,18 +115,18 @@ class ExLlamaV2Tokenizer(Words):
 
 
 class ExLlamaV2Lora:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     @staticmethod
     def from_directory(model, directory, lora_scaling=1.0):
         lora = ExLlamaV2Lora()
-        lora.world = model.world
-        model.world.loaded.append(f"lora {directory}")
+        lora.machine = model.machine
+        model.machine.loaded.append(f"lora {directory}")
         lora.directory = directory  # type: ignore[attr-defined]
         return lora
 
     def unload(self) -> None:
-        self.world.loaded.remove(f"lora {self.directory}")  # type: ignore[attr-defined]
+        self.machine.loaded.remove(f"lora {self.directory}")  # type: ignore[attr-defined]
 
 
 class MMEmbedding(Embedding):

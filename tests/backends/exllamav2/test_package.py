@@ -85,17 +85,17 @@ def causal(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("count", "past"), [(6, 0), (6, 10), (1, 5), (1, 0)])
 def test_attention_is_causal_without_sdpa(count: int, past: int, package: Path) -> None:
-    dice = torch.Generator().manual_seed(count + past)
-    keys = torch.randn(1, past + count, HEADS, WIDTH, generator=dice).half()
-    queries = torch.randn(1, count, HEADS, WIDTH, generator=dice).half()
+    rng = torch.Generator().manual_seed(count + past)
+    keys = torch.randn(1, past + count, HEADS, WIDTH, generator=rng).half()
+    queries = torch.randn(1, count, HEADS, WIDTH, generator=rng).half()
     found = attended(package, queries, keys, no_sdpa=True)
     assert torch.allclose(found.float(), causal(queries, keys), atol=5e-3)
 
 
 def test_attention_is_not_causal_with_sdpa(package: Path) -> None:
     """Why `no_sdpa` is set; once this fails, exllamav2 has mended it."""
-    dice = torch.Generator().manual_seed(1)
-    states = torch.randn(1, 6, HEADS, WIDTH, generator=dice).half()
+    rng = torch.Generator().manual_seed(1)
+    states = torch.randn(1, 6, HEADS, WIDTH, generator=rng).half()
     found = attended(package, states, states, no_sdpa=False)
     assert not torch.allclose(found.float(), causal(states, states), atol=5e-2)
 

@@ -13,11 +13,11 @@ from backends.errors import InvalidJob
 from backends.exllamav2.sampling import NEVER, SUPPORTED, settings
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from tests.backends.exllamav2.standin import World
+from tests.backends.exllamav2.standin import Machine
 from tests.backends.exllamav2.standin_generator import Settings
 
 VOCABULARY = HfVocabulary(bundled.SAFETENSORS, 768)
-LIBRARY = World({}).library()
+LIBRARY = Machine({}).library()
 
 
 def made(prompt: tuple[int, ...] = (1, 2, 3), **wishes: Any) -> Settings:

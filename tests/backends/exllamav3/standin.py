@@ -7,7 +7,7 @@ compares them with the package's source) and the behaviour our adapter leans on.
 from collections.abc import Mapping
 
 from backends.exllamav3.library import ExLlamaV3Library
-from tests.backends.exllama import world
+from tests.backends.exllama import machine
 from tests.backends.exllamav3 import standin_sampler
 from tests.backends.exllamav3.standin_generator import Generator, Job
 from tests.backends.exllamav3.standin_models import (
@@ -23,7 +23,7 @@ from tests.backends.exllamav3.standin_models import (
 __all__ = ["Qwen3VLVisionModel"]
 
 
-class World(world.World):
+class Machine(machine.Machine):
     """A machine with exllamav3."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
@@ -35,7 +35,7 @@ class World(world.World):
         self.fail_job: Exception | None = None  # one, in a step that goes well for others
 
     def library(self) -> ExLlamaV3Library:
-        """The stand-in's classes, all of this world."""
+        """The stand-in's classes, all of this machine."""
         return ExLlamaV3Library(
             config=self.of("Config", Config),
             model=self.of("Model", Model),

@@ -18,7 +18,7 @@ NEVER = float("-inf")
 
 
 class Job(Jotter):
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Job(Jotter):
             mask = torch.zeros_like(logits)
             mask[:, :, blocked] = NEVER
         past = torch.tensor([self.sequence]) if self.sampler.reqs_past_ids else None
-        dice = self.rng.randint(0, (1 << 32) - 1)
-        token = self.sampler.forward(logits, past, dice, self.generator.tokenizer, logit_mask=mask)
+        rng = self.rng.randint(0, (1 << 32) - 1)
+        token = self.sampler.forward(logits, past, rng, self.generator.tokenizer, logit_mask=mask)
         chances = torch.softmax(logits[0, 0].float(), dim=-1)
         best = chances.topk(self.return_top_tokens)
         return token, best.indices, best.values, chances[int(token)]
@@ -116,7 +116,7 @@ class Job(Jotter):
 
 
 class Generator(PagedGenerator):
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -186,11 +186,11 @@ class Generator(PagedGenerator):
     def iterate(self) -> list[dict[str, Any]]:
         assert not self.closed
         results = self.step()
-        if self.world.fail_job is not None and self.active_jobs:
+        if self.machine.fail_job is not None and self.active_jobs:
             failed = self.active_jobs.pop()
-            told = {"stage": "error", "eos": True, "error": self.world.fail_job}
+            told = {"stage": "error", "eos": True, "error": self.machine.fail_job}
             results.append({"job": failed, "serial": 0, **told})
-            self.world.fail_job = None
+            self.machine.fail_job = None
         return results
 
     def close(self) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
+from tests.backends.exllama.machine import MARKERS
 from tests.backends.exllama.standin_models import Embedding, Loadable, Words, embedding
-from tests.backends.exllama.world import MARKERS
 
 
 class Config:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     @classmethod
     def from_directory(cls, directory: str, **kwargs) -> "Config":
-        assert not cls.world.unknown, f"Unknown architecture in {directory}"
+        assert not cls.machine.unknown, f"Unknown architecture in {directory}"
         return cls(directory)
 
     def __init__(self, directory) -> None:
@@ -35,7 +35,7 @@ class Config:
 
 
 class Model(Loadable):
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(self, config) -> None:
         self.config = config
@@ -48,7 +48,7 @@ class Model(Loadable):
     @classmethod
     def from_config(cls, config, component: str = "text", **kwargs):
         kind: Any = {"text": Model, "vision": Qwen3VLVisionModel}[component]
-        made = cls.world.of(kind.__name__, kind)(config)
+        made = cls.machine.of(kind.__name__, kind)(config)
         made.component = component
         return made
 
@@ -82,17 +82,17 @@ class Model(Loadable):
         }
         if tensor_p:
             self.mp_children = ["one", "two"]
-            self.world.loaded.append("processes")
+            self.machine.loaded.append("processes")
 
         def next_module(done: int, total: int) -> None:
             """As model_ls.py: after the callback, the first module of a card sets its limit."""
             callback(done, total)
-            self.world.limited = self.world.limited or done == 0
-            self.world.limits.append(self.world.limited)
+            self.machine.limited = self.machine.limited or done == 0
+            self.machine.limits.append(self.machine.limited)
 
         self.begin_load(next_module)
         self.loaded_tp = tensor_p
-        self.world.limited = False
+        self.machine.limited = False
         if self.cache is not None:
             self.cache.initialized = True
 
@@ -119,14 +119,14 @@ class Model(Loadable):
 
     def destroy_tp_context(self) -> None:
         self.mp_children = []
-        self.world.loaded.remove("processes")
+        self.machine.loaded.remove("processes")
 
 
 class CacheLayer_quant: ...
 
 
 class Cache:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Tokenizer(Words):
 
 
 class LoRA:
-    world: Any  # standin.World
+    machine: Any  # standin.Machine
     directory: str
     target_modules: dict[str, Any]
 
@@ -166,12 +166,12 @@ class LoRA:
     def from_directory(cls, model, directory: str, lora_scaling: float = 1.0):
         made = cls()
         made.directory = directory
-        made.target_modules = {"model.layers.0": model} if cls.world.adapters_fit else {}
-        cls.world.loaded.append(f"lora {directory}")
+        made.target_modules = {"model.layers.0": model} if cls.machine.adapters_fit else {}
+        cls.machine.loaded.append(f"lora {directory}")
         return made
 
     def unload(self) -> None:
-        self.world.loaded.remove(f"lora {self.directory}")
+        self.machine.loaded.remove(f"lora {self.directory}")
 
 
 class MMEmbedding(Embedding):

@@ -17,7 +17,7 @@ from backends.protocol import Progress
 from config.engines import ExLlamaV3Options
 from tests.backends.exllama.folders import folder
 from tests.backends.exllamav3.conftest import OPTIONS, files, load
-from tests.backends.exllamav3.standin import World
+from tests.backends.exllamav3.standin import Machine
 from tests.backends.exllamav3.standin_models import CacheLayer_quant
 
 pytestmark = pytest.mark.anyio
@@ -27,27 +27,27 @@ def options(**changes: Any) -> ExLlamaV3Options:
     return msgspec.structs.replace(OPTIONS, **changes)
 
 
-async def generator_of(world: World, chosen: ExLlamaV3Options) -> Any:
+async def generator_of(machine: Machine, chosen: ExLlamaV3Options) -> Any:
     """What a load with these options made; all is freed again."""
-    container = await load(world, chosen)
-    made = world.generators[-1]
+    container = await load(machine, chosen)
+    made = machine.generators[-1]
     await container.aclose()
-    assert world.loaded == []
+    assert machine.loaded == []
     assert made.closed
     return made
 
 
-async def test_what_it_can_is_told(world: World) -> None:
-    container = await load(world)
+async def test_what_it_can_is_told(machine: Machine) -> None:
+    container = await load(machine)
     assert container.info.samplers == SUPPORTED
     await container.aclose()
 
 
-async def test_the_cards_are_filled_by_themselves_or_as_told(world: World) -> None:
-    made = await generator_of(world, options(autosplit_reserve=(1024.0,)))
+async def test_the_cards_are_filled_by_themselves_or_as_told(machine: Machine) -> None:
+    made = await generator_of(machine, options(autosplit_reserve=(1024.0,)))
     assert made.model.said["reserve_per_device"] == [1.0, 1.0]  # GB
     assert made.model.said["use_per_device"] is None
-    made = await generator_of(world, options(gpu_split=(10.0, 20.0)))
+    made = await generator_of(machine, options(gpu_split=(10.0, 20.0)))
     assert made.model.said["reserve_per_device"] is None
     assert made.model.said["use_per_device"] == [10.0, 20.0]
 
@@ -61,92 +61,92 @@ async def test_the_cards_are_filled_by_themselves_or_as_told(world: World) -> No
     ],
 )
 async def test_the_cache_is_of_the_kind_asked_for(
-    kind: str, layer: type | None, bits: tuple[int | None, int | None], world: World
+    kind: str, layer: type | None, bits: tuple[int | None, int | None], machine: Machine
 ) -> None:
-    made = await generator_of(world, options(cache_type=kind, cache_tokens=1000))
+    made = await generator_of(machine, options(cache_type=kind, cache_tokens=1000))
     assert (made.cache.layer_type, made.cache.bits) == (layer, bits)
     assert made.cache.max_num_tokens == 1024
     assert made.cache.num_slots == made.max_batch_size == 4
 
 
-async def test_prompts_are_read_in_whole_pages(world: World) -> None:
-    made = await generator_of(world, options(chunk_size=300))
+async def test_prompts_are_read_in_whole_pages(machine: Machine) -> None:
+    made = await generator_of(machine, options(chunk_size=300))
     assert made.max_chunk_size == made.model.said["max_chunk_size"] == 512
     assert made.model.config.longest == 512
 
 
-async def test_a_draft_model_gets_a_cache_alike(world: World) -> None:
+async def test_a_draft_model_gets_a_cache_alike(machine: Machine) -> None:
     guessing = options(draft_model=str(bundled.SAFETENSORS), draft_tokens=3, cache_type="q4")
-    container = await load(world, guessing)
-    assert len(world.loaded) == 2
-    made = world.generators[-1]
+    container = await load(machine, guessing)
+    assert len(machine.loaded) == 2
+    made = machine.generators[-1]
     assert made.guesses == made.cache.max_history == 3
     assert made.model.said["draft_model"] is not None  # its share is planned for
     assert container.info.samplers == SUPPORTED  # bans too
     await container.aclose()
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
-async def test_repeated_text_is_guessed_from_as_told(world: World) -> None:
-    assert (await generator_of(world, OPTIONS)).ngram_match_min == 0
-    made = await generator_of(world, options(ngram_speculation=True))
+async def test_repeated_text_is_guessed_from_as_told(machine: Machine) -> None:
+    assert (await generator_of(machine, OPTIONS)).ngram_match_min == 0
+    made = await generator_of(machine, options(ngram_speculation=True))
     assert made.ngram_match_min > 0
     assert made.guesses == 4
 
 
-async def test_adapters_are_loaded_and_must_fit(world: World) -> None:
-    container = await load(world, options(adapters={"one": "a/one", "two": "a/two"}))
-    assert [name for name in world.loaded if "lora" in name] == ["lora a/one", "lora a/two"]
+async def test_adapters_are_loaded_and_must_fit(machine: Machine) -> None:
+    container = await load(machine, options(adapters={"one": "a/one", "two": "a/two"}))
+    assert [name for name in machine.loaded if "lora" in name] == ["lora a/one", "lora a/two"]
     await container.aclose()
-    assert world.loaded == []
-    world.adapters_fit = False
+    assert machine.loaded == []
+    machine.adapters_fit = False
     with pytest.raises(LoadFailed, match="a/one fits"):
-        await load(world, options(adapters={"one": "a/one"}))
-    assert world.loaded == []
+        await load(machine, options(adapters={"one": "a/one"}))
+    assert machine.loaded == []
 
 
-async def test_it_is_warmed_up_unless_told_otherwise(world: World) -> None:
+async def test_it_is_warmed_up_unless_told_otherwise(machine: Machine) -> None:
     told: list[Progress] = []
-    container = await load(world, report=told.append)
+    container = await load(machine, report=told.append)
     assert told[-2:] == [Progress("warmup", 1, 2), Progress("warmup", 2, 2)]
-    assert world.generators[-1].model.warm
+    assert machine.generators[-1].model.warm
     await container.aclose()
-    assert not (await generator_of(world, options(warmup=False))).model.warm
+    assert not (await generator_of(machine, options(warmup=False))).model.warm
 
 
-async def test_an_architecture_it_does_not_know_is_told(world: World) -> None:
-    world.unknown = True
+async def test_an_architecture_it_does_not_know_is_told(machine: Machine) -> None:
+    machine.unknown = True
     with pytest.raises(UnsupportedModel, match=r"exllamav3 can't read.*Unknown architecture"):
-        await load(world)
+        await load(machine)
 
 
 # -- nothing stays behind --------------------------------------------------------------------------
 
 
-async def test_a_load_that_fails_takes_its_limit_off_the_process(world: World) -> None:
+async def test_a_load_that_fails_takes_its_limit_off_the_process(machine: Machine) -> None:
     """exllamav3 limits what the whole process may use while it places layers."""
-    world.fail_load = RuntimeError("CUDA out of memory")
+    machine.fail_load = RuntimeError("CUDA out of memory")
     with pytest.raises(OutOfMemory):
-        await load(world)
-    assert not world.limited
+        await load(machine)
+    assert not machine.limited
 
 
-async def test_so_does_one_that_nobody_wants(world: World) -> None:
+async def test_so_does_one_that_nobody_wants(machine: Machine) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: load(world, report=lambda _: tasks.cancel_scope.cancel()))
-    assert not world.limited
+        tasks.start_soon(lambda: load(machine, report=lambda _: tasks.cancel_scope.cancel()))
+    assert not machine.limited
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_processes_of_a_parallel_model_end_with_it(fails: bool, world: World) -> None:
+async def test_processes_of_a_parallel_model_end_with_it(fails: bool, machine: Machine) -> None:
     parallel = options(tensor_parallel=True)
     if not fails:
-        await generator_of(world, parallel)
+        await generator_of(machine, parallel)
         return
-    world.fail_load = ValueError("could not find model.norm")
+    machine.fail_load = ValueError("could not find model.norm")
     with pytest.raises(LoadFailed):
-        await load(world, parallel)
-    assert world.loaded == []
+        await load(machine, parallel)
+    assert machine.loaded == []
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -158,27 +158,31 @@ def seeing(tmp_path: Path, architecture: str, **changes: Any) -> Path:
     return made
 
 
-async def test_where_pictures_stand_is_read_from_the_config(world: World, tmp_path: Path) -> None:
+async def test_where_pictures_stand_is_read_from_the_config(
+    machine: Machine, tmp_path: Path
+) -> None:
     model = files(seeing(tmp_path, "Qwen3VLForConditionalGeneration", image_token_id=5))
-    container = await load(world, model=model)
+    container = await load(machine, model=model)
     assert container.info.modalities == ("text", "image")
-    assert len(world.loaded) == 2
+    assert len(machine.loaded) == 2
     await container.aclose()
-    assert world.loaded == []
+    assert machine.loaded == []
 
 
 @pytest.mark.parametrize(
     "architecture", ["Qwen3VLForConditionalGeneration", "Gemma3ForConditionalGeneration"]
 )
 async def test_where_nobody_knows_it_the_model_is_refused(
-    architecture: str, world: World, tmp_path: Path
+    architecture: str, machine: Machine, tmp_path: Path
 ) -> None:
     model = files(seeing(tmp_path, architecture))
     with pytest.raises(UnsupportedModel, match="stands for a picture"):
-        await load(world, model=model)
+        await load(machine, model=model)
 
 
-async def test_a_load_limits_the_process_for_one_module_of_a_card_at_most(world: World) -> None:
+async def test_a_load_limits_the_process_for_one_module_of_a_card_at_most(
+    machine: Machine,
+) -> None:
     """exllamav3 caps what all models of the process may allocate while it loads one."""
-    await generator_of(world, OPTIONS)
-    assert world.limits == [True, False, False, False, False]
+    await generator_of(machine, OPTIONS)
+    assert machine.limits == [True, False, False, False, False]

@@ -15,11 +15,11 @@ from backends.exllama.jobs import ExLlamaJob
 from backends.exllamav3.sampling import EVERYTHING, SUPPORTED, OfTheAnswer, sampler
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from tests.backends.exllamav3.standin import World
+from tests.backends.exllamav3.standin import Machine
 from tests.backends.exllamav3.standin_sampler import CustomSampler
 
 VOCABULARY = HfVocabulary(bundled.SAFETENSORS, 768)
-LIBRARY = World({}).library()
+LIBRARY = Machine({}).library()
 PROMPT = (1, 2, 3)
 
 

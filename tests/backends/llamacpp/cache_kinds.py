@@ -79,9 +79,9 @@ def write(kind: str, path: Path) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     _describe(writer, kind)
     words(writer)
-    dice = numpy.random.default_rng(0)
+    rng = numpy.random.default_rng(0)
     for name, shape in _tensors(kind):
-        writer.add_tensor(name, values(name, shape, dice))
+        writer.add_tensor(name, values(name, shape, rng))
     finish(writer)
     return path
 
@@ -144,10 +144,10 @@ def _tensors(kind: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def values(
-    name: str, shape: tuple[int, ...], dice: numpy.random.Generator
+    name: str, shape: tuple[int, ...], rng: numpy.random.Generator
 ) -> NDArray[numpy.float32]:
     """Large enough that every position matters; norms near 1, and a state that fades slowly."""
-    drawn = dice.standard_normal(shape)
+    drawn = rng.standard_normal(shape)
     if name.endswith("ssm_a"):
         drawn = -0.1 - 0.1 * abs(drawn)
     elif "norm" in name:

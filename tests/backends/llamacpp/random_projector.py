@@ -33,17 +33,17 @@ def write(kind: str, folder: Path) -> Path:
         inner=HIDDEN,
         layers=LAYERS,
     )
-    dice = numpy.random.default_rng(1)
+    rng = numpy.random.default_rng(1)
     for name, shape in tensors.items():
-        writer.add_tensor(name, cache_kinds.values(name, shape, dice))
+        writer.add_tensor(name, cache_kinds.values(name, shape, rng))
     finish(writer)
     return cache_kinds.write(kind, folder / "model.gguf")
 
 
 def noise(seed: int) -> Image:
     """A picture of 3 x 3 patches, or more."""
-    dice = numpy.random.default_rng(seed)
-    return Image(32, 48, dice.bytes(32 * 48 * 3))
+    rng = numpy.random.default_rng(seed)
+    return Image(32, 48, rng.bytes(32 * 48 * 3))
 
 
 def _layer(index: int) -> Shapes:

@@ -49,12 +49,12 @@ def test_a_cut_off_file_says_how_much_is_missing(tmp_path: Path) -> None:
 
 
 def test_damaged_headers_never_crash(tmp_path: Path) -> None:
-    whole, dice = bundled.GGUF.read_bytes(), random.Random(0)
+    whole, rng = bundled.GGUF.read_bytes(), random.Random(0)
     damaged = tmp_path / "damaged.gguf"
     for _ in range(200):
         data = bytearray(whole[:40_000])
         for _ in range(8):
-            data[dice.randrange(4, 2_000)] = dice.randrange(256)
+            data[rng.randrange(4, 2_000)] = rng.randrange(256)
         damaged.write_bytes(bytes(data) + whole[40_000:])
         with suppress(BackendError):
             recognise(damaged)

@@ -95,20 +95,20 @@ def tried(model: Path, options: LlamaCppOptions, *, jobs: int, seed: int = 0) ->
 class Fuzz:
     """Keeps the engine busy with jobs that share beginnings, and lets go of some early."""
 
-    def __init__(self, tested: LlamaCppEngine, dice: random.Random) -> None:
+    def __init__(self, tested: LlamaCppEngine, rng: random.Random) -> None:
         self.engine = tested
-        self.dice = dice
+        self.rng = rng
         self.running: dict[int, Asked] = {}
         self.answered: list[Asked] = []
         self.found = 0
-        self._known = [dice.choices(range(97, 123), k=100) for _ in range(3)]
+        self._known = [rng.choices(range(97, 123), k=100) for _ in range(3)]
 
     def run(self, jobs: int) -> None:
         for key in range(jobs):
             while len(self.running) == self.engine.info.max_concurrent:
                 self._step()
             self._admit(key)
-            for _ in range(self.dice.choice((0, 0, 1, 3, 9))):
+            for _ in range(self.rng.choice((0, 0, 1, 3, 9))):
                 self._step()
         while self.running:
             self._step()
@@ -121,24 +121,24 @@ class Fuzz:
         if self.engine.admit(key, job) + 30 >= LENGTH:
             self.engine.release(key)
         else:
-            self.running[key] = Asked(job, text, self.dice.randrange(1, 30))
+            self.running[key] = Asked(job, text, self.rng.randrange(1, 30))
 
     def _prompt(self) -> list[int]:
         """The beginning of something known, mostly, and something new; it is known from then on."""
-        known = self.dice.choice(self._known)
-        kept = known[: self.dice.choice((len(known), self.dice.randrange(len(known))))]
-        prompt = [*kept, *self.dice.choices(range(97, 123), k=self.dice.randrange(1, 20))][:110]
+        known = self.rng.choice(self._known)
+        kept = known[: self.rng.choice((len(known), self.rng.randrange(len(known))))]
+        prompt = [*kept, *self.rng.choices(range(97, 123), k=self.rng.randrange(1, 20))][:110]
         self._remember(prompt)
         return prompt
 
     def _remember(self, text: list[int]) -> None:
-        self._known[self.dice.randrange(len(self._known))] = text
+        self._known[self.rng.randrange(len(self._known))] = text
 
     def _with_pictures(self, job: Generation) -> Generation:
         """The same place in the same text has the same picture, mostly."""
         marker = self.engine.tokenize(self.engine.info.image_marker or "", special=False)
-        at = min(len(job.prompt) - 1, self.dice.choice((5, 5, 25)))
-        colour = self.dice.choice((1, 1, 1, 200))
+        at = min(len(job.prompt) - 1, self.rng.choice((5, 5, 25)))
+        colour = self.rng.choice((1, 1, 1, 200))
         return msgspec.structs.replace(
             job,
             prompt=(*job.prompt[:at], *marker, *job.prompt[at:]),
@@ -157,8 +157,8 @@ class Fuzz:
                 self.answered.append(asked)
                 self._remember([*asked.text, *(token.id for token in asked.drawn)])
                 self.found += self.engine.release(token.key)
-        if self.running and not self.dice.randrange(12):  # a client has left
-            left = self.dice.choice(list(self.running))
+        if self.running and not self.rng.randrange(12):  # a client has left
+            left = self.rng.choice(list(self.running))
             del self.running[left]
             self.engine.release(left)
 

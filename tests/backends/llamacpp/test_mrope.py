@@ -42,8 +42,8 @@ async def container(
 
 
 def noise(tiles: tuple[int, int]) -> Image:
-    dice, width, height = random.Random(str(tiles)), tiles[0] * 16, tiles[1] * 16
-    return Image(width, height, dice.randbytes(width * height * 3))
+    rng, width, height = random.Random(str(tiles)), tiles[0] * 16, tiles[1] * 16
+    return Image(width, height, rng.randbytes(width * height * 3))
 
 
 async def answer(

@@ -21,7 +21,7 @@ from backends.llamacpp import pictures
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, ModelContainer, Piece
 from config.engines import LlamaCppOptions, TransformersOptions
-from tests.backends import seeing, seeing_gguf, vision
+from tests.backends import trained_vision, trained_vision_gguf, vision_contract
 from tests.backends.contract import GREEDY, run, text_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the model is taught first
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the model is taught first
 
 @pytest.fixture(scope="session")
 def model(seeing_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return seeing_gguf.convert(seeing_folder, tmp_path_factory.mktemp("gguf"))
+    return trained_vision_gguf.convert(seeing_folder, tmp_path_factory.mktemp("gguf"))
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def loaded(model: Path, **options: Any) -> AsyncIterator[ModelContainer]:
         await container.aclose()
 
 
-@pytest.mark.parametrize("promise", vision.PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", vision_contract.PROMISES, ids=lambda promise: promise.__name__)
 async def test_it_sees(promise: Callable[[ModelContainer], Awaitable[None]], model: Path) -> None:
     async with loaded(model) as container:
         await promise(container)
@@ -51,7 +51,7 @@ async def test_it_sees(promise: Callable[[ModelContainer], Awaitable[None]], mod
 
 async def test_the_next_turn_finds_its_picture_in_the_cache(model: Path) -> None:
     async with loaded(model) as container:
-        first = vision.job(container, "red")
+        first = vision_contract.job(container, "red")
         _, ended = await run(container, first)
         again = Generation(
             prompt=first.prompt + container.tokenize("red<|im_end|>\nAnd now?", special=True),
@@ -62,10 +62,15 @@ async def test_the_next_turn_finds_its_picture_in_the_cache(model: Path) -> None
         _, then = await run(container, again)
         assert then.cached_tokens >= ended.prompt_tokens
         other = Generation(
-            prompt=again.prompt, images=(vision.shown("blue"),), sampling=GREEDY, max_tokens=3
+            prompt=again.prompt,
+            images=(vision_contract.shown("blue"),),
+            sampling=GREEDY,
+            max_tokens=3,
         )
         _, changed = await run(container, other)
-        assert changed.cached_tokens < seeing.PATCHES  # up to the picture, which is another one
+        assert (
+            changed.cached_tokens < trained_vision.PATCHES
+        )  # up to the picture, which is another one
 
 
 async def test_a_scarce_cache_serves_all_alike(model: Path) -> None:
@@ -73,7 +78,7 @@ async def test_a_scarce_cache_serves_all_alike(model: Path) -> None:
     asked = [
         colours
         for count in (3, 4, 5)
-        for colours in islice(permutations(seeing.COLOURS, count), 0, 60, 10)
+        for colours in islice(permutations(trained_vision.COLOURS, count), 0, 60, 10)
     ]
 
     async def answers(**options: int) -> dict[tuple[str, ...], str]:
@@ -81,7 +86,7 @@ async def test_a_scarce_cache_serves_all_alike(model: Path) -> None:
         async with loaded(model, **options) as container, anyio.create_task_group() as tasks:
 
             async def ask(colours: tuple[str, ...]) -> None:
-                found[colours] = await vision.answer(container, *colours)
+                found[colours] = await vision_contract.answer(container, *colours)
 
             for colours in asked:
                 tasks.start_soon(ask, colours)
@@ -98,18 +103,18 @@ async def test_text_a_tokenizer_joins_with_a_picture_s_place_is_not_lost(model: 
             prompt = container.tokenize(around.format(marker), special=True)
             blind = container.tokenize(around.format(""), special=True)
             job = Generation(
-                prompt=prompt, images=(vision.shown("red"),), sampling=GREEDY, max_tokens=1
+                prompt=prompt, images=(vision_contract.shown("red"),), sampling=GREEDY, max_tokens=1
             )
             _, ended = await run(container, job)
-            assert ended.prompt_tokens >= seeing.PATCHES + len(around.split("{}"))
-            assert ended.prompt_tokens <= seeing.PATCHES + len(blind) + 2
+            assert ended.prompt_tokens >= trained_vision.PATCHES + len(around.split("{}"))
+            assert ended.prompt_tokens <= trained_vision.PATCHES + len(blind) + 2
 
 
 async def test_a_prompt_that_ends_with_a_picture_is_refused(model: Path) -> None:
     async with loaded(model) as container:
         prompt = container.tokenize(f"See {container.info.image_marker}", special=True)
         with pytest.raises(InvalidJob, match="end with an image"):
-            await run(container, Generation(prompt=prompt, images=(vision.shown("red"),)))
+            await run(container, Generation(prompt=prompt, images=(vision_contract.shown("red"),)))
 
 
 class Eyes:
@@ -148,9 +153,9 @@ async def with_eyes(model: Path) -> AsyncIterator[tuple[ModelContainer, Eyes]]:
 
 async def test_nobody_waits_for_a_look_at_another_s_picture(model: Path) -> None:
     async with with_eyes(model) as (container, eyes):
-        async with container.generate(vision.job(container, "red")) as outputs:
+        async with container.generate(vision_contract.job(container, "red")) as outputs:
             for _ in range(3):
-                assert await vision.answer(container) == "nothing"
+                assert await vision_contract.answer(container) == "nothing"
             eyes.open.set()
             pieces = [output async for output in outputs]
             assert text_of([piece for piece in pieces if isinstance(piece, Piece)]) == "red"
@@ -158,10 +163,10 @@ async def test_nobody_waits_for_a_look_at_another_s_picture(model: Path) -> None
 
 async def test_who_leaves_during_the_look_is_forgotten_when_it_is_over(model: Path) -> None:
     async with with_eyes(model) as (container, eyes):
-        async with container.generate(vision.job(container, "red")):
-            await vision.answer(container)  # by now it looks
+        async with container.generate(vision_contract.job(container, "red")):
+            await vision_contract.answer(container)  # by now it looks
             eyes.open.set()
-        assert await vision.answer(container, "blue") == "blue"
+        assert await vision_contract.answer(container, "blue") == "blue"
 
 
 async def test_a_look_that_fails_fails_its_own_job_alone(model: Path) -> None:
@@ -170,10 +175,10 @@ async def test_a_look_that_fails_fails_its_own_job_alone(model: Path) -> None:
         eyes.open.set()
         for _ in range(3):
             with pytest.raises(GenerationFailed, match="could not be encoded"):
-                await vision.answer(container, "red")
-            assert await vision.answer(container) == "nothing"
+                await vision_contract.answer(container, "red")
+            assert await vision_contract.answer(container) == "nothing"
         eyes.blind = False
-        assert await vision.answer(container, "red") == "red"
+        assert await vision_contract.answer(container, "red") == "red"
 
 
 async def test_it_sees_what_transformers_sees(model: Path, seeing_folder: Path) -> None:
@@ -195,7 +200,7 @@ async def test_it_sees_what_transformers_sees(model: Path, seeing_folder: Path) 
 
 
 def _with_logprobs(container: ModelContainer, *colours: str) -> Generation:
-    asked = vision.job(container, *colours)
+    asked = vision_contract.job(container, *colours)
     return Generation(
         prompt=asked.prompt, images=asked.images, sampling=GREEDY, max_tokens=20, logprobs=0
     )

@@ -119,9 +119,9 @@ def survives(pres: list[str], texts: list[str], length: int, folder: Path) -> No
 
 
 def test_no_unbroken_text_ends_the_process(tmp_path: Path) -> None:
-    dice = random.Random(0)
+    rng = random.Random(0)
     firsts = [family[0] for family in FAMILIES]
-    survives(firsts, ["a", dice.choice(RUNS)], 60_000, tmp_path)
+    survives(firsts, ["a", rng.choice(RUNS)], 60_000, tmp_path)
 
 
 @pytest.mark.long
@@ -133,10 +133,10 @@ def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_pat
 
 @for_every("pre", [family[0] for family in FAMILIES])
 def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
-    dice = random.Random(1)
-    parts = [run * dice.randrange(1, 60) for run in RUNS for _ in range(3)]
+    rng = random.Random(1)
+    parts = [run * rng.randrange(1, 60) for run in RUNS for _ in range(3)]
     with loaded(pre, tmp_path) as words:
-        text = "Some words. " * 500 + "".join(dice.sample(parts, len(parts)))
+        text = "Some words. " * 500 + "".join(rng.sample(parts, len(parts)))
         assert len(text) > LONGEST
         assert words.tokenize(text, special=True) == words.tokenize_whole(text, special=True)
 

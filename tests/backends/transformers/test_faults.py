@@ -20,7 +20,7 @@ from backends.transformers import loading
 from backends.transformers.engine import TransformersEngine
 from backends.transformers.memory import ran_out
 from config.engines import TransformersOptions
-from tests.backends import sighted
+from tests.backends import random_vision
 from tests.backends.contract import GREEDY, run
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,9 @@ class Subject(DrivenContainer):
         self._eyes.remove()
 
     def job(self, pictures: int) -> Generation:
-        prompt = self.tokenize(sighted.prompt(sighted.KINDS[KIND], pictures), special=True)
+        prompt = self.tokenize(
+            random_vision.prompt(random_vision.KINDS[KIND], pictures), special=True
+        )
         shown = Image(32, 32, PICTURE.tobytes())
         return Generation(prompt=prompt, images=(shown,) * pictures, sampling=GREEDY, max_tokens=8)
 
@@ -69,7 +71,7 @@ class Subject(DrivenContainer):
 @pytest.fixture(scope="module")
 async def subject(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
     """One for all: it survives every test."""
-    folder = sighted.write(KIND, tmp_path_factory.mktemp("sighted"))
+    folder = random_vision.write(KIND, tmp_path_factory.mktemp("sighted"))
     files = catalog.recognise(folder, "transformers")
     container = Subject(loading.load(files, TransformersOptions(device="cpu"), lambda _: True))
     yield container

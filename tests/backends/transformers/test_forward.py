@@ -80,8 +80,8 @@ def test_ragged_rows_compute_what_each_computes_alone(kind: str) -> None:
     layers = model.config.num_hidden_layers
     pattern = batching_pattern(model, layers)
     assert pattern is not None
-    dice = random.Random(kind)
-    rows = [[dice.randrange(3, 120) for _ in range(length)] for length in (40, 7, 23)]
+    rng = random.Random(kind)
+    rows = [[rng.randrange(3, 120) for _ in range(length)] for length in (40, 7, 23)]
     grid = Grid(layers)
     grid.reshape(rows=4, capacity=48)
     forward = Forward(model, grid, pattern)
@@ -91,7 +91,7 @@ def test_ragged_rows_compute_what_each_computes_alone(kind: str) -> None:
             first = next(at for at in range(3) if fed[at] < len(rows[at]))
             last = next((at for at in range(first, 3) if fed[at] >= len(rows[at])), 3)
             span = range(first, last)
-            counts = [min(dice.choice((1, 3, 9)), len(rows[at]) - fed[at]) for at in span]
+            counts = [min(rng.choice((1, 3, 9)), len(rows[at]) - fed[at]) for at in span]
             chunks = [rows[at][fed[at] : fed[at] + n] for at, n in zip(span, counts, strict=True)]
             logits = forward.run(first, chunks, [fed[at] for at in span])
             for place, (at, count) in enumerate(zip(span, counts, strict=True)):

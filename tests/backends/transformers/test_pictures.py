@@ -8,7 +8,7 @@ import pytest
 from backends import catalog
 from backends.protocol import ModelContainer
 from config.engines import TransformersOptions
-from tests.backends import seeing, vision
+from tests.backends import trained_vision, vision_contract
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]  # the model is taught first
 
@@ -22,9 +22,9 @@ async def container(seeing_folder: Path) -> AsyncIterator[ModelContainer]:
     await loaded.aclose()
 
 
-@pytest.mark.parametrize("promise", vision.PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("promise", vision_contract.PROMISES, ids=lambda promise: promise.__name__)
 async def test_it_sees(
     promise: Callable[[ModelContainer], Awaitable[None]], container: ModelContainer
 ) -> None:
-    assert container.info.chat_template == seeing.TEMPLATE
+    assert container.info.chat_template == trained_vision.TEMPLATE
     await promise(container)

@@ -20,7 +20,7 @@ from backends.protocol import Generation, Image, ModelContainer
 from backends.transformers import processor
 from config.engines import TransformersOptions
 from tests.backends.contract import GREEDY, run
-from tests.backends.sighted import KINDS, prompt, write
+from tests.backends.random_vision import KINDS, prompt, write
 
 pytestmark = pytest.mark.anyio
 

@@ -21,10 +21,10 @@ GREEDY = {"top_k": 1}  # whatever the temperature: half a minute taught it littl
 
 @pytest.fixture(scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-    from tests.backends import seeing, seeing_gguf
+    from tests.backends import trained_vision, trained_vision_gguf
 
     folder = tmp_path_factory.mktemp("seen")
-    trained = seeing.train(folder / "model")
+    trained = trained_vision.train(folder / "model")
     models = (
         ModelConfig(
             name="transformers",
@@ -35,7 +35,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         ),
         ModelConfig(
             name="llamacpp",
-            path=str(seeing_gguf.convert(trained, folder / "gguf")),
+            path=str(trained_vision_gguf.convert(trained, folder / "gguf")),
             aliases=(f"{HUB_ID}-GGUF",),
             sampling=GREEDY,
         ),
@@ -45,10 +45,10 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 def data_url(colour: str) -> str:
-    from tests.backends import seeing
+    from tests.backends import trained_vision
 
     file = BytesIO()
-    seeing.picture(colour, Random(1), 48).save(file, "PNG")
+    trained_vision.picture(colour, Random(1), 48).save(file, "PNG")
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
@@ -69,14 +69,14 @@ async def ask(running: Running, model: str, *colours: str) -> tuple[str | None, 
 
 @pytest.mark.parametrize("model", [HUB_ID, f"{HUB_ID}-GGUF"])
 async def test_the_classic_vision_request(running: Running, model: str) -> None:
-    from tests.backends import seeing
+    from tests.backends import trained_vision
 
     _, blind = await ask(running, model)
     for colour in ("red", "blue"):
-        assert await ask(running, model, colour) == (colour, blind + seeing.PATCHES)
+        assert await ask(running, model, colour) == (colour, blind + trained_vision.PATCHES)
     assert await ask(running, model, "red", "blue") == (
         "red and blue",
-        blind + 2 * seeing.PATCHES,
+        blind + 2 * trained_vision.PATCHES,
     )
 
 

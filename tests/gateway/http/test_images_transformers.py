@@ -42,11 +42,11 @@ async def describe(
 
 
 async def test_the_classic_vision_request(tmp_path: Path) -> None:
-    from tests.backends import sighted
+    from tests.backends import random_vision
 
     model = ModelConfig(
         name="sighted",
-        path=str(sighted.write("qwen2_5_vl", tmp_path / "model")),
+        path=str(random_vision.write("qwen2_5_vl", tmp_path / "model")),
         aliases=(HUB_ID,),
         options={"device": "cpu"},
     )

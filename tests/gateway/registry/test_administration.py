@@ -10,7 +10,14 @@ from config.engines import ScriptedOptions
 from config.settings import Config
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.registry import Registry, Waiting
-from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
+from tests.gateway.registry.fake_engine import (
+    Client,
+    FakeEngine,
+    HandClock,
+    model,
+    registry_of,
+    settled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +45,7 @@ class Administrator:
 
 async def test_several_callers_share_one_load_and_its_progress() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, anyio.create_task_group() as tasks:
+    async with registry_of("a40", engine=engine) as registry, anyio.create_task_group() as tasks:
         pair = [Administrator(), Administrator()]
         for one in pair:
             tasks.start_soon(one.load, registry, "a40")
@@ -54,7 +61,7 @@ async def test_several_callers_share_one_load_and_its_progress() -> None:
 
 async def test_a_caller_that_leaves_does_not_stop_the_load() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         async with registry.loading("a40"):
             pass
         await engine.open("a40")
@@ -63,7 +70,7 @@ async def test_a_caller_that_leaves_does_not_stop_the_load() -> None:
 
 async def test_a_load_that_is_asked_for_makes_a_used_model_drain_at_once() -> None:
     engine = FakeEngine()
-    async with yard("a60", "b60", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a60", "b60", engine=engine) as registry, Client.group() as clients:
         user = await clients.lease(registry, "a60")
         async with registry.loading("b60") as news:
             assert registry.status("a60").state == "draining"
@@ -77,14 +84,14 @@ async def test_a_load_that_is_asked_for_makes_a_used_model_drain_at_once() -> No
 
 async def test_loading_what_is_loaded_answers_at_once() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         assert (await registry.load("a40")).state == "loaded"
         assert (await registry.load("a40")).state == "loaded"
         assert engine.history == ["load a40", "loaded a40"]
 
 
 async def test_a_load_that_can_never_fit_is_refused_at_once_and_remembered() -> None:
-    async with yard("a400", engine=FakeEngine()) as registry:
+    async with registry_of("a400", engine=FakeEngine()) as registry:
         with pytest.raises(ModelUnavailable, match="a400 needs"):
             async with registry.loading("a400"):
                 raise AssertionError
@@ -97,7 +104,7 @@ async def test_a_load_that_can_never_fit_is_refused_at_once_and_remembered() -> 
 async def test_a_load_that_fails_says_why_and_asking_again_tries_again() -> None:
     engine = FakeEngine()
     engine.failures["a40"] = [LoadFailed("the header is broken")]
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         with pytest.raises(ModelUnavailable, match="the header is broken"):
             await registry.load("a40")
         assert (await registry.load("a40")).state == "loaded"
@@ -108,7 +115,7 @@ async def test_a_load_that_fails_says_why_and_asking_again_tries_again() -> None
 
 async def test_a_load_with_other_options_loads_again_and_keeps_them_until_unloaded() -> None:
     engine = FakeEngine()
-    async with yard("a60", "b60", engine=engine) as registry:
+    async with registry_of("a60", "b60", engine=engine) as registry:
         await registry.load("a60")
         await registry.load("a60", options={"context_length": 2})
         await registry.load("a60", options={"context_length": 2})
@@ -123,7 +130,7 @@ async def test_a_load_with_other_options_loads_again_and_keeps_them_until_unload
 
 async def test_clients_in_line_are_not_lost_when_the_options_change() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         waiting = await clients.lease(registry, "a40")
         async with registry.loading("a40", options={"max_concurrent": 2}):
             await settled()
@@ -134,7 +141,7 @@ async def test_clients_in_line_are_not_lost_when_the_options_change() -> None:
 
 async def test_options_the_backend_does_not_know_are_named_and_nothing_moves() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         await registry.load("a40")
         with pytest.raises(InvalidRequest, match="did you mean 'context_length'") as refusal:
             await registry.load("a40", options={"contxt_length": 32})
@@ -144,7 +151,7 @@ async def test_options_the_backend_does_not_know_are_named_and_nothing_moves() -
 
 async def test_options_that_would_not_fit_are_refused_and_nothing_moves() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         await registry.load("a40")
         with pytest.raises(ModelUnavailable, match="a40 needs"):
             await registry.load("a40", options={"context_length": 1_000_000})
@@ -155,7 +162,7 @@ async def test_options_that_would_not_fit_are_refused_and_nothing_moves() -> Non
 
 async def test_a_pinned_model_may_be_loaded_again_into_its_own_room() -> None:
     engine = FakeEngine()
-    async with yard(model("a60", pinned=True), engine=engine) as registry:
+    async with registry_of(model("a60", pinned=True), engine=engine) as registry:
         await registry.load("a60")
         await registry.load("a60", options={"context_length": 30})
         assert engine.options["a60"] == ScriptedOptions(context_length=30)
@@ -167,7 +174,7 @@ async def test_a_pinned_model_may_be_loaded_again_into_its_own_room() -> None:
 async def test_an_unload_waits_for_running_answers() -> None:
     engine = FakeEngine()
     async with (
-        yard("a40", engine=engine) as registry,
+        registry_of("a40", engine=engine) as registry,
         Client.group() as clients,
         anyio.create_task_group() as tasks,
     ):
@@ -182,7 +189,7 @@ async def test_an_unload_waits_for_running_answers() -> None:
 
 async def test_a_forced_unload_ends_running_answers_with_an_error() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         users = [await clients.lease(registry, "a40") for _ in range(3)]
         report = await registry.unload("a40", force=True)
         assert report.was_loaded
@@ -194,7 +201,7 @@ async def test_a_forced_unload_ends_running_answers_with_an_error() -> None:
 
 async def test_an_unload_refuses_those_in_line_and_cancels_the_load() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         waiting = await clients.lease(registry, "a40")
         report = await registry.unload("a40")
         await settled()
@@ -205,7 +212,7 @@ async def test_an_unload_refuses_those_in_line_and_cancels_the_load() -> None:
 
 async def test_an_unload_tells_what_memory_stays_in_use() -> None:
     engine = FakeEngine()
-    async with yard("a40", "b30", engine=engine) as registry:
+    async with registry_of("a40", "b30", engine=engine) as registry:
         await registry.load("a40")
         await registry.load("b30")
         report = await registry.unload("a40")
@@ -213,7 +220,7 @@ async def test_an_unload_tells_what_memory_stays_in_use() -> None:
 
 
 async def test_unloading_what_is_not_there_says_so() -> None:
-    async with yard("a40", engine=FakeEngine()) as registry:
+    async with registry_of("a40", engine=FakeEngine()) as registry:
         assert not (await registry.unload("a40")).was_loaded
         with pytest.raises(ModelNotFound):
             await registry.unload("nobody")
@@ -225,7 +232,7 @@ async def test_a_model_whose_files_are_gone_is_served_and_unloaded_all_the_same(
     engine = FakeEngine()
     (tmp_path / "a40").touch()
     config = Config(model_dirs=(str(tmp_path),))
-    async with yard(engine=engine, config=config) as registry:
+    async with registry_of(engine=engine, config=config) as registry:
         await registry.load("a40")
         (tmp_path / "a40").unlink()
         await registry.refresh()
@@ -240,7 +247,7 @@ async def test_a_model_whose_files_are_gone_is_served_and_unloaded_all_the_same(
 
 async def test_an_administrator_who_leaves_does_not_call_the_unload_back() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         user = await clients.lease(registry, "a40")
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -251,7 +258,7 @@ async def test_an_administrator_who_leaves_does_not_call_the_unload_back() -> No
 
 async def test_a_pinned_model_goes_when_it_is_asked_to() -> None:
     engine = FakeEngine()
-    async with yard(model("a40", pinned=True), engine=engine) as registry:
+    async with registry_of(model("a40", pinned=True), engine=engine) as registry:
         await registry.load("a40")
         await registry.unload("a40")
         assert engine.present == {}
@@ -264,7 +271,10 @@ async def test_statuses_tell_every_state_without_waiting() -> None:
     engine, clock = FakeEngine(gates=["b30"]), HandClock()
     engine.failures["c10"] = [LoadFailed("the header is broken")]
     names = ("a40", "b30", "c10", "d20", "broken")
-    async with yard(*names, engine=engine, clock=clock) as registry, Client.group() as clients:
+    async with (
+        registry_of(*names, engine=engine, clock=clock) as registry,
+        Client.group() as clients,
+    ):
         await registry.load("a40")
         await clock.advance(212.0)
         await clients.lease(registry, "b30")
@@ -291,7 +301,7 @@ async def test_the_arithmetic_names_need_room_and_who_went() -> None:
     engine, clock = FakeEngine(gates=["b60"]), HandClock()
     engine.unit = 2**30
     async with (
-        yard("a60", "b60", engine=engine, clock=clock) as registry,
+        registry_of("a60", "b60", engine=engine, clock=clock) as registry,
         Client.group() as clients,
     ):
         await registry.load("a60")

@@ -12,7 +12,14 @@ from gateway.access import Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.hub.cache import cached
 from gateway.registry import ModelLibrary, Registry
-from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
+from tests.gateway.registry.fake_engine import (
+    Client,
+    FakeEngine,
+    HandClock,
+    model,
+    registry_of,
+    settled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +42,7 @@ def configured(path: Path, **settings: object) -> Config:
 async def test_a_repaired_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
     path = tmp_path / "a40"
     path.write_text("broken")
-    async with yard(engine=OnDisk(), config=configured(path)) as registry:
+    async with registry_of(engine=OnDisk(), config=configured(path)) as registry:
         with pytest.raises(ModelUnavailable, match="is broken"):
             await registry.load("first")
         path.write_text("whole again")
@@ -50,7 +57,7 @@ def test_a_configured_path_that_is_not_there_is_told_as_such(tmp_path: Path) -> 
 
 async def test_a_new_file_can_be_asked_for_at_once(tmp_path: Path) -> None:
     config = Config(model_dirs=(str(tmp_path),))
-    async with yard(engine=OnDisk(), config=config) as registry:
+    async with registry_of(engine=OnDisk(), config=config) as registry:
         (tmp_path / "b20").write_text("new")
         async with registry.lease("b20") as lease:
             assert lease.name == "b20"
@@ -89,7 +96,7 @@ async def test_a_file_name_that_is_no_text_is_passed_over(tmp_path: Path) -> Non
     (tmp_path / os.fsdecode(b"b\xff20")).write_text("whole")
     (tmp_path / os.fsdecode(b"folder\xfe")).mkdir()
     (tmp_path / os.fsdecode(b"models--org--x\xff")).mkdir()
-    async with yard(engine=OnDisk(), config=Config(model_dirs=(str(tmp_path),))) as registry:
+    async with registry_of(engine=OnDisk(), config=Config(model_dirs=(str(tmp_path),))) as registry:
         assert [one.id for one in registry.statuses()] == ["a40"]
     assert cached(tmp_path) == ()
 
@@ -100,7 +107,7 @@ async def test_a_model_in_memory_is_reached_by_all_its_names_though_its_file_is_
 ) -> None:
     path = tmp_path / "a40"
     path.write_text("whole")
-    async with yard(engine=OnDisk(), config=configured(path)) as registry:
+    async with registry_of(engine=OnDisk(), config=configured(path)) as registry:
         await registry.load("a40")
         path.unlink()
         await registry.refresh()
@@ -110,7 +117,7 @@ async def test_a_model_in_memory_is_reached_by_all_its_names_though_its_file_is_
 
 
 async def test_the_lease_itself_refuses_a_model_that_the_key_may_not_use() -> None:
-    async with yard("a40", "b20", engine=FakeEngine()) as registry:
+    async with registry_of("a40", "b20", engine=FakeEngine()) as registry:
         with pytest.raises(ModelNotFound):
             async with registry.lease("a40", access=Access(models=frozenset({"b20"}))):
                 raise AssertionError
@@ -133,7 +140,7 @@ async def test_a_model_whose_file_changed_is_loaded_again_before_the_next_lease(
     assert callable(change)
     path, engine = tmp_path / "a40", OnDisk()
     path.write_text("whole")
-    async with yard(engine=engine, config=configured(path)) as registry:
+    async with registry_of(engine=engine, config=configured(path)) as registry:
         async with registry.lease("a40"):
             pass
         async with registry.lease("a40"):
@@ -147,7 +154,7 @@ async def test_a_model_whose_file_changed_is_loaded_again_before_the_next_lease(
 async def test_who_uses_a_model_whose_file_changed_ends_in_peace(tmp_path: Path) -> None:
     path, engine = tmp_path / "a40", OnDisk()
     path.write_text("whole")
-    async with yard(engine=engine, config=configured(path)) as registry:
+    async with registry_of(engine=engine, config=configured(path)) as registry:
         async with Client.group() as clients:
             user = await clients.lease(registry, "a40")
             path.write_text("something else")
@@ -173,7 +180,7 @@ def served(client: Client) -> bool:
 
 async def test_a_keep_alive_holds_until_the_next_request_ends() -> None:
     engine, clock = FakeEngine(), HandClock()
-    async with yard(model("a40", ttl=5), engine=engine, clock=clock) as registry:
+    async with registry_of(model("a40", ttl=5), engine=engine, clock=clock) as registry:
         await use(registry, 1000.0)
         await clock.advance(50.0)
         assert registry.status("a40").state == "loaded"

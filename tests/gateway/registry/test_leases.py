@@ -9,7 +9,14 @@ from config.settings import SwapConfig
 from gateway.access import Access
 from gateway.errors import Forbidden, ModelNotFound, ModelUnavailable, QueueFull
 from gateway.registry import Lease, Registry, Waiting
-from tests.gateway.registry.yard import Client, FakeEngine, HandClock, model, settled, yard
+from tests.gateway.registry.fake_engine import (
+    Client,
+    FakeEngine,
+    HandClock,
+    model,
+    registry_of,
+    settled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +32,7 @@ async def visit(registry: Registry, name: str, *, keep_alive: float | None = Non
 
 async def test_a_lease_loads_its_model_which_stays_for_the_next() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         lease = await visit(registry, "a40")
         await visit(registry, "a40")
         assert lease.name == lease.entry.name == "a40"
@@ -34,14 +41,14 @@ async def test_a_lease_loads_its_model_which_stays_for_the_next() -> None:
 
 async def test_models_that_fit_together_are_resident_together() -> None:
     engine = FakeEngine()
-    async with yard("a40", "b60", engine=engine) as registry:
+    async with registry_of("a40", "b60", engine=engine) as registry:
         async with registry.lease("a40"), registry.lease("b60"):
             assert engine.present == {"a40": 40, "b60": 60}
 
 
 async def test_an_idle_model_makes_room() -> None:
     engine = FakeEngine()
-    async with yard("a60", "b60", engine=engine) as registry:
+    async with registry_of("a60", "b60", engine=engine) as registry:
         await visit(registry, "a60")
         async with registry.lease("b60"):
             assert engine.present == {"b60": 60}
@@ -50,7 +57,7 @@ async def test_an_idle_model_makes_room() -> None:
 async def test_a_used_model_is_unloaded_only_after_its_last_lease() -> None:
     engine, clock = FakeEngine(), HandClock()
     async with (
-        yard("a60", "b60", engine=engine, clock=clock) as registry,
+        registry_of("a60", "b60", engine=engine, clock=clock) as registry,
         Client.group() as clients,
     ):
         first = await clients.lease(registry, "a60")
@@ -64,7 +71,7 @@ async def test_a_used_model_is_unloaded_only_after_its_last_lease() -> None:
 
 async def test_many_clients_share_one_load() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         crowd = [await clients.lease(registry, "a40") for _ in range(20)]
         await engine.open("a40")
         assert all(client.lease is not None for client in crowd)
@@ -74,7 +81,7 @@ async def test_many_clients_share_one_load() -> None:
 async def test_the_lease_tells_how_long_its_client_stood_in_line_and_waited_for_the_load() -> None:
     engine, clock = FakeEngine(gates=["b60"]), HandClock()
     async with (
-        yard("a60", "b60", engine=engine, clock=clock) as registry,
+        registry_of("a60", "b60", engine=engine, clock=clock) as registry,
         Client.group() as clients,
     ):
         user = await clients.lease(registry, "a60")
@@ -89,7 +96,7 @@ async def test_the_lease_tells_how_long_its_client_stood_in_line_and_waited_for_
 
 async def test_waiting_clients_hear_their_place_and_the_progress() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         await clients.lease(registry, "a40")
         second = await clients.lease(registry, "a40")
         await engine.report("a40", 3, 10)
@@ -102,7 +109,7 @@ async def test_waiting_clients_hear_their_place_and_the_progress() -> None:
 
 async def test_a_mistake_inside_the_lease_comes_out_as_it_is_and_gives_the_lease_back() -> None:
     engine = FakeEngine()
-    async with yard("a60", "b60", engine=engine) as registry:
+    async with registry_of("a60", "b60", engine=engine) as registry:
         with pytest.raises(ZeroDivisionError):
             async with registry.lease("a60"):
                 raise ZeroDivisionError
@@ -115,13 +122,13 @@ async def test_a_mistake_inside_the_lease_comes_out_as_it_is_and_gives_the_lease
 async def test_names_are_ids_aliases_or_the_default() -> None:
     engine = FakeEngine()
     entry = model("org/a40", aliases=["small"])
-    async with yard(entry, "b40", engine=engine) as registry:
+    async with registry_of(entry, "b40", engine=engine) as registry:
         for name in ("org/a40", "small", "", "default"):
             assert (await visit(registry, name)).name == "org/a40"
 
 
 async def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    async with yard("qwen40", "llama40", engine=FakeEngine()) as registry:
+    async with registry_of("qwen40", "llama40", engine=FakeEngine()) as registry:
         with pytest.raises(ModelNotFound, match="Nearest: qwen40"):
             await visit(registry, "Qwen40")
 
@@ -132,7 +139,7 @@ async def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 async def test_a_client_that_leaves_gives_up_its_place_in_line() -> None:
     engine, clock = FakeEngine(), HandClock()
     async with (
-        yard("a60", "b60", engine=engine, clock=clock) as registry,
+        registry_of("a60", "b60", engine=engine, clock=clock) as registry,
         Client.group() as clients,
     ):
         user = await clients.lease(registry, "a60")
@@ -145,7 +152,7 @@ async def test_a_client_that_leaves_gives_up_its_place_in_line() -> None:
 
 async def test_a_load_nobody_waits_for_any_more_is_cancelled() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         only = await clients.lease(registry, "a40")
         await only.leave()
         assert engine.history == ["load a40", "cancelled a40"]
@@ -156,7 +163,7 @@ async def test_a_load_nobody_waits_for_any_more_is_cancelled() -> None:
 
 async def test_a_load_goes_on_while_someone_still_waits() -> None:
     engine = FakeEngine(gates=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         first = await clients.lease(registry, "a40")
         second = await clients.lease(registry, "a40")
         await first.leave()
@@ -167,7 +174,7 @@ async def test_a_load_goes_on_while_someone_still_waits() -> None:
 
 async def test_a_client_that_leaves_in_the_moment_of_its_grant_gives_the_lease_back() -> None:
     engine = FakeEngine()
-    async with yard("a60", "b60", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a60", "b60", engine=engine) as registry, Client.group() as clients:
         user = await clients.lease(registry, "a60")
         waiting = await clients.lease(registry, "a60")
         assert waiting.lease is not None
@@ -182,7 +189,7 @@ async def test_a_client_that_leaves_in_the_moment_of_its_grant_gives_the_lease_b
 
 async def test_a_load_that_ends_in_the_moment_it_is_cancelled_leaves_nothing_behind() -> None:
     engine = FakeEngine(gates=["a40"], stubborn=["a40"])
-    async with yard("a40", engine=engine) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine) as registry, Client.group() as clients:
         only = await clients.lease(registry, "a40")
         only.stop()
         await engine.open("a40")
@@ -196,7 +203,7 @@ async def test_a_load_that_ends_in_the_moment_it_is_cancelled_leaves_nothing_beh
 async def test_the_line_is_bounded() -> None:
     engine = FakeEngine(gates=["a40"])
     swap = SwapConfig(max_waiting=2)
-    async with yard("a40", engine=engine, swap=swap) as registry, Client.group() as clients:
+    async with registry_of("a40", engine=engine, swap=swap) as registry, Client.group() as clients:
         crowd = [await clients.lease(registry, "a40") for _ in range(2)]
         with pytest.raises(QueueFull) as refusal:
             await visit(registry, "a40")
@@ -207,7 +214,7 @@ async def test_the_line_is_bounded() -> None:
 
 async def test_who_may_not_load_gets_only_what_is_there() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         with pytest.raises(Forbidden):
             async with registry.lease("a40", access=Access(autoload=False)):
                 pass
@@ -219,7 +226,7 @@ async def test_who_may_not_load_gets_only_what_is_there() -> None:
 
 async def test_a_model_larger_than_the_budget_is_refused_before_anything_goes() -> None:
     engine = FakeEngine()
-    async with yard("a40", "b150", engine=engine) as registry:
+    async with registry_of("a40", "b150", engine=engine) as registry:
         await visit(registry, "a40")
         with pytest.raises(ModelUnavailable, match=r"b150 needs .* on cpu, which has"):
             await visit(registry, "b150")
@@ -228,7 +235,7 @@ async def test_a_model_larger_than_the_budget_is_refused_before_anything_goes() 
 
 async def test_a_model_that_does_not_fit_beside_pinned_ones_is_refused_and_says_so() -> None:
     engine = FakeEngine()
-    async with yard(model("a40", pinned=True), "b80", engine=engine) as registry:
+    async with registry_of(model("a40", pinned=True), "b80", engine=engine) as registry:
         await visit(registry, "a40")
         with pytest.raises(ModelUnavailable, match="pinned models hold"):
             await visit(registry, "b80")
@@ -237,7 +244,7 @@ async def test_a_model_that_does_not_fit_beside_pinned_ones_is_refused_and_says_
 
 async def test_a_model_whose_files_are_gone_is_refused_before_anything_goes(tmp_path: Path) -> None:
     engine = FakeEngine(parts={"b90": (tmp_path / "gone",)})
-    async with yard("a40", "b90", engine=engine) as registry:
+    async with registry_of("a40", "b90", engine=engine) as registry:
         await visit(registry, "a40")
         with pytest.raises(ModelUnavailable, match="is gone"):
             await visit(registry, "b90")
@@ -250,7 +257,7 @@ async def test_a_model_whose_files_are_gone_is_refused_before_anything_goes(tmp_
 async def test_a_failed_load_says_why_rests_and_may_be_tried_again() -> None:
     engine, clock = FakeEngine(), HandClock()
     engine.failures["b40"] = [LoadFailed("the header is broken"), LoadFailed("still broken")]
-    async with yard("a40", "b40", engine=engine, clock=clock) as registry:
+    async with registry_of("a40", "b40", engine=engine, clock=clock) as registry:
         await visit(registry, "a40")
         with pytest.raises(ModelUnavailable, match="the header is broken"):
             await visit(registry, "b40")
@@ -273,7 +280,7 @@ async def test_a_failed_load_says_why_rests_and_may_be_tried_again() -> None:
 async def test_whatever_an_engine_raises_the_gateway_lives_and_tells() -> None:
     engine = FakeEngine()
     engine.failures["a40"] = [ZeroDivisionError("inside the engine")]
-    async with yard("a40", "b40", engine=engine) as registry:
+    async with registry_of("a40", "b40", engine=engine) as registry:
         with pytest.raises(ModelUnavailable, match="ZeroDivisionError: inside the engine"):
             await visit(registry, "a40")
         await visit(registry, "b40")
@@ -282,7 +289,7 @@ async def test_whatever_an_engine_raises_the_gateway_lives_and_tells() -> None:
 async def test_when_memory_runs_out_more_is_evicted_and_the_load_tried_once_more() -> None:
     engine = FakeEngine()
     engine.failures["b50"] = [OutOfMemory("no memory")]
-    async with yard("a40", "b50", engine=engine) as registry:
+    async with registry_of("a40", "b50", engine=engine) as registry:
         await visit(registry, "a40")
         await visit(registry, "b50")
         assert engine.history[2:] == ["load b50", "closed a40", "load b50", "loaded b50"]
@@ -291,7 +298,7 @@ async def test_when_memory_runs_out_more_is_evicted_and_the_load_tried_once_more
 async def test_when_memory_runs_out_though_enough_seemed_free_something_goes_all_the_same() -> None:
     engine = FakeEngine()
     engine.failures["b20"] = [OutOfMemory("no memory")]
-    async with yard("a40", "b20", engine=engine) as registry:
+    async with registry_of("a40", "b20", engine=engine) as registry:
         await visit(registry, "a40")
         await visit(registry, "b20")
         assert engine.history[2:] == ["load b20", "closed a40", "load b20", "loaded b20"]
@@ -300,7 +307,7 @@ async def test_when_memory_runs_out_though_enough_seemed_free_something_goes_all
 async def test_when_memory_runs_out_twice_it_fails_and_the_evicted_come_back_on_demand() -> None:
     engine = FakeEngine()
     engine.failures["b50"] = [OutOfMemory("no memory"), OutOfMemory("still no memory")]
-    async with yard("a40", "b50", engine=engine) as registry:
+    async with registry_of("a40", "b50", engine=engine) as registry:
         await visit(registry, "a40")
         with pytest.raises(ModelUnavailable, match="still no memory"):
             await visit(registry, "b50")
@@ -311,7 +318,7 @@ async def test_when_memory_runs_out_twice_it_fails_and_the_evicted_come_back_on_
 async def test_when_memory_runs_out_and_nothing_can_go_it_fails_at_once() -> None:
     engine = FakeEngine()
     engine.failures["b100"] = [OutOfMemory("no memory")]
-    async with yard("b100", engine=engine) as registry:
+    async with registry_of("b100", engine=engine) as registry:
         with pytest.raises(ModelUnavailable, match="no memory"):
             await visit(registry, "b100")
         assert engine.history == ["load b100"]
@@ -322,7 +329,7 @@ async def test_when_memory_runs_out_and_nothing_can_go_it_fails_at_once() -> Non
 
 async def test_an_idle_model_is_unloaded_after_its_ttl() -> None:
     engine, clock = FakeEngine(), HandClock()
-    async with yard(model("a40", ttl=60), "b40", engine=engine, clock=clock) as registry:
+    async with registry_of(model("a40", ttl=60), "b40", engine=engine, clock=clock) as registry:
         await visit(registry, "a40")
         await visit(registry, "b40")
         await clock.advance(59.0)
@@ -333,7 +340,7 @@ async def test_an_idle_model_is_unloaded_after_its_ttl() -> None:
 
 async def test_a_used_model_does_not_expire() -> None:
     engine, clock = FakeEngine(), HandClock()
-    async with yard(model("a40", ttl=60), engine=engine, clock=clock) as registry:
+    async with registry_of(model("a40", ttl=60), engine=engine, clock=clock) as registry:
         async with registry.lease("a40"):
             await clock.advance(600.0)
             assert engine.present == {"a40": 40}
@@ -346,7 +353,7 @@ async def test_a_request_may_say_how_long_the_model_stays(
     keep_alive: float, later: float, present: dict[str, int]
 ) -> None:
     engine, clock = FakeEngine(), HandClock()
-    async with yard(model("a40", ttl=60), engine=engine, clock=clock) as registry:
+    async with registry_of(model("a40", ttl=60), engine=engine, clock=clock) as registry:
         await visit(registry, "a40", keep_alive=keep_alive)
         await clock.advance(later)
         assert engine.present == present
@@ -355,7 +362,7 @@ async def test_a_request_may_say_how_long_the_model_stays(
 async def test_a_pinned_model_neither_expires_nor_makes_room() -> None:
     engine, clock = FakeEngine(), HandClock()
     pinned = model("a40", pinned=True, ttl=1)
-    async with yard(pinned, "b40", "c40", engine=engine, clock=clock) as registry:
+    async with registry_of(pinned, "b40", "c40", engine=engine, clock=clock) as registry:
         for name in ("a40", "b40", "c40"):
             await visit(registry, name)
             await clock.advance(100.0)
@@ -364,7 +371,7 @@ async def test_a_pinned_model_neither_expires_nor_makes_room() -> None:
 
 async def test_an_unload_that_fails_is_survived() -> None:
     engine = FakeEngine(broken_closes=["a60"])
-    async with yard("a60", "b60", engine=engine) as registry:
+    async with registry_of("a60", "b60", engine=engine) as registry:
         await visit(registry, "a60")
         await visit(registry, "b60")
         assert engine.present == {"b60": 60}
@@ -374,7 +381,7 @@ async def test_a_model_found_broken_leaves_with_its_last_lease_and_says_why() ->
     engine, clock = FakeEngine(), HandClock()
     swap = SwapConfig(backoff=5.0)
     async with (
-        yard("a40", engine=engine, clock=clock, swap=swap) as registry,
+        registry_of("a40", engine=engine, clock=clock, swap=swap) as registry,
         Client.group() as clients,
     ):
         first, second = await clients.lease(registry, "a40"), await clients.lease(registry, "a40")

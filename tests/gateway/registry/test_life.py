@@ -18,15 +18,15 @@ from gateway.registry import (
     Registry,
 )
 from gateway.registry.history import Measurement
-from tests.gateway.registry.yard import (
+from tests.gateway.registry.fake_engine import (
     Client,
     Clients,
     FakeEngine,
     HandClock,
     Watcher,
     model,
+    registry_of,
     settled,
-    yard,
 )
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_leaving_the_registry_unloads_everything() -> None:
     engine = FakeEngine()
-    async with yard("a40", "b40", engine=engine) as registry:
+    async with registry_of("a40", "b40", engine=engine) as registry:
         await registry.load("a40")
         await registry.load("b40")
     assert engine.present == {}
@@ -42,7 +42,7 @@ async def test_leaving_the_registry_unloads_everything() -> None:
 
 async def test_a_mistake_in_the_body_comes_out_as_it_is() -> None:
     async def blunder() -> None:
-        async with yard("a40", engine=FakeEngine()) as registry:
+        async with registry_of("a40", engine=FakeEngine()) as registry:
             await registry.load("a40")
             raise ZeroDivisionError
 
@@ -54,7 +54,7 @@ async def test_preloaded_models_come_by_themselves_and_one_that_fails_harms_nobo
     engine = FakeEngine()
     engine.failures["a40"] = [LoadFailed("the header is broken")]
     models = (model("a40", preload=True), model("b40", preload=True), "c10")
-    async with yard(*models, engine=engine) as registry:
+    async with registry_of(*models, engine=engine) as registry:
         await settled()
         assert engine.present == {"b40": 40}
         assert registry.status("a40").state == "failed"
@@ -63,7 +63,7 @@ async def test_preloaded_models_come_by_themselves_and_one_that_fails_harms_nobo
 async def test_stopping_while_a_model_loads_cancels_the_load() -> None:
     engine = FakeEngine(gates=["a40"])
     async with Client.group() as clients:
-        async with yard("a40", engine=engine) as registry:
+        async with registry_of("a40", engine=engine) as registry:
             waiting = await clients.lease(registry, "a40")
         await settled()
         assert engine.history == ["load a40", "cancelled a40"]
@@ -73,7 +73,7 @@ async def test_stopping_while_a_model_loads_cancels_the_load() -> None:
 async def test_stopping_cuts_off_running_answers_and_closes_their_models_after_them() -> None:
     engine = FakeEngine()
     async with Client.group() as clients:
-        async with yard("a60", "b60", engine=engine) as registry:
+        async with registry_of("a60", "b60", engine=engine) as registry:
             user = await clients.lease(registry, "a60")
             waiting = await clients.lease(registry, "b60")
         await settled()
@@ -84,7 +84,7 @@ async def test_stopping_cuts_off_running_answers_and_closes_their_models_after_t
 
 async def test_after_the_cut_off_nobody_is_let_in() -> None:
     engine = FakeEngine()
-    async with yard("a40", engine=engine) as registry:
+    async with registry_of("a40", engine=engine) as registry:
         await registry.load("a40")
         registry.cut_off()
         with pytest.raises(ShuttingDown):
@@ -99,7 +99,7 @@ async def test_stopping_waits_for_an_unload_that_has_begun() -> None:
     engine.closing_gates["a60"] = anyio.Event()
 
     async def serve(clients: Clients) -> None:
-        async with yard("a60", "b60", engine=engine) as registry:
+        async with registry_of("a60", "b60", engine=engine) as registry:
             await registry.load("a60")
             await clients.lease(registry, "b60")
 
@@ -118,7 +118,7 @@ async def test_when_all_around_it_is_cancelled_its_memory_is_freed_all_the_same(
     engine = FakeEngine(gates=gates)
 
     async def serve() -> None:
-        async with yard("a40", engine=engine) as registry, registry.lease("a40"):
+        async with registry_of("a40", engine=engine) as registry, registry.lease("a40"):
             await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
@@ -144,7 +144,7 @@ async def test_stopping_waits_for_clients_that_are_slow_to_leave() -> None:
             pass
 
     async def serve(tasks: TaskGroup) -> None:
-        async with yard("a40", engine=engine) as registry:
+        async with registry_of("a40", engine=engine) as registry:
             tasks.start_soon(client, registry)
             await settled()
 
@@ -160,7 +160,7 @@ async def test_a_load_goes_on_while_a_cancelled_body_still_cleans_up() -> None:
     engine, clean = FakeEngine(gates=["a40"]), anyio.Event()
 
     async def serve() -> None:
-        async with yard("a40", engine=engine) as registry, registry.loading("a40"):
+        async with registry_of("a40", engine=engine) as registry, registry.loading("a40"):
             with anyio.CancelScope(shield=True):
                 await clean.wait()
 
@@ -177,19 +177,19 @@ async def test_a_load_goes_on_while_a_cancelled_body_still_cleans_up() -> None:
 
 async def test_what_a_load_really_took_replaces_the_estimate_and_is_remembered() -> None:
     engine, history = FakeEngine(real={"a40": 55}), History(None)
-    async with yard("a40", "b50", engine=engine, history=history) as registry:
+    async with registry_of("a40", "b50", engine=engine, history=history) as registry:
         assert need(registry, "a40") == 40
         await registry.load("a40")
         assert need(registry, "a40") == 55
         await registry.load("b50")
         assert engine.present == {"b50": 50}
-    async with yard("a40", engine=FakeEngine(), history=history) as registry:
+    async with registry_of("a40", engine=FakeEngine(), history=history) as registry:
         assert need(registry, "a40") == 55
 
 
 async def test_a_model_refused_for_its_measurement_alone_is_loaded_and_measured_anew() -> None:
     history = History(None)
-    async with yard("a80", engine=FakeEngine(real={"a80": 90}), history=history) as registry:
+    async with registry_of("a80", engine=FakeEngine(real={"a80": 90}), history=history) as registry:
         history.put(
             registry.resolve("a80").files,
             ScriptedOptions(),
@@ -197,13 +197,13 @@ async def test_a_model_refused_for_its_measurement_alone_is_loaded_and_measured_
         )
         await registry.load("a80")
         assert need(registry, "a80") == 90
-    async with yard("a80", engine=FakeEngine(), history=history) as registry:
+    async with registry_of("a80", engine=FakeEngine(), history=history) as registry:
         assert need(registry, "a80") == 90
 
 
 async def test_a_measurement_can_be_forgotten_on_request() -> None:
     engine, history = FakeEngine(real={"a40": 55, "b20": 25}), History(None)
-    async with yard("a40", "b20", engine=engine, history=history) as registry:
+    async with registry_of("a40", "b20", engine=engine, history=history) as registry:
         await registry.load("a40")
         await registry.load("b20")
         assert await registry.forget_measurements("a40") == ("a40",)
@@ -237,7 +237,7 @@ async def test_a_watcher_hears_of_loads_failures_and_unloads_with_their_reasons(
     engine.failures["c10"] = [LoadFailed("the header is broken")]
     clock = HandClock()
     models = (model("a60", ttl=5), "b60", "c10")
-    async with yard(*models, engine=engine, watch=watcher, clock=clock) as registry:
+    async with registry_of(*models, engine=engine, watch=watcher, clock=clock) as registry:
         async with Client.group() as clients:
             await clients.lease(registry, "c10")
         await registry.load("a60")

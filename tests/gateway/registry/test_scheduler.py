@@ -2,7 +2,7 @@
 
 from config.settings import SwapConfig
 from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Unload
-from tests.gateway.registry.world import World
+from tests.gateway.registry.machine import SimulatedMachine
 
 RULES = SwapConfig(max_wait=120.0, min_stay=5.0)
 
@@ -11,11 +11,11 @@ def named(name: str, size: int = 60, load: float = 10.0, slots: int = 8) -> Mode
     return Model(name=name, need={"cpu": size}, load_seconds=load, slots=slots)
 
 
-def world(*models: Model, rules: SwapConfig = RULES) -> World:
-    return World({"cpu": 100}, rules, models)
+def machine(*models: Model, rules: SwapConfig = RULES) -> SimulatedMachine:
+    return SimulatedMachine({"cpu": 100}, rules, models)
 
 
-def record(place: World, name: str) -> None:
+def record(place: SimulatedMachine, name: str) -> None:
     """Loaded long ago, used by nobody."""
     place.request(name)
     place.finish_load(name)
@@ -24,14 +24,14 @@ def record(place: World, name: str) -> None:
 
 
 def test_a_resident_model_is_granted_at_once() -> None:
-    place = world(named("a"))
+    place = machine(named("a"))
     assert place.request("a") == [Load("a", {"cpu": 100})]
     assert place.finish_load("a") == [Grant(1)]
     assert place.request("a") == [Grant(2)]
 
 
 def test_an_idle_model_goes_for_the_first_who_asks() -> None:
-    place = world(named("a"), named("b"))
+    place = machine(named("a"), named("b"))
     record(place, "a")
     assert place.request("b") == [Unload("a", "room")]
     evicted = (Evicted("a", 1000.0),)
@@ -39,25 +39,25 @@ def test_an_idle_model_goes_for_the_first_who_asks() -> None:
 
 
 def test_of_the_idle_the_one_goes_that_is_quick_to_load_or_long_unused() -> None:
-    quick_then_slow = world(named("slow", 40, 60.0), named("quick", 40, 1.0), named("new", 40))
+    quick_then_slow = machine(named("slow", 40, 60.0), named("quick", 40, 1.0), named("new", 40))
     record(quick_then_slow, "slow")
     record(quick_then_slow, "quick")
     assert quick_then_slow.request("new") == [Unload("quick", "room")]
-    old_then_new = world(named("old", 40), named("fresh", 40), named("new", 40))
+    old_then_new = machine(named("old", 40), named("fresh", 40), named("new", 40))
     record(old_then_new, "old")
     record(old_then_new, "fresh")
     assert old_then_new.request("new") == [Unload("old", "room")]
 
 
 def test_no_more_goes_than_must() -> None:
-    place = world(named("small", 20), named("large", 70), named("new", 75))
+    place = machine(named("small", 20), named("large", 70), named("new", 75))
     record(place, "small")
     record(place, "large")
     assert place.request("new") == [Unload("large", "room")]
 
 
 def test_nothing_goes_for_a_model_that_fits_beside() -> None:
-    place = world(named("a", 40), named("b", 60))
+    place = machine(named("a", 40), named("b", 60))
     record(place, "a")
     assert place.request("b") == [Load("b", {"cpu": 60})]
 
@@ -65,7 +65,7 @@ def test_nothing_goes_for_a_model_that_fits_beside() -> None:
 def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> None:
     """One client alone waits for three load times (30 s), three together for one each."""
     for crowd, patience in ((1, 30.0), (3, 10.0)):
-        place = world(named("a"), named("b"))
+        place = machine(named("a"), named("b"))
         record(place, "a")
         place.request("a")
         for _ in range(crowd):
@@ -78,7 +78,7 @@ def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> N
 
 
 def test_a_drained_model_goes_with_its_last_answer() -> None:
-    place = world(named("a"), named("b"))
+    place = machine(named("a"), named("b"))
     record(place, "a")
     place.request("a")
     place.request("a")
@@ -89,7 +89,7 @@ def test_a_drained_model_goes_with_its_last_answer() -> None:
 
 
 def test_a_model_just_loaded_serves_for_its_quantum_though_others_waited_longer() -> None:
-    place = world(named("a", load=4.0), named("b"))
+    place = machine(named("a", load=4.0), named("b"))
     place.request("a")
     place.request("b")
     place.advance(500.0)
@@ -102,7 +102,7 @@ def test_a_model_just_loaded_serves_for_its_quantum_though_others_waited_longer(
 
 def test_a_model_stays_until_those_who_waited_for_it_are_served() -> None:
     """One slot, four answers of ten seconds, and another model wanted: still one swap."""
-    place = world(named("a", load=1.0, slots=1), named("b", load=1.0))
+    place = machine(named("a", load=1.0, slots=1), named("b", load=1.0))
     for _ in range(4):
         place.request("a")
         place.request("b")
@@ -117,7 +117,7 @@ def test_a_model_stays_until_those_who_waited_for_it_are_served() -> None:
 def test_an_idle_model_just_loaded_stays_for_a_moment() -> None:
     """At most `min_stay`, and not longer than its load took."""
     for load, linger in ((10.0, 5.0), (2.0, 2.0)):
-        place = world(named("a", load=load), named("b"))
+        place = machine(named("a", load=load), named("b"))
         place.request("a")
         place.finish_load("a")
         place.release(1)
@@ -127,7 +127,7 @@ def test_an_idle_model_just_loaded_stays_for_a_moment() -> None:
 
 
 def test_a_model_drains_no_longer_when_nobody_waits_for_the_other_any_more() -> None:
-    place = world(named("a"), named("b"))
+    place = machine(named("a"), named("b"))
     record(place, "a")
     place.request("a")
     place.request("b")
@@ -138,7 +138,7 @@ def test_a_model_drains_no_longer_when_nobody_waits_for_the_other_any_more() -> 
 
 
 def test_a_model_that_falls_idle_steps_in_for_one_that_still_drains() -> None:
-    place = world(named("a", 50), named("b", 50), named("c", 50))
+    place = machine(named("a", 50), named("b", 50), named("c", 50))
     for name in "ab":
         record(place, name)
     first, second = (place.request(name)[0] for name in "ab")
@@ -153,7 +153,7 @@ def test_a_model_that_falls_idle_steps_in_for_one_that_still_drains() -> None:
 
 
 def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
-    place = world(named("a", 60), named("large", 90), named("small", 40))
+    place = machine(named("a", 60), named("large", 90), named("small", 40))
     record(place, "a")
     place.request("a")
     place.request("large")
@@ -165,7 +165,7 @@ def test_room_that_drains_for_one_is_not_taken_by_another() -> None:
 
 
 def test_whoever_drains_goes_on_draining_though_another_could_do_it_too() -> None:
-    place = world(named("a", 50), named("b", 50), named("c", 50))
+    place = machine(named("a", 50), named("b", 50), named("c", 50))
     for name in "ab":
         record(place, name)
         place.request(name)
@@ -178,7 +178,7 @@ def test_whoever_drains_goes_on_draining_though_another_could_do_it_too() -> Non
 
 
 def test_two_loads_that_were_asked_for_are_both_answered_though_only_one_fits() -> None:
-    place = world(named("a"), named("b"))
+    place = machine(named("a"), named("b"))
     place.request("a", holds=False)
     place.request("b", holds=False)
     assert place.finish_load("a") == [Grant(1), Unload("a", "room")]
@@ -188,7 +188,7 @@ def test_two_loads_that_were_asked_for_are_both_answered_though_only_one_fits() 
 
 def test_who_waits_is_refused_when_pinned_models_have_left_too_little_room_for_good() -> None:
     pinned = Model(name="pinned", need={"cpu": 40}, load_seconds=1.0, slots=1, pinned=True)
-    place = world(named("a"), named("large", 80), pinned)
+    place = machine(named("a"), named("large", 80), pinned)
     record(place, "a")
     place.request("a")
     place.request("large")
@@ -198,7 +198,7 @@ def test_who_waits_is_refused_when_pinned_models_have_left_too_little_room_for_g
 
 
 def test_what_most_wait_for_is_loaded_first() -> None:
-    place = world(named("a"), named("b"), named("c"))
+    place = machine(named("a"), named("b"), named("c"))
     record(place, "a")
     place.request("a")
     place.request("b")
@@ -209,7 +209,7 @@ def test_what_most_wait_for_is_loaded_first() -> None:
 
 
 def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
-    place = world(named("a"), named("b"), named("c"), named("d"))
+    place = machine(named("a"), named("b"), named("c"), named("d"))
     record(place, "a")
     place.request("a")
     place.request("d", holds=False)  # this swap has begun
@@ -229,7 +229,7 @@ def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
 
 def test_devices_do_not_wait_for_each_other() -> None:
     card = Model(name="card", need={"cuda:0": 5}, load_seconds=1.0, slots=1)
-    place = World({"cpu": 100, "cuda:0": 10}, RULES, [named("a"), named("b"), card])
+    place = SimulatedMachine({"cpu": 100, "cuda:0": 10}, RULES, [named("a"), named("b"), card])
     record(place, "a")
     place.request("a")
     place.request("b")
@@ -238,7 +238,7 @@ def test_devices_do_not_wait_for_each_other() -> None:
 
 
 def test_the_refused_learn_when_to_come_again() -> None:
-    place = world(named("a"), rules=SwapConfig(max_waiting=1))
+    place = machine(named("a"), rules=SwapConfig(max_waiting=1))
     place.request("a")
     (order,) = place.request("a")
     assert isinstance(order, Refuse)
@@ -246,7 +246,7 @@ def test_the_refused_learn_when_to_come_again() -> None:
 
 
 def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> None:
-    place = world(named("a", slots=1), rules=SwapConfig(backoff=5.0))
+    place = machine(named("a", slots=1), rules=SwapConfig(backoff=5.0))
     record(place, "a")
     place.request("a")
     waiting = max(place.using) + 1
@@ -261,7 +261,7 @@ def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> Non
 
 
 def test_a_thrash_of_two_hundred_is_one_swap() -> None:
-    place = world(named("a", load=5.0), named("b", load=5.0))
+    place = machine(named("a", load=5.0), named("b", load=5.0))
     for _ in range(100):
         place.request("a")
         place.request("b")

@@ -1,6 +1,6 @@
 """Thousands of random histories: whatever happens in whatever order, the scheduler's promises hold.
 
-The promises themselves are asserted by `World`, at every order and after every event.
+The promises themselves are asserted by `SimulatedMachine`, at every order and after every event.
 """
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from config.settings import SwapConfig
 from gateway.registry.record import Model, Refuse
-from tests.gateway.registry.world import World
+from tests.gateway.registry.machine import SimulatedMachine
 
 DEVICES = ("cpu", "cuda:0")
 NAMES = ("a", "b", "c", "d", "e")
@@ -57,81 +57,81 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(models=models(), rules=rules)
     def begin(self, models: list[Model], rules: SwapConfig) -> None:
-        self.world = World({"cpu": 100, "cuda:0": 50}, rules, models)
+        self.machine = SimulatedMachine({"cpu": 100, "cuda:0": 50}, rules, models)
 
     @rule(name=st.sampled_from(NAMES), keep_alive=st.sampled_from([None, None, None, -1, 0, 5]))
     def a_client_asks(self, name: str, keep_alive: float | None) -> None:
-        self.world.request(name, keep_alive=keep_alive)
+        self.machine.request(name, keep_alive=keep_alive)
 
     @rule(name=st.sampled_from(NAMES))
     def an_administrator_loads(self, name: str) -> None:
-        self.world.request(name, holds=False)
+        self.machine.request(name, holds=False)
 
     @rule(name=st.sampled_from(NAMES), again=st.booleans())
     def an_administrator_unloads(self, name: str, again: bool) -> None:
-        self.world.ask_unload(name, again=again)
+        self.machine.ask_unload(name, again=again)
 
-    @precondition(lambda self: self.world.waiting)
+    @precondition(lambda self: self.machine.waiting)
     @rule(data=st.data())
     def a_waiting_client_leaves(self, data: st.DataObject) -> None:
-        self.world.cancel(data.draw(st.sampled_from(sorted(self.world.waiting))))
+        self.machine.cancel(data.draw(st.sampled_from(sorted(self.machine.waiting))))
 
-    @precondition(lambda self: self.world.using)
+    @precondition(lambda self: self.machine.using)
     @rule(data=st.data())
     def an_answer_ends(self, data: st.DataObject) -> None:
-        self.world.release(data.draw(st.sampled_from(sorted(self.world.using))))
+        self.machine.release(data.draw(st.sampled_from(sorted(self.machine.using))))
 
-    @precondition(lambda self: self.world.using)
+    @precondition(lambda self: self.machine.using)
     @rule(data=st.data())
     def an_answer_finds_its_model_broken(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(self.world.using)))
-        self.world.break_down(self.world.using[number][1])
-        self.world.release(number)
+        number = data.draw(st.sampled_from(sorted(self.machine.using)))
+        self.machine.break_down(self.machine.using[number][1])
+        self.machine.release(number)
 
-    @precondition(lambda self: self.world.loading)
+    @precondition(lambda self: self.machine.loading)
     @rule(data=st.data(), percent=st.sampled_from([80, 100, 100, 100, 120]))
     def a_load_ends_well(self, data: st.DataObject, percent: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.world.loading)))
-        promised = self.world.loading[name]
+        name = data.draw(st.sampled_from(sorted(self.machine.loading)))
+        promised = self.machine.loading[name]
         took = {device: size * percent // 100 for device, size in promised.items()}
-        self.world.finish_load(name, took)
+        self.machine.finish_load(name, took)
 
-    @precondition(lambda self: self.world.loading)
+    @precondition(lambda self: self.machine.loading)
     @rule(data=st.data(), memory=st.booleans())
     def a_load_fails(self, data: st.DataObject, memory: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.world.loading)))
-        self.world.fail_load(name, memory=memory)
+        name = data.draw(st.sampled_from(sorted(self.machine.loading)))
+        self.machine.fail_load(name, memory=memory)
 
-    @precondition(lambda self: self.world.leaving)
+    @precondition(lambda self: self.machine.leaving)
     @rule(data=st.data())
     def an_unload_ends(self, data: st.DataObject) -> None:
-        self.world.finish_unload(data.draw(st.sampled_from(sorted(self.world.leaving))))
+        self.machine.finish_unload(data.draw(st.sampled_from(sorted(self.machine.leaving))))
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 1.0, 7.0, 60.0, 500.0]))
     def time_passes(self, seconds: float) -> None:
-        self.world.advance(seconds)
+        self.machine.advance(seconds)
 
     def teardown(self) -> None:
         """When everything that runs ends and nobody new comes, everyone in line gets an answer."""
-        if hasattr(self, "world"):
-            run_out(self.world)
-            assert not self.world.waiting
-            self.world.close()
-            run_out(self.world)
-            assert not self.world.present
+        if hasattr(self, "machine"):
+            run_out(self.machine)
+            assert not self.machine.waiting
+            self.machine.close()
+            run_out(self.machine)
+            assert not self.machine.present
 
 
-def run_out(world: World) -> None:
+def run_out(machine: SimulatedMachine) -> None:
     """All loads end well, all answers and unloads end; then time passes."""
     for _ in range(1000):
-        if world.loading:
-            world.finish_load(min(world.loading))
-        elif world.leaving:
-            world.finish_unload(min(world.leaving))
-        elif world.using:
-            world.release(min(world.using))
-        elif (wake := world.scheduler.wakes_at(world.now)) is not None:
-            world.advance(wake - world.now)
+        if machine.loading:
+            machine.finish_load(min(machine.loading))
+        elif machine.leaving:
+            machine.finish_unload(min(machine.leaving))
+        elif machine.using:
+            machine.release(min(machine.using))
+        elif (wake := machine.scheduler.wakes_at(machine.now)) is not None:
+            machine.advance(wake - machine.now)
         else:
             return
     raise AssertionError("it never comes to rest")
@@ -153,10 +153,10 @@ def search(histories: int) -> None:
 
 
 def test_after_closing_nobody_is_let_in() -> None:
-    world = World(
+    machine = SimulatedMachine(
         {"cpu": 100}, SwapConfig(), [Model(name="a", need={"cpu": 1}, load_seconds=1, slots=1)]
     )
-    world.close()
-    (order,) = world.request("a")
+    machine.close()
+    (order,) = machine.request("a")
     assert isinstance(order, Refuse)
     assert order.why == "closing"

@@ -14,7 +14,7 @@ import pytest
 from config.settings import SwapConfig
 from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Unload
 from gateway.registry.turns import WORTH
-from tests.gateway.registry.world import World
+from tests.gateway.registry.machine import SimulatedMachine
 
 LOAD, ANSWER, UNLOAD = 4.0, 6.0, 0.5  # seconds at most
 REQUESTS = 200
@@ -22,10 +22,10 @@ SLOTS = 1000  # within a model nobody waits for a slot, so that a wait is the wa
 
 
 class Crowd:
-    """Runs a world by itself: loads, answers and unloads take their time."""
+    """Runs a machine by itself: loads, answers and unloads take their time."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self.world = world
+    def __init__(self, machine: SimulatedMachine, chance: random.Random) -> None:
+        self.machine = machine
         self._chance = chance
         self._agenda: list[tuple[float, int, Callable[[], list[Order]]]] = []
         self._order = itertools.count()
@@ -34,27 +34,27 @@ class Crowd:
         heapq.heappush(self._agenda, (time, next(self._order), event))
 
     def run(self) -> None:
-        while self._agenda or self.world.scheduler.wakes_at(self.world.now) is not None:
-            wake = self.world.scheduler.wakes_at(self.world.now)
+        while self._agenda or self.machine.scheduler.wakes_at(self.machine.now) is not None:
+            wake = self.machine.scheduler.wakes_at(self.machine.now)
             if self._agenda and (wake is None or self._agenda[0][0] <= wake):
                 time, _, event = heapq.heappop(self._agenda)
-                orders = self.world.advance(time - self.world.now) + event()
+                orders = self.machine.advance(time - self.machine.now) + event()
             else:
                 assert wake is not None
-                orders = self.world.advance(wake - self.world.now)
+                orders = self.machine.advance(wake - self.machine.now)
             for order in orders:
                 self._follow(order)
 
     def _follow(self, order: Order) -> None:
-        world, now = self.world, self.world.now
+        machine, now = self.machine, self.machine.now
         match order:
             case Load(model=name):
-                seconds = world.models[name].load_seconds
-                self.at(now + seconds, partial(world.finish_load, name))
+                seconds = machine.models[name].load_seconds
+                self.at(now + seconds, partial(machine.finish_load, name))
             case Unload(model=name):
-                self.at(now + UNLOAD, partial(world.finish_unload, name))
+                self.at(now + UNLOAD, partial(machine.finish_unload, name))
             case Grant(ticket=number):
-                self.at(now + self._chance.uniform(0, ANSWER), partial(world.release, number))
+                self.at(now + self._chance.uniform(0, ANSWER), partial(machine.release, number))
             case CancelLoad():
                 raise AssertionError("nobody leaves here")
             case _:
@@ -74,12 +74,12 @@ def crowd(seed: int) -> tuple[Crowd, float]:
         )
         for number in range(chance.randint(2, 6))
     ]
-    world = World({"cpu": 100}, rules, models)
-    crowd = Crowd(world, chance)
+    machine = SimulatedMachine({"cpu": 100}, rules, models)
+    crowd = Crowd(machine, chance)
     favourite = chance.choice(models).name
     for _ in range(REQUESTS):
         name = favourite if chance.random() < 0.5 else chance.choice(models).name
-        crowd.at(chance.uniform(0, 150), partial(world.request, name))
+        crowd.at(chance.uniform(0, 150), partial(machine.request, name))
     quantum = max(rules.min_stay, min(rules.max_wait, WORTH * LOAD))
     return crowd, rules.max_wait + len(models) * (LOAD + quantum + ANSWER + UNLOAD)
 
@@ -88,9 +88,9 @@ def crowd(seed: int) -> tuple[Crowd, float]:
 def test_no_wait_is_longer_than_the_bound(seed: int) -> None:
     people, bound = crowd(seed)
     people.run()
-    assert not people.world.waiting
-    assert len(people.world.waits) == REQUESTS
-    assert max(people.world.waits.values()) <= bound
+    assert not people.machine.waiting
+    assert len(people.machine.waits) == REQUESTS
+    assert max(people.machine.waits.values()) <= bound
 
 
 def test_a_large_model_gets_its_turn_though_small_ones_keep_coming() -> None:
@@ -98,11 +98,11 @@ def test_a_large_model_gets_its_turn_though_small_ones_keep_coming() -> None:
     rules = SwapConfig(max_wait=20.0, min_stay=0.0)
     small = [Model(name=f"s{n}", need={"cpu": 30}, load_seconds=1.0, slots=SLOTS) for n in range(6)]
     large = Model(name="large", need={"cpu": 90}, load_seconds=LOAD, slots=SLOTS)
-    people = Crowd(World({"cpu": 100}, rules, [*small, large]), random.Random(1))
-    people.at(0.0, partial(people.world.request, "s0"))
-    people.at(0.0, partial(people.world.request, "large"))
+    people = Crowd(SimulatedMachine({"cpu": 100}, rules, [*small, large]), random.Random(1))
+    people.at(0.0, partial(people.machine.request, "s0"))
+    people.at(0.0, partial(people.machine.request, "large"))
     for moment in range(400):
-        people.at(moment * 0.5, partial(people.world.request, f"s{moment % 6}"))
+        people.at(moment * 0.5, partial(people.machine.request, f"s{moment % 6}"))
     people.run()
     quantum = WORTH * small[0].load_seconds
-    assert people.world.waits[2] <= rules.max_wait + 1.0 + quantum + ANSWER + UNLOAD + LOAD
+    assert people.machine.waits[2] <= rules.max_wait + 1.0 + quantum + ANSWER + UNLOAD + LOAD

@@ -50,8 +50,8 @@ def prompt(pictures: int, question: str, marker: str = PLACEHOLDER) -> str:
     return f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def picture(colour: str, dice: random.Random, side: int = SIDE) -> Image.Image:
-    shade = tuple(max(0, min(255, part + dice.randrange(-10, 11))) for part in COLOURS[colour])
+def picture(colour: str, rng: random.Random, side: int = SIDE) -> Image.Image:
+    shade = tuple(max(0, min(255, part + rng.randrange(-10, 11))) for part in COLOURS[colour])
     return Image.new("RGB", (side, side), shade)
 
 
@@ -111,12 +111,12 @@ def _model(tokenizer: Any) -> Any:
 
 
 def _teach(model: Any, processor: Any, steps: int) -> None:
-    dice = random.Random(0)
+    rng = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     calmer = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=steps)
     model.train()
     for _ in range(steps):
-        loss = _loss(model, processor, [_lesson(dice) for _ in range(12)])
+        loss = _loss(model, processor, [_lesson(rng) for _ in range(12)])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -124,12 +124,12 @@ def _teach(model: Any, processor: Any, steps: int) -> None:
     model.eval()
 
 
-def _lesson(dice: random.Random) -> tuple[list[Image.Image], str, str]:
+def _lesson(rng: random.Random) -> tuple[list[Image.Image], str, str]:
     """One or two pictures, or none, a question, and the right answer."""
-    colours = dice.choices(list(COLOURS), k=dice.choice((0, 1, 1, 1, 2)))
-    pictures = [picture(colour, dice) for colour in colours]
+    colours = rng.choices(list(COLOURS), k=rng.choice((0, 1, 1, 1, 2)))
+    pictures = [picture(colour, rng) for colour in colours]
     answer = " and ".join(colours) or "nothing"
-    return pictures, prompt(len(colours), dice.choice(QUESTIONS)), f"{answer}<|im_end|>"
+    return pictures, prompt(len(colours), rng.choice(QUESTIONS)), f"{answer}<|im_end|>"
 
 
 def _loss(

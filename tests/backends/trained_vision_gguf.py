@@ -1,5 +1,5 @@
-"""The tiny model that sees (`tests.backends.seeing`) as llama.cpp wants it: a GGUF file for its
-words and a projector beside it, from the same weights.
+"""The tiny model that sees (`tests.backends.trained_vision`) as llama.cpp wants it: a GGUF file for
+its words and a projector beside it, from the same weights.
 
 Names and keys follow llama.cpp's `convert_hf_to_gguf.py` (LlavaVisionModel) and its
 `tools/mtmd/clip.cpp` (projector type "mlp").

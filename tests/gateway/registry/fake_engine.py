@@ -1,4 +1,4 @@
-"""A yard to try the registry in.
+"""A fake_engine to try the registry in.
 
 A fake engine that objects to what must not happen, a clock that is moved by hand, and clients that
 come and leave when the test says so.
@@ -323,7 +323,7 @@ def model(name: str, **settings: object) -> ModelConfig:
 
 
 @asynccontextmanager
-async def yard(
+async def registry_of(
     *models: ModelConfig | str,
     engine: FakeEngine,
     clock: HandClock | None = None,

@@ -1,4 +1,4 @@
-"""A world for the scheduler: it carries orders out on paper, and objects to what must not be.
+"""A machine for the scheduler: it carries orders out on paper, and objects to what must not be.
 
 It keeps its own books from the orders alone, so that a mistake in the scheduler's can't hide
 itself.
@@ -12,7 +12,7 @@ from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Refus
 from gateway.registry.scheduler import Scheduler
 
 
-class World:
+class SimulatedMachine:
     """One machine, its models, its clients. Time is moved by `advance`."""
 
     def __init__(self, budgets: dict[str, int], rules: SwapConfig, models: Iterable[Model]) -> None:

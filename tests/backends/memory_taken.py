@@ -51,10 +51,10 @@ async def use(container: ModelContainer) -> None:
     length = container.info.context_length - SPARE
     if at_once:
         length = min(length, LONG_ENOUGH)
-    dice = random.Random(0)
+    rng = random.Random(0)
 
     async def one() -> None:
-        prompt = tuple(dice.randrange(10, 700) for _ in range(length))
+        prompt = tuple(rng.randrange(10, 700) for _ in range(length))
         await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=8))
 
     async with anyio.create_task_group() as tasks:

@@ -16,7 +16,7 @@ def answers() -> dict[str, str]:
     return {GREETING: "Hello! How can I help?", STORY: STORY_TEXT}
 
 
-class World:
+class Machine:
     """It keeps a list of what holds memory, so that what stays behind is seen."""
 
     def __init__(self, said: Mapping[str, str]) -> None:
@@ -29,5 +29,5 @@ class World:
         self.fail_load: Exception | None = None
 
     def of(self, name: str, *bases: type) -> Any:
-        """A stand-in's class in this world."""
-        return type(name, bases, {"world": self})
+        """A stand-in's class in this machine."""
+        return type(name, bases, {"machine": self})

@@ -1,5 +1,5 @@
 """What a container that sees promises besides the contract, on the tiny model of
-`tests.backends.seeing`: it says what it is shown, whoever else is there, and counts it.
+`tests.backends.trained_vision`: it says what it is shown, whoever else is there, and counts it.
 
 For containers with four jobs at once and a context of 512 tokens.
 """
@@ -12,12 +12,12 @@ import pytest
 
 from backends.errors import InvalidJob
 from backends.protocol import Generation, Image, ModelContainer, Sampling
-from tests.backends import seeing
+from tests.backends import trained_vision
 from tests.backends.contract import GREEDY, run, text_of
 
 
 def shown(colour: str, side: int = 40) -> Image:
-    return Image(side, side, seeing.picture(colour, random.Random(1), side).tobytes())
+    return Image(side, side, trained_vision.picture(colour, random.Random(1), side).tobytes())
 
 
 def job(
@@ -27,8 +27,8 @@ def job(
     sampling: Sampling = GREEDY,
     limit: int | None = 20,
 ) -> Generation:
-    marker = container.info.image_marker or seeing.PLACEHOLDER
-    prompt = container.tokenize(seeing.prompt(len(colours), question, marker), special=True)
+    marker = container.info.image_marker or trained_vision.PLACEHOLDER
+    prompt = container.tokenize(trained_vision.prompt(len(colours), question, marker), special=True)
     images = tuple(map(shown, colours))
     return Generation(prompt=prompt, images=images, sampling=sampling, max_tokens=limit)
 
@@ -43,7 +43,7 @@ async def it_says_that_it_sees(container: ModelContainer) -> None:
 
 
 async def it_names_every_colour(container: ModelContainer) -> None:
-    for colour in seeing.COLOURS:
+    for colour in trained_vision.COLOURS:
         pieces, ended = await run(container, job(container, colour))
         assert text_of(pieces) == colour
         assert ended.cause == "end_token"
@@ -53,7 +53,7 @@ async def a_picture_counts_as_its_tokens(container: ModelContainer) -> None:
     _, blind = await run(container, job(container))
     for count in (1, 2):
         _, ended = await run(container, job(container, *["red"] * count))
-        assert ended.prompt_tokens == blind.prompt_tokens + count * seeing.PATCHES
+        assert ended.prompt_tokens == blind.prompt_tokens + count * trained_vision.PATCHES
 
 
 async def several_pictures_keep_their_order(container: ModelContainer) -> None:
@@ -100,7 +100,7 @@ async def pictures_and_places_must_be_as_many(container: ModelContainer) -> None
 
 
 async def a_picture_that_makes_the_prompt_too_long_is_refused(container: ModelContainer) -> None:
-    colours = ["red"] * (container.info.context_length // seeing.PATCHES + 1)
+    colours = ["red"] * (container.info.context_length // trained_vision.PATCHES + 1)
     with pytest.raises(InvalidJob, match="maximum context length"):
         await run(container, job(container, *colours))
 
