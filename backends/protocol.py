@@ -260,6 +260,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     penalties_first: bool = False  # whatever order `Sampling.samplers` says
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     constrains: bool = False  # whether a job may have a `constraint`
+    forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
 

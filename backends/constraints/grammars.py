@@ -54,7 +54,8 @@ class Grammars:
         """For one job. Raises InvalidJob for a grammar that can't be compiled."""
         compiled = await self._compiled(constraint.grammar)
         assert self._tokenizer is not None  # a grammar was compiled with it
-        forces = constraint.fast_forward and job.logprobs is None
+        wanted = constraint.fast_forward and job.logprobs is None
+        forces = self._vocabulary.info.forces_from if wanted else 0
         bans = Bans(job, self._tokenizer.ends, self._tokenizer.size)
         return Matcher(compiled.deep_copy(), bans, forces=forces)
 

@@ -36,6 +36,10 @@ class Mask(Protocol):
         """
         ...
 
+    def taken_back(self, count: int) -> None:
+        """The last `count` tokens that were drawn so are not handed over, but drawn anew."""
+        ...
+
 
 class Bans:
     """What the client forbids beside the grammar, as one number with a bit for each token.
@@ -88,9 +92,11 @@ def _bits(tokens: Iterable[int], size: int) -> int:
 
 
 class Matcher:
-    """See above. `forces`: whether what the grammar leaves no choice in is forced."""
+    """See above. `forces`: as many tokens as the grammar leaves no choice in are forced; 0: none
+    ever.
+    """
 
-    def __init__(self, place: LLMatcher, bans: Bans, *, forces: bool) -> None:
+    def __init__(self, place: LLMatcher, bans: Bans, *, forces: int) -> None:
         self._place = place
         self._bans = bans
         self._forces = forces
@@ -130,7 +136,8 @@ class Matcher:
         if not self._forces or self._bans.banned or self.complete:
             return ()
         self._settle()
-        return self._place.compute_ff_tokens()
+        tokens = self._place.compute_ff_tokens()
+        return tokens if len(tokens) >= self._forces else ()
 
     @property
     def stopped(self) -> bool:
@@ -140,13 +147,16 @@ class Matcher:
     def rewind(self, count: int) -> None:
         """The last `count` tokens taken were never said, nor was what an engine has drawn ahead."""
         back = count + len(self._ahead)
-        if not back:
+        self._ahead.clear()
+        self._back(back)
+
+    def _back(self, count: int) -> None:
+        if not count:
             return
         self._settle()
-        self._ahead.clear()
-        self._said -= back
+        self._said -= count
         self._allowed, self.complete = None, False
-        if not self._place.rollback(back):
+        if not self._place.rollback(count):
             raise self._failure()
 
     # -- the engine's side -----------------------------------------------------------------------
@@ -163,6 +173,13 @@ class Matcher:
         """See `Mask.drawn`."""
         self._consume(token)
         self._ahead.append(token)
+
+    def taken_back(self, count: int) -> None:
+        """See `Mask.taken_back`."""
+        assert count <= len(self._ahead)
+        for _ in range(count):
+            self._ahead.pop()
+        self._back(count)
 
     # -- masks -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, Token
+from backends.exllama.held import HeldToGrammar
 from backends.exllama.jobs import ExLlamaJob, Result
 from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
@@ -36,7 +37,7 @@ class ExLlamaEngine:
 
     def admit(self, key: int, job: Generation, mask: Mask | None = None) -> int:
         try:
-            running = self._prepared(key, job)
+            running = self._prepared(key, job, mask)
             self._begin(running)
         except Exception as error:  # noqa: BLE001 - the driver knows only our errors
             failure = while_generating(self._loaded.name, error)
@@ -45,9 +46,11 @@ class ExLlamaEngine:
             return len(running.prompt)
         raise failure
 
-    def _prepared(self, key: int, job: Generation) -> ExLlamaJob:
+    def _prepared(self, key: int, job: Generation, mask: Mask | None) -> ExLlamaJob:
         """Raises InvalidJob."""
         running = ExLlamaJob(key, job)
+        if mask is not None:
+            running.held = HeldToGrammar(mask, self.info.vocab_size)
         if job.images:
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
@@ -114,7 +117,7 @@ class ExLlamaEngine:
                 self._iterate()
             ready = [running for running in self._running.values() if running.ready]
             failed, self._refused = self._refused, []
-            return [*(running.hand_over() for running in ready), *failed]
+            return [*failed, *(token for running in ready for token in running.hand_over())]
         except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
             failure = while_generating(self._loaded.name, error)
         # Out here the error is gone, and with it the frames that held tensors.
@@ -123,13 +126,20 @@ class ExLlamaEngine:
     def _iterate(self) -> None:
         if self._trouble is not None:
             raise self._trouble
-        for result in self._loaded.generator.iterate():
+        results = self._loaded.generator.iterate()
+        self._fail_those_without_mask()
+        for result in results:
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
                 running = self._running[result["job"].identifier]
                 running.current = None  # the generator has let go of it already
                 self._refused.append(self._failed(running, result["error"]))
             elif result["stage"] == "streaming" and result["identifier"] in self._running:
                 self._take(self._running[result["identifier"]], result)
+
+    def _fail_those_without_mask(self) -> None:
+        for running in self._running.values():
+            if running.held is not None and running.held.error is not None:
+                self._refused.append(JobFailed(running.key, running.held.error))
 
     def _take(self, running: ExLlamaJob, result: Result) -> None:
         """What one job's result says; what can't be read is that job's failure alone."""

@@ -15,6 +15,7 @@ import msgspec
 
 from backends.engine import Token
 from backends.errors import InvalidJob
+from backends.exllama.held import HeldToGrammar
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling, TokenLogprob
 
@@ -89,11 +90,13 @@ class ExLlamaJob:
         self.prompt = list(job.prompt)
         self.embeddings: list[Any] = []  # of its pictures
         self.sampler: Any = None
+        self.held: HeldToGrammar | None = None  # None: it is free
         self.limit = 0  # tokens that fit, or are wanted
         self.written: list[int] = []  # after the prompt
         self.current: Any = None  # the library's job that writes on; None: there is none
         self.first: Any = None  # the first job: it knows what was in the cache
         self._ready: deque[Token] = deque()  # of what is written, not handed over yet
+        self._forced = 0  # of these, the first ones
         self._dice: random.Random | None = None
 
     @property
@@ -139,7 +142,9 @@ class ExLlamaJob:
         for token in tokens[: self.left]:
             self.written.append(token)
             self._ready.append(Token(self.key, token))
+        self._forced = len(self._ready)
 
-    def hand_over(self) -> Token:
-        """The oldest token that is ready."""
-        return self._ready.popleft()
+    def hand_over(self) -> list[Token]:
+        """The oldest token that is ready, or all that are forced."""
+        count, self._forced = self._forced or 1, 0
+        return [self._ready.popleft() for _ in range(count)]

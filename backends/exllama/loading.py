@@ -23,6 +23,9 @@ from backends.exllama.pictures import ImageEmbeddings
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 
+# Forced tokens are a new job of the library, which costs about as much as a few drawn ones.
+FORCES_FROM = 4
+
 
 class PlacedModel(msgspec.Struct, frozen=True):
     """A model on its devices, and its cache; both the library's."""
@@ -117,6 +120,8 @@ class ExLlamaModel(ABC):
             adds_bos=self.vocabulary.adds_bos,
             modalities=("text", "image") if self.pictures else ("text",),
             samplers=samplers,
+            constrains=True,
+            forces_from=FORCES_FROM,
             generation_defaults=generation_config.read(files.path),
         )
 

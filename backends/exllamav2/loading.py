@@ -12,7 +12,7 @@ import torch
 
 from backends import hf_folder
 from backends.catalog import ModelFiles
-from backends.errors import UnsupportedModel
+from backends.errors import InvalidJob, UnsupportedModel
 from backends.exllama import jobs, loading
 from backends.exllama.container import Tell
 from backends.exllama.files import PagedCacheSize, pages
@@ -20,6 +20,7 @@ from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2.files import draft, fitted, shape
+from backends.exllamav2.filtering import GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
 from backends.exllamav2.watching import Witness, watch
@@ -54,6 +55,9 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         self.paged = False
 
     def sampler(self, running: ExLlamaJob) -> Any:
+        if running.held and running.job.sampling.banned_strings:  # it asserts that there is one
+            reason = "exllamav2 can't ban strings within a grammar"
+            raise InvalidJob(reason, "banned_strings")
         return settings(running.job, self.library, self.vocabulary)
 
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
@@ -70,6 +74,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(running.job.sampling.banned_strings),
             embeddings=running.embeddings,
+            filters=[GrammarFilter(running.held)] if running.held else [],
         )
         watch(made, running, self.vocabulary)
         return made
@@ -102,7 +107,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             num_draft_tokens=drafted,
             use_ngram_draft=self.options.ngram_speculation,
             paged=self.paged,
-            filter_background_eval=False,  # we use no filters, so its threads would idle
+            filter_background_eval=False,  # masks are computed on threads of our own
         )
         if self.loras:
             generator.set_loras(self.loras)

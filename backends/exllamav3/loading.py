@@ -19,6 +19,7 @@ from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
+from backends.exllamav3.filtering import GrammarFilter
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
 from backends.hf_vocabulary import HfVocabulary
@@ -69,6 +70,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(asked.sampling.banned_strings),
             embeddings=running.embeddings,
+            filters=[GrammarFilter(running.held)] if running.held else [],
             max_rq_tokens=running.stretch,
         )
 

@@ -52,7 +52,7 @@ async def fuzz(loaded: Callable[[], Awaitable[ModelContainer]], grammars: int, s
     subject = Subject(container, prompt=GREETING, long=STORY)
     limited = anyio.CapacityLimiter(10)
 
-    async def one(wanted: str, sampling: Sampling, *, forced: bool) -> None:
+    async def one(wanted: str, sampling: Sampling, forced: bool) -> None:
         constraint: Constraint = regex(wanted, fast_forward=forced)
         async with limited:
             asked = job(subject, GREETING, constraint=constraint, sampling=sampling, max_tokens=200)
@@ -69,8 +69,7 @@ async def fuzz(loaded: Callable[[], Awaitable[ModelContainer]], grammars: int, s
         for number in range(grammars):
             heat = dice.choice((0.0, 0.7, 1.5, 5.0))
             sampling = Sampling(temperature=heat, seed=number, top_p=dice.choice((1.0, 0.8)))
-            kwargs = {"forced": dice.random() < 0.7}
-            tasks.start_soon(lambda w=pattern(dice), s=sampling, k=kwargs: one(w, s, **k))
+            tasks.start_soon(one, pattern(dice), sampling, dice.random() < 0.7)
             if number % 4 == 0:
                 tasks.start_soon(free)
     await container.aclose()

@@ -2,6 +2,7 @@
 jobs, forced tokens, and failures that the two have in common.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
@@ -13,9 +14,11 @@ pytest.importorskip("tokenizers")
 
 import torch
 
-from backends.errors import GenerationFailed, OutOfMemory
+from backends.errors import GenerationFailed, InvalidJob, OutOfMemory
 from backends.exllama.jobs import STRETCH
 from backends.protocol import Generation, ModelContainer, Piece, Sampling, ThinkingBudget
+from tests.backends.constrained import PROMISES as CONSTRAINED
+from tests.backends.constraints import lark, regex
 from tests.backends.contract import GREEDY, PROMISES, Subject, job, run, text_of
 from tests.backends.exllama.conftest import Kind
 from tests.backends.exllama.machine import GREETING, STORY, STORY_TEXT, Machine, answers
@@ -36,6 +39,11 @@ async def subject(
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_contract(promise: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
+    await promise(subject)
+
+
+@pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
+async def test_constrained(promise: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await promise(subject)
 
 
@@ -276,3 +284,27 @@ async def test_pieces_come_while_the_answer_is_written(container: ModelContainer
     assert isinstance(first, Piece)
     assert STORY_TEXT.startswith(first.text)
     assert first.text != STORY_TEXT
+
+
+# -- grammars --------------------------------------------------------------------------------------
+
+
+async def test_forced_tokens_are_one_new_job(machine: Machine, container: ModelContainer) -> None:
+    held = lark('start: /[A-Z]/ "x and so on, and so on" /[0-9]/')
+    pieces, ended = await run(container, asked(container, constraint=held))
+    assert re.fullmatch("[A-Z]x and so on, and so on[0-9]", text_of(pieces))
+    assert ended.cause == "end_token"
+    assert len(machine.jobs) == 2
+
+
+async def test_a_banned_string_within_a_grammar(kind: Kind, container: ModelContainer) -> None:
+    """exllamav2 has no such thing; exllamav3 takes the grammar back with the text."""
+    sampling = Sampling(temperature=0, banned_strings=("help",))
+    wanted = asked(container, sampling=sampling, constraint=regex("[a-zA-Z !?]*"), max_tokens=40)
+    if kind.name == "exllamav2":
+        with pytest.raises(InvalidJob, match="can't ban strings within a grammar"):
+            await run(container, wanted)
+        return
+    pieces, _ = await run(container, wanted)
+    assert "help" not in text_of(pieces)
+    assert re.fullmatch("[a-zA-Z !?]*", text_of(pieces))

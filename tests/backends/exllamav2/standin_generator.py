@@ -105,12 +105,22 @@ class ExLlamaV2DynamicJob(Jotter):
         self.stop_tokens = list(stop_conditions)
         self.banned_strings = [text.lower() for text in banned_strings or ()]
         self.embeddings = embeddings or []
+        self.filters = filters or []
+        assert not (self.filters and self.banned_strings)
 
     def receive_logits(self, logits):
+        if self.new_tokens == 0:
+            for one in self.filters:
+                one.background_drop()
+                one.begin("")
         if blocked := self.blocked():
             logits[:, :, blocked] = -1e30
         if self.gen_settings.token_bias is not None:
             logits += self.gen_settings.token_bias
+        for one in self.filters:
+            assert one.can_mask_logits()
+            assert one.get_next(mask=True)
+            logits = one.mask_logits(logits[0][0]).view(1, 1, -1)
         token = self._draw(logits[0, 0])
         return torch.tensor([[token]]), None, None, torch.tensor([[1.0]]), False
 
@@ -130,6 +140,9 @@ class ExLlamaV2DynamicJob(Jotter):
         results,
         first_sample_in_sd_batch=True,
     ):
+        for one in self.filters:
+            one.feed(next_token)
+            assert not one.use_background_worker()
         result = self.accept(int(next_token.item()))
         results.append(result)
         if self.sequence[-1] in self.stop_tokens:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
+from backends.exllamav2.filtering import GrammarFilter
 from tests.backends.exllama.signatures import (
     class_of,
     method_of,
@@ -79,9 +80,23 @@ def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
         assert expected == default or str(expected).replace(" ", "") in made, name
 
 
+FILTER = [name for name in vars(GrammarFilter) if not name.startswith("_")]
+
+
+@for_every("method", [name for name in FILTER if inspect.isroutine(vars(GrammarFilter)[name])])
+def test_a_grammar_has_the_methods_of_its_filters(method: str, package: Path) -> None:
+    theirs = method_of(package, "generator/filters/base.py", "ExLlamaV2Filter", method)
+    assert ours(getattr(GrammarFilter, method)) == theirs
+
+
 @for_every(
     ("module", "words"),
     [
+        ("generator/sampler.py", "logits = f.mask_logits(flat_logits).view(1, 1, -1)"),
+        ("generator/sampler.py", "assert f.get_next(mask = True) == True"),
+        ("generator/dynamic.py", "f.feed(next_token)"),
+        ("generator/dynamic.py", "assert filters is None or len(filters) == 0"),
+        ("generator/dynamic.py", 'f.begin("")'),
         ("generator/dynamic.py", 'self.held_token = self.checkpoint["held_tokens"]'),
         ("generator/dynamic.py", '"suppressed_tokens": suppressed_tokens.torch()'),
         ("generator/dynamic.py", "PAGED_PAGE_SIZE = 256"),

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from backends.exllamav3.files import SEES
+from backends.exllamav3.filtering import GrammarFilter
 from tests.backends.exllama.signatures import method_of, methods, ours, source
 from tests.backends.exllamav3 import standin, standin_sampler
 from tests.every import for_every
@@ -73,9 +74,23 @@ def test_what_we_say_sees_has_a_vision_tower_there(architecture: str, package: P
     assert '"vision"' in module
 
 
+FILTER = [name for name in vars(GrammarFilter) if not name.startswith("_")]
+
+
+@for_every("method", [name for name in FILTER if inspect.isroutine(vars(GrammarFilter)[name])])
+def test_a_grammar_has_the_methods_of_its_filters(method: str, package: Path) -> None:
+    theirs = method_of(package, "generator/filter/filter.py", "Filter", method)
+    assert ours(getattr(GrammarFilter, method)) == theirs
+
+
 @for_every(
     ("module", "words"),
     [
+        ("generator/job.py", "filter_eos_condition |= f.feed(next_token_i)"),
+        ("generator/job.py", "f.attach(self)"),
+        ("generator/job.py", "f.rewind("),
+        ("generator/generator.py", "job.logit_masks.append(f.get_next_logit_mask())"),
+        ("generator/generator.py", "f.is_active or f.trigger_token is not None"),
         ("constants.py", "PAGE_SIZE = 256"),
         ("util/memory.py", "def unset_memory_fraction(active_devices: list[int]):"),
         ("model/model.py", "cache.initialized = True"),

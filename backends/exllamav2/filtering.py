@@ -1,0 +1,45 @@
+"""A grammar as one of exllamav2's filters.
+
+It asks no more of a filter than to have the methods of its `ExLlamaV2Filter`, so that this needs no
+import of the library, which compiles. `mask_logits` is the way in which it is quickest. The masks
+are computed on threads of our own, beside the pass; so none of its is asked for.
+"""
+
+import torch
+
+from backends.exllama.held import HeldToGrammar, bits
+
+_NEVER = float("-inf")
+
+
+class GrammarFilter:
+    """See `ExLlamaV2Filter` in exllamav2 0.3.2."""
+
+    def __init__(self, held: HeldToGrammar) -> None:
+        self._held = held
+
+    def begin(self, prefix_str: str) -> None:
+        """Where a job of the library begins the request may stand anywhere in its grammar."""
+
+    def feed(self, token: torch.Tensor) -> None:
+        """`token` was drawn; of the shape (1, 1)."""
+        self._held.drawn(int(token.item()))
+
+    def can_mask_logits(self) -> bool:
+        return True
+
+    def use_background_worker(self) -> bool:
+        return False
+
+    def background_drop(self) -> None:
+        """Nothing runs in the background."""
+
+    def get_next(self, mask: bool = False) -> bool:  # noqa: FBT001, FBT002 - theirs
+        """Whether the mask can be had now."""
+        assert mask  # all filters of a job are ours
+        return True
+
+    def mask_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """`logits`, (padded vocabulary,), changed in place."""
+        allowed = bits(self._held.allowed(), len(logits))
+        return logits.masked_fill_(~allowed, _NEVER)
