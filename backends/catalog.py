@@ -17,6 +17,7 @@ import msgspec
 
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling
+from backends.remote import RemoteTarget
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
 
@@ -24,7 +25,9 @@ CPU = "cpu"  # the device that main memory is
 
 
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on disk, as far as its headers tell. `path` is the file or folder to load."""
+    """A model on disk, as far as its headers tell. `path` is the file or folder to load; of a model
+    that another server has, a name for it that is no path.
+    """
 
     path: Path
     backend: str
@@ -43,6 +46,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     heads: int = 0  # of attention, for queries; 0: unknown
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
     windowed: bool = False  # some layers attend to a sliding window
+    remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ BackendError
 │   └── UnsupportedModel      … because no backend reads this format
 ├── InvalidJob                the job can't be run as asked
 │   └── PromptTooLong         … because prompt and completion don't fit the context
-└── GenerationFailed          the engine failed while the job ran
+├── GenerationFailed          the engine failed while the job ran
+└── UpstreamError             another server refused, failed or can't be reached
 """
 
 
@@ -54,6 +55,28 @@ class PromptTooLong(InvalidJob):
 
 class GenerationFailed(BackendError):
     """The engine failed while the job ran."""
+
+
+class UpstreamError(BackendError):
+    """What another server answered, or that it didn't. `message` names no address and no key."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 502,
+        type: str = "server_error",
+        code: str | None = "upstream_failed",
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """`status` and the fields are what a client is to be told; `retry_after` in seconds."""
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
 
 
 def while_generating(error: Exception, who: str, *, full: bool = False) -> BackendError:

@@ -15,6 +15,7 @@
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
     │   └── InvalidTemplate       503 … because its chat template is broken
     ├── ShuttingDown              503
+    ├── UpstreamFailed            what another server said; 502 or 504 where it said nothing of use
     └── InternalError             500 server_error: our mistake, or the engine's
 
 Each class carries OpenAI's `type` and `code` and a status hint; an instance may name the `param` at
@@ -23,17 +24,23 @@ fault.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
 
-from backends.errors import BackendError, InvalidJob, LoadFailed, OutOfMemory, PromptTooLong
+from backends.errors import (
+    BackendError,
+    InvalidJob,
+    LoadFailed,
+    OutOfMemory,
+    PromptTooLong,
+    UpstreamError,
+)
 
 
 class GatewayError(Exception):
     """Base of all errors a client sees."""
 
-    status_hint: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
-    code: ClassVar[str | None] = None
+    status_hint: int = 500
+    type: str = "server_error"
+    code: str | None = None
 
     def __init__(
         self, message: str, *, param: str | None = None, retry_after: float | None = None
@@ -146,6 +153,16 @@ class ShuttingDown(GatewayError):
     code = "shutting_down"
 
 
+class UpstreamFailed(GatewayError):
+    """Another server's error: its own status, type and code."""
+
+    def __init__(self, error: UpstreamError) -> None:
+        super().__init__(str(error), param=error.param, retry_after=error.retry_after)
+        self.status_hint = error.status
+        self.type = error.type
+        self.code = error.code
+
+
 class InternalError(GatewayError):
     """A mistake of ours or a failure of the engine."""
 
@@ -186,6 +203,8 @@ def translate(error: BackendError) -> GatewayError:
             return InvalidRequest(f"{param}: {error}", param=param)
         case InvalidJob():
             return InvalidRequest(str(error))
+        case UpstreamError():
+            return UpstreamFailed(error)
         case OutOfMemory():
             return ModelUnavailable(f"memory ran out: {error}")
         case LoadFailed():

@@ -6,78 +6,40 @@ The structs know no engine and no HTTP. Text is str, pictures are still referenc
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
+from backends.conversation import (
+    ImagePart,
+    Message,
+    NamedTool,
+    Part,
+    Role,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from backends.protocol import Sampling
 from gateway.shapes import Shape
 
-Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-
-
-class TextPart(msgspec.Struct, frozen=True, tag="text"):
-    """Some text of a message."""
-
-    text: str
-
-
-class ImagePart(msgspec.Struct, frozen=True, tag="image"):
-    """A picture by reference: a `data:`, `http:` or `https:` URL. `field` is where the client put
-    it, for errors; None: where OpenAI's clients do.
-    """
-
-    url: str
-    field: str | None = None
-
-
-Part: TypeAlias = TextPart | ImagePart
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call the model made earlier in the conversation. `arguments` is JSON text as the client
-    sent it.
-    """
-
-    id: str
-    name: str
-    arguments: str
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
-    client.
-    """
-
-    role: Role
-    parts: tuple[Part, ...] = ()
-    reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-
-    @property
-    def text(self) -> str:
-        """All text parts, joined by newlines."""
-        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function the model may call. `parameters` is its JSON schema; None: no parameters told."""
-
-    name: str
-    description: str | None = None
-    parameters: Mapping[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamedTool(msgspec.Struct, frozen=True):
-    """The client demands a call of this tool."""
-
-    name: str
-
-
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+__all__ = [
+    "ChatRequest",
+    "GenerationParams",
+    "ImagePart",
+    "Message",
+    "NamedTool",
+    "Part",
+    "RequestedSampling",
+    "Role",
+    "TextPart",
+    "TextRequest",
+    "Thinking",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+]
 
 
 class RequestedSampling(msgspec.Struct, frozen=True):
@@ -115,6 +77,9 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
     shape: Shape | None = None  # of the answer; None: it is free
+    streamed: bool = True  # it is wanted as it comes, and not whole
+    # What no field here stands for, as the client wrote it: an engine elsewhere may know it.
+    further: Mapping[str, Any] = {}
     spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
     unread: tuple[str, ...] = ()  # fields without a meaning here, as the client wrote them
     strict: bool = False  # what an engine ignores is refused

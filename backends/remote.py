@@ -1,0 +1,144 @@
+"""The contract between the gateway and a model that another server runs.
+
+That server renders, tokenizes, generates and takes answers apart: what crosses is what a client
+meant, and what the model said, already told apart. Frozen structs, as in `backends.protocol`.
+
+    async with container.chat(request) as answer:   # the answer has begun, or it raised
+        async for events in answer:                 # all that arrived together
+            for event in events: ...
+    # here the other server no longer works for this request
+
+A text that is to be split here goes over `complete`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+import msgspec
+
+from backends.conversation import Message, Tool, ToolChoice
+from backends.protocol import ModelInfo, TokenLogprob
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """On whose behalf: the request's id, and the key it came with."""
+
+    request_id: str = ""
+    key: str = ""
+
+    def __repr__(self) -> str:
+        """All but the key, since representations end in logs."""
+        return f"Caller(request_id={self.request_id!r})"
+
+
+NOBODY = Caller()
+
+
+class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model is, and what is known of it. None: not known."""
+
+    upstream: str  # its name in the configuration
+    model: str  # what the upstream calls it
+    context_length: int | None = None
+    capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
+    fallbacks: tuple[str, ...] = ()  # our models that are asked instead
+    roundhouse: bool = False
+
+
+class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What chats and texts have in common. `parameters`: JSON by OpenAI's names; what the client
+    called otherwise, or what nobody here reads, by the name it has.
+    """
+
+    parameters: Mapping[str, Any] = {}
+    n: int = 1
+    streamed: bool = True  # the answer is wanted as it comes
+    caller: Caller = NOBODY
+
+
+class RemoteChat(RemoteRequest, frozen=True, kw_only=True):
+    """A conversation to be continued. Pictures are still references."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+
+
+class RemoteText(RemoteRequest, frozen=True, kw_only=True):
+    """Raw text completion: one or more prompts, each a text or token ids."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+
+
+class RemoteCall(msgspec.Struct, frozen=True):
+    """Some of a tool call. Calls are counted from 0; each begins with its id and name, given once,
+    and its `arguments` add up to the call's.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class RemoteDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Some more of one choice: reasoning, then content, then calls. `finished`: the finish reason
+    in OpenAI's words, once and last.
+    """
+
+    choice: int = 0
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[RemoteCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finished: str | None = None
+    stop: str | None = None  # the stop string that was found
+
+
+class RemoteUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer cost, all choices together, by the other server's count."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+RemoteEvent: TypeAlias = RemoteDelta | RemoteUsage
+RemoteEvents: TypeAlias = AsyncIterator[Sequence[RemoteEvent]]
+
+
+class RemoteContainer(ABC):
+    """A model that another server, or one of several, runs."""
+
+    failure: str | None = None  # it has none of its own: servers come back by themselves
+
+    @property
+    @abstractmethod
+    def info(self) -> ModelInfo: ...
+
+    @property
+    @abstractmethod
+    def splits(self) -> bool:
+        """The other server takes answers apart; else chats are to go over `complete`."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> frozenset[str]:
+        """Parameters that are not handed on."""
+
+    @abstractmethod
+    def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:
+        """Entered when the answer has begun. Raises UpstreamError, on entry and while iterating;
+        an iteration that ends without one is a whole answer.
+        """
+
+    @abstractmethod
+    def complete(self, request: RemoteText) -> AbstractAsyncContextManager[RemoteEvents]:
+        """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
+
+    @abstractmethod
+    async def aclose(self) -> None: ...

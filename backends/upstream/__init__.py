@@ -1,0 +1,12 @@
+"""Models that other servers run, asked over HTTP in OpenAI's words.
+
+wire.py       what is sent
+sse.py        bytes of a stream to the payloads of its events, within limits
+reading.py    payloads to what the model said, whatever the other server's habits
+calls.py      tool calls with broken indexes, put in order
+replicas.py   which of several servers is asked next, and which one rests
+refusals.py   what another server's error tells a client
+relay.py      one request: replica after replica until an answer begins
+upstream.py   one configured upstream: its client, its replicas, its models
+fleet.py      all of them
+"""

@@ -1,0 +1,285 @@
+"""What another server's chunks and bodies say, in OpenAI's words and those of its imitators.
+
+Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `reasoning`
+(OpenRouter, Ollama, newer vLLM), `reasoning_text` (Copilot), or stands in blocks of the content
+(Mistral). `<think>` in the content is text here; who knows formats splits it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from backends.errors import UpstreamError
+from backends.protocol import Candidate, TokenLogprob
+from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage
+from backends.upstream.calls import CallOrder, CallWire, FunctionWire
+from backends.upstream.faults import broken
+
+DONE = b"[DONE]"
+
+# What servers call the ends of answers, in OpenAI's words. Others are told as "stop".
+FINISH = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "function_call": "tool_calls",  # OpenAI's before tools
+    "max_tokens": "length",  # Anthropic's
+    "model_length": "length",  # Mistral's
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_NO_FINISH = ("", "error", "abort", "aborted")  # an answer given up, not ended
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A part of a content that is a list."""
+
+    type: str = "text"
+    text: str | None = None
+    thinking: "str | list[_Part] | None" = None
+
+
+class _Token(msgspec.Struct, frozen=True):
+    token: str = ""
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: "list[_Token] | None" = None
+
+
+class _Logprobs(msgspec.Struct, frozen=True):
+    """Chat's `content`, or the columns of completions."""
+
+    content: list[_Token] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """A chunk's `delta`, or a body's `message`."""
+
+    content: str | list[_Part] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_text: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallWire] | None = None
+    function_call: FunctionWire | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int = 0
+    delta: _Said | None = None
+    message: _Said | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
+class _Thought(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Cached | None = None
+    completion_tokens_details: _Thought | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """An event of a stream, or a whole body."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+Read: TypeAlias = Literal["stream", "whole"]
+
+_decode = msgspec.json.Decoder(Chunk).decode
+_NOTHING = _Said()
+
+
+class AnswerReader:
+    """Reads one answer of `choices` choices."""
+
+    def __init__(self, choices: int) -> None:
+        self._calls = [CallOrder() for _ in range(choices)]
+        self._finished = [False] * choices
+        self.is_done = False  # the other server said that all is said
+
+    @property
+    def is_whole(self) -> bool:
+        """Every choice has ended, or all is said."""
+        return self.is_done or all(self._finished)
+
+    def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
+        """What the payloads of some events say. Raises UpstreamError for an error in the stream,
+        and for what is no chunk.
+        """
+        events: list[RemoteEvent] = []
+        for payload in payloads:
+            if payload == DONE:
+                self.is_done = True
+            elif payload:
+                self._add(events, _decoded(payload))
+        return events
+
+    def _add(self, events: list[RemoteEvent], chunk: Chunk) -> None:
+        if chunk.error is not None:
+            raise stream_error(chunk.error)
+        deltas = map(self._delta, chunk.choices or ())
+        events += [delta for delta in deltas if delta is not None]
+        if chunk.usage is not None:
+            events.append(_usage(chunk.usage))
+
+    def _delta(self, choice: _Choice) -> RemoteDelta | None:
+        index, said = choice.index, choice.delta or choice.message or _NOTHING
+        if not 0 <= index < len(self._calls):
+            raise broken(f"a choice with the index {index}, of {len(self._calls)}")
+        content = said.content if choice.text is None else choice.text
+        if (
+            type(content) is str
+            and content
+            and choice.finish_reason is None
+            and choice.logprobs is None
+            and said.tool_calls is None
+            and not (said.reasoning_content or said.reasoning or said.reasoning_text)
+        ):
+            return RemoteDelta(choice=index, content=content)  # nearly every chunk
+        return self._whole_delta(index, choice, said, content)
+
+    def _whole_delta(
+        self, index: int, choice: _Choice, said: _Said, content: str | list[_Part] | None
+    ) -> RemoteDelta | None:
+        thought, text = _split(content)
+        finished = self._end(index, choice.finish_reason)
+        stop = choice.stop_reason if finished == "stop" else None
+        delta = RemoteDelta(
+            choice=index,
+            reasoning=said.reasoning_content or said.reasoning or said.reasoning_text or thought,
+            content=text or said.refusal or "",
+            calls=self._called(index, said, whole=choice.message is not None),
+            logprobs=_logprobs(choice.logprobs) if choice.logprobs is not None else (),
+            finished=finished,
+            stop=stop if isinstance(stop, str) else None,
+        )
+        is_empty = not (delta.reasoning or delta.content or delta.calls or delta.logprobs)
+        return None if is_empty and finished is None else delta
+
+    def _called(self, index: int, said: _Said, *, whole: bool) -> tuple[RemoteCall, ...]:
+        wires = said.tool_calls or ()
+        if said.function_call is not None and not wires:
+            wires = [CallWire(index=0, function=said.function_call)]
+        order = self._calls[index]
+        return tuple(call for wire in wires if (call := order.take(wire, whole=whole)) is not None)
+
+    def _end(self, index: int, reason: str | None) -> str | None:
+        if reason is None or self._finished[index]:
+            return None  # some servers say it twice
+        if reason in _NO_FINISH:
+            raise broken(f"an answer that ended with {reason!r}")
+        self._finished[index] = True
+        return FINISH.get(reason, "stop")
+
+
+def _decoded(payload: bytes) -> Chunk:
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise broken(f"what can't be read ({error})") from None
+    except RecursionError:
+        raise broken("what can't be read (nested too deeply)") from None
+
+
+class _ErrorWire(msgspec.Struct, frozen=True):
+    message: str | None = None
+    type: str | None = None
+    param: str | None = None
+    code: Any = None
+
+
+def stream_error(error: object) -> UpstreamError:
+    """An error inside a stream, or of a body that came with status 200. Its message still has
+    whatever the other server wrote.
+    """
+    if isinstance(error, str):
+        return UpstreamError(error)
+    try:
+        wire = msgspec.convert(error, _ErrorWire, strict=False)
+    except msgspec.ValidationError:
+        wire = _ErrorWire()
+    status = wire.code if isinstance(wire.code, int) and 400 <= wire.code <= 599 else 502
+    return UpstreamError(
+        wire.message or "The upstream failed without a word.",
+        status=status,
+        type=wire.type or "server_error",
+        code=wire.code if isinstance(wire.code, str) else None,
+        param=wire.param,
+    )
+
+
+def _split(content: str | list[_Part] | None) -> tuple[str, str]:
+    """Reasoning and text."""
+    if not isinstance(content, list):
+        return "", content or ""
+    thought = "".join(_thinking(part.thinking) for part in content)
+    return thought, "".join(part.text or "" for part in content if part.type != "thinking")
+
+
+def _thinking(thinking: str | list[_Part] | None) -> str:
+    if isinstance(thinking, list):
+        return "".join(part.text or "" for part in thinking)
+    return thinking or ""
+
+
+def _usage(wire: _Usage) -> RemoteUsage:
+    cached, thought = wire.prompt_tokens_details, wire.completion_tokens_details
+    return RemoteUsage(
+        prompt_tokens=_count(wire.prompt_tokens),
+        completion_tokens=_count(wire.completion_tokens),
+        cached_tokens=_count(cached.cached_tokens if cached else 0),
+        reasoning_tokens=_count(thought.reasoning_tokens if thought else 0),
+    )
+
+
+def _count(number: int | None) -> int:
+    return max(0, number or 0)
+
+
+NO_TOKEN = -1  # other servers tell texts, not numbers
+_UNLIKELY = -9999.0
+
+
+def _logprobs(wire: _Logprobs) -> tuple[TokenLogprob, ...]:
+    if wire.content is not None:
+        return tuple(
+            TokenLogprob(_candidate(token), tuple(map(_candidate, token.top_logprobs or ())))
+            for token in wire.content
+        )
+    tokens, values = wire.tokens or [], wire.token_logprobs or []
+    tops = wire.top_logprobs or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(_named(token, value), tuple(_named(*pair) for pair in (top or {}).items()))
+        for token, value, top in zip(tokens, values, tops, strict=False)
+    )
+
+
+def _candidate(token: _Token) -> Candidate:
+    try:
+        text = bytes(token.bytes) if token.bytes is not None else token.token.encode()
+    except ValueError:
+        raise broken("a token of bytes beyond 255") from None
+    return Candidate(NO_TOKEN, text, _UNLIKELY if token.logprob is None else token.logprob)
+
+
+def _named(text: str, logprob: float | None) -> Candidate:
+    return Candidate(NO_TOKEN, text.encode(), _UNLIKELY if logprob is None else logprob)

@@ -1,0 +1,302 @@
+"""One request to an upstream: replica after replica until an answer begins, then that answer as it
+comes.
+
+Nothing is read ahead: what the client's side doesn't take is not asked for, and TCP slows the other
+server down. Another replica is tried only before the first event was handed on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from typing import Protocol
+
+import httpx
+import msgspec
+
+from backends.errors import UpstreamError
+from backends.remote import Caller, RemoteEvent, RemoteEvents
+from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
+from backends.upstream.reading import AnswerReader
+from backends.upstream.refusals import ELSEWHERE, Cleaner, refusal
+from backends.upstream.replicas import Balance, Replica
+from backends.upstream.sse import EventReader
+from config.upstreams import UpstreamConfig
+
+MAX_ERROR = 64 << 10  # bytes that are read of an error's body
+LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
+LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for after [DONE]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as it is sent. `conversation` stands for those that want the same replica."""
+
+    path: str  # below the base URL: "/chat/completions"
+    body: bytes
+    choices: int
+    caller: Caller
+    conversation: int | None
+
+
+class Relay:
+    """One upstream's."""
+
+    def __init__(
+        self, config: UpstreamConfig, client: httpx.AsyncClient, balance: Balance, cleaner: Cleaner
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._balance = balance
+        self._cleaner = cleaner
+
+    @asynccontextmanager
+    async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
+        """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
+        tried: list[Replica] = []
+        error: UpstreamError | None = None
+        while (replica := self._balance.choose(question.conversation, tried)) is not None:
+            tried.append(replica)
+            async with AsyncExitStack() as held:
+                held.enter_context(self._counted(replica))
+                try:
+                    answer = await self._begun(held, replica, question)
+                except UpstreamError as failure:
+                    self._note(replica, failure)
+                    error = self._worse(error, failure)
+                    if failure.status not in ELSEWHERE:
+                        raise self._cleaner.cleaned(failure) from None
+                    continue
+                yield self._read(replica, answer, question.conversation)
+                return
+        raise self._cleaner.cleaned(error) if error else self._nobody()
+
+    @contextmanager
+    def _counted(self, replica: Replica) -> Iterator[None]:
+        self._balance.began(replica)
+        try:
+            yield
+        finally:
+            self._balance.ended(replica)
+
+    def _note(self, replica: Replica, error: UpstreamError) -> None:
+        if isinstance(error, Unhealthy):
+            self._balance.failed(replica, self._cleaner.clean(str(error)))
+        else:
+            self._balance.succeeded(replica)
+
+    def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
+        """What is told where nobody answers: a refusal that says something, else the last."""
+        return before if before is not None and isinstance(error, Unhealthy) else error
+
+    def _nobody(self) -> UpstreamError:
+        draining = all(one.draining for one in self._balance.replicas)
+        reason = next((one.reason for one in self._balance.replicas if one.reason), None)
+        why = "all its servers are draining" if draining else "none of its servers answers"
+        return UpstreamError(
+            f"The upstream {self._config.name!r} takes no requests now: {why}"
+            + (f" ({reason})" if reason and not draining else ""),
+            status=503,
+            code="upstream_unavailable",
+            retry_after=self._config.probe_interval,
+        )
+
+    async def _begun(self, held: AsyncExitStack, replica: Replica, question: Question) -> "Answer":
+        """An answer whose first events are there."""
+        config = self._config
+        request = self._client.build_request(
+            "POST",
+            replica.url + question.path,
+            content=question.body,
+            headers=self._headers(question.caller),
+        )
+        with told(config):
+            try:
+                async with asyncio.timeout(config.first_byte_timeout):
+                    response = await self._client.send(request, stream=True)
+                    held.push_async_callback(response.aclose)
+                    if response.status_code != httpx.codes.OK:
+                        raise await _refused(response)
+                    answer = answer_of(response, question.choices, config)
+                    await answer.begin()
+            except TimeoutError:
+                raise late("begin", config.first_byte_timeout) from None
+        return answer
+
+    def _headers(self, caller: Caller) -> dict[str, str]:
+        headers = {"content-type": "application/json"}
+        if caller.request_id:
+            headers["x-request-id"] = caller.request_id
+        if self._config.pass_key and caller.key:
+            headers["authorization"] = f"Bearer {caller.key}"
+        return headers
+
+    async def _read(
+        self, replica: Replica, answer: "Answer", conversation: int | None
+    ) -> AsyncIterator[Sequence[RemoteEvent]]:
+        self._balance.returns_to(replica, conversation)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.total_timeout
+        try:
+            with told(self._config):
+                while events := await self._within(answer, deadline):
+                    yield events
+        except UpstreamError as error:
+            self._note(replica, error)
+            raise self._cleaner.cleaned(error) from None
+        self._balance.succeeded(replica)
+
+    async def _within(self, answer: "Answer", deadline: float) -> Sequence[RemoteEvent]:
+        """The next events, or none at the end."""
+        if (events := answer.ready()) is not None:
+            return events
+        now, stall = asyncio.get_running_loop().time(), self._config.stall_timeout
+        try:
+            async with asyncio.timeout_at(min(deadline, now + stall)):
+                return await answer.next()
+        except TimeoutError:
+            if now + stall >= deadline:
+                raise late("end", self._config.total_timeout) from None
+            raise late("go on", stall) from None
+
+
+class Answer(Protocol):
+    """An answer on its way."""
+
+    async def begin(self) -> None:
+        """Return when its first events are there. Raises UpstreamError."""
+        ...
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        """Events that are there already."""
+        ...
+
+    async def next(self) -> Sequence[RemoteEvent]:
+        """The next ones, all that arrived together; none at the end."""
+        ...
+
+
+class StreamedAnswer:
+    """Server-sent events."""
+
+    def __init__(self, response: httpx.Response, reader: AnswerReader, sse: EventReader) -> None:
+        self._parts = response.stream.__aiter__()  # type: ignore[union-attr]  # it was sent async
+        self._reader = reader
+        self._sse = sse
+        self._first: Sequence[RemoteEvent] | None = None
+        self._ended = False
+
+    async def begin(self) -> None:
+        self._first = await self.next()
+        if not self._first:
+            raise broken("an answer without a word")
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        first, self._first = self._first, None
+        return first
+
+    async def next(self) -> Sequence[RemoteEvent]:
+        while not self._ended:
+            if events := self._reader.read(await self._payloads()):
+                return events
+        if not self._reader.is_whole:
+            raise cut()
+        return ()
+
+    async def _payloads(self) -> list[bytes]:
+        if self._reader.is_done:
+            await self._finish()
+            return []
+        try:
+            return self._sse.feed(await anext(self._parts))
+        except StopAsyncIteration:
+            self._ended = True
+            return self._sse.rest()
+
+    async def _finish(self) -> None:
+        """Read to the end of the body, if it comes at once: the connection can be used again."""
+        self._ended = True
+        with suppress(TimeoutError, StopAsyncIteration, httpx.HTTPError):
+            async with asyncio.timeout(LAST_BYTES):
+                while True:
+                    await anext(self._parts)
+
+
+class WholeAnswer:
+    """One body."""
+
+    def __init__(self, response: httpx.Response, reader: AnswerReader, limit: int) -> None:
+        self._response = response
+        self._reader = reader
+        self._limit = limit
+        self._events: Sequence[RemoteEvent] | None = None
+
+    async def begin(self) -> None:
+        body = await read_body(self._response, self._limit)
+        if len(body) < LONG_BODY:
+            self._events = self._reader.read([body])
+        else:
+            self._events = await asyncio.to_thread(self._reader.read, [body])
+        if not self._reader.is_whole:
+            raise cut()
+
+    def ready(self) -> Sequence[RemoteEvent] | None:
+        events, self._events = self._events, ()
+        return events
+
+    async def next(self) -> Sequence[RemoteEvent]:
+        return ()
+
+
+def answer_of(response: httpx.Response, choices: int, config: UpstreamConfig) -> Answer:
+    """The answer in a response with status 200, by its content type, whatever was asked for.
+
+    Raises Unhealthy where it can't be one.
+    """
+    plain(response)
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    match kind:
+        case "text/event-stream":
+            sse = EventReader(max_line=config.max_line, max_total=config.max_total)
+            return StreamedAnswer(response, AnswerReader(choices), sse)
+        case "application/json":
+            return WholeAnswer(response, AnswerReader(choices), config.max_body)
+    raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
+
+
+def plain(response: httpx.Response) -> None:
+    """Raises Unhealthy for a compressed body: none was asked for, and a few bytes can be many."""
+    if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise broken(f"a body in the coding {coding!r}, which was not asked for")
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """All of it. Raises Unhealthy past `limit` bytes."""
+    found, size = [], 0
+    async for part in response.stream:  # type: ignore[union-attr]  # it was sent async
+        size += len(part)
+        if size > limit:
+            raise too_large(f"a body of more than {limit} bytes")
+        found.append(part)
+    return b"".join(found)
+
+
+async def _refused(response: httpx.Response) -> UpstreamError:
+    """The error in a response; of a body that is too long, its status alone."""
+    body = b""
+    with suppress(UpstreamError, httpx.HTTPError):
+        plain(response)
+        body = await read_body(response, MAX_ERROR)
+    return refusal(response.status_code, response.headers, body)
+
+
+@contextmanager
+def told(config: UpstreamConfig) -> Iterator[None]:
+    """Httpx's errors in our words, which name no address."""
+    try:
+        yield
+    except httpx.ConnectTimeout:
+        raise late("take a connection", config.connect_timeout) from None
+    except (httpx.ConnectError, httpx.ProxyError):
+        text = "The upstream can't be reached."
+        raise Unhealthy(text, code="upstream_unreachable") from None
+    except httpx.HTTPError as error:
+        raise cut(f" ({type(error).__name__})") from None

@@ -1,0 +1,105 @@
+"""Which of several servers is asked next, and which one rests. Pure: the caller tells the time.
+
+The least busy one is asked, by its weight. A conversation returns to the server that answered it
+last, where its cache is, unless that one has `OVERLOAD` requests more than the least busy. After
+so many failures in a row a server rests (an open circuit) until a probe succeeds; then one request
+tries it (half open), and its success brings it back.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+OVERLOAD = 4.0  # requests, over the replica's weight
+KEPT = 16_384  # conversations whose replica is remembered
+
+State: TypeAlias = Literal["up", "trial", "resting"]
+
+
+class Replica(msgspec.Struct, kw_only=True, eq=False):
+    """Mutable: one server as the balance sees it."""
+
+    url: str
+    weight: float = 1.0
+    state: State = "up"
+    draining: bool = False  # an administrator wants it to get nothing new
+    busy: int = 0  # requests under way
+    failures: int = 0  # in a row
+    asked: int = 0  # requests in all
+    failed: int = 0  # of them
+    reason: str | None = None  # of the last failure, for administrators
+
+    @property
+    def load(self) -> float:
+        """Requests under way, over the weight."""
+        return self.busy / self.weight
+
+    @property
+    def is_open(self) -> bool:
+        """It may be asked. On trial it gets one request at a time."""
+        if self.draining or self.state == "resting":
+            return False
+        return self.state == "up" or self.busy == 0
+
+
+class Balance:
+    """Chooses among `replicas`. `patience`: failures in a row before one rests."""
+
+    def __init__(self, replicas: Sequence[Replica], patience: int) -> None:
+        self.replicas = tuple(replicas)
+        self._patience = patience
+        self._homes: dict[int, Replica] = {}
+
+    def choose(self, conversation: int | None, besides: Iterable[Replica] = ()) -> Replica | None:
+        """Whom to ask, if there is anybody; `besides`: those that were asked already."""
+        tried = tuple(besides)
+        able = [one for one in self.replicas if one.is_open and one not in tried]
+        if not able:
+            return None
+        least = min(able, key=lambda one: (one.load, one.asked / one.weight))
+        home = self._homes.get(conversation) if conversation is not None else None
+        if home is None or home not in able or home.load > least.load + OVERLOAD:
+            return least
+        return home
+
+    def began(self, replica: Replica) -> None:
+        """It is asked."""
+        replica.busy += 1
+        replica.asked += 1
+
+    def ended(self, replica: Replica) -> None:
+        """It works no longer for a request that `began`."""
+        replica.busy -= 1
+
+    def returns_to(self, replica: Replica, conversation: int | None) -> None:
+        """It has begun to answer: its cache knows the conversation now."""
+        if conversation is None:
+            return
+        self._homes.pop(conversation, None)
+        self._homes[conversation] = replica  # the last used stands last
+        if len(self._homes) > KEPT:
+            del self._homes[next(iter(self._homes))]
+
+    def succeeded(self, replica: Replica) -> None:
+        """It answered, or refused for a reason that is the request's."""
+        replica.failures, replica.reason = 0, None
+        if replica.state == "trial":
+            replica.state = "up"
+
+    def failed(self, replica: Replica, reason: str) -> None:
+        """It could not be reached, or broke an answer off."""
+        replica.failures += 1
+        replica.failed += 1
+        replica.reason = reason
+        if replica.state == "trial" or replica.failures >= self._patience:
+            replica.state = "resting"
+
+    def probed(self, replica: Replica) -> None:
+        """A probe found it living."""
+        if replica.state == "resting":
+            replica.state = "trial"
+
+    def resting(self) -> list[Replica]:
+        """Those that want a probe."""
+        return [one for one in self.replicas if one.state == "resting"]

@@ -1,0 +1,52 @@
+"""Server-sent events from bytes: the data of each event, within limits.
+
+As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone carriage
+return, which no server of models ends a line with. Names, ids and comments are passed over.
+"""
+
+from backends.upstream.faults import too_large
+
+
+class EventReader:
+    """Fed as bytes arrive, in pieces of any size; linear in what it is fed."""
+
+    def __init__(self, *, max_line: int, max_total: int) -> None:
+        """`max_line`: bytes of one line, `max_total`: of the whole stream."""
+        self._max_line = max_line
+        self._left = max_total
+        self._max_total = max_total
+        self._rest: list[bytes] = []  # of a line whose end has not come
+        self._held = 0
+        self._data: list[bytes] = []  # of an event whose end has not come
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that `data` ends. Raises Unhealthy past a limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise too_large(f"a stream of more than {self._max_total} bytes")
+        *lines, rest = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest.clear()
+            self._held = 0
+        if rest:
+            self._rest.append(rest)
+            self._held += len(rest)
+        if self._held > self._max_line or any(len(line) > self._max_line for line in lines):
+            raise too_large(f"a line of more than {self._max_line} bytes")
+        return self._events(lines)
+
+    def _events(self, lines: list[bytes]) -> list[bytes]:
+        found = []
+        for line in lines:
+            if line in (b"", b"\r"):
+                if self._data:
+                    found.append(b"\n".join(self._data))
+                    self._data.clear()
+            elif line.startswith(b"data:"):
+                self._data.append(line[5:].strip())
+        return found
+
+    def rest(self) -> list[bytes]:
+        """The event that the end of the stream cut off from its empty line, if it is whole."""
+        return self.feed(b"\n\n")
