@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backends.conversation import Message, Tool, ToolChoice
-from backends.protocol import ModelInfo, TokenLogprob
+from backends.protocol import ModelContainer, ModelInfo, TokenLogprob
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,3 +142,6 @@ class RemoteContainer(ABC):
 
     @abstractmethod
     async def aclose(self) -> None: ...
+
+
+Container: TypeAlias = ModelContainer | RemoteContainer

@@ -33,6 +33,7 @@ class Fleet:
         self._upstreams: dict[str, Upstream] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
         self._looked: dict[str, float] = {}
+        self._looking: dict[str, anyio.Event] = {}
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -77,23 +78,27 @@ class Fleet:
         return before != self._offers
 
     async def _look(self, upstream: Upstream) -> None:
-        name, now = upstream.config.name, time.monotonic()
-        if now - self._looked.get(name, -AGAIN) < AGAIN:
-            return
-        self._looked[name] = now
-        try:
-            self._offers[name] = await upstream.offers()
-        except UpstreamError as error:
-            log.warning("no list of models", upstream=name, reason=str(error))
+        name = upstream.config.name
+        if (looking := self._looking.get(name)) is not None:
+            await looking.wait()
+        elif time.monotonic() - self._looked.get(name, -AGAIN) >= AGAIN:
+            self._looking[name] = anyio.Event()
+            try:
+                self._offers[name] = await upstream.offers()
+            except UpstreamError as error:
+                log.warning("no list of models", upstream=name, reason=str(error))
+            finally:
+                self._looked[name] = time.monotonic()
+                self._looking.pop(name).set()
 
-    async def watch(self, changed: Callable[[], None]) -> None:
+    async def watch(self, changed: Callable[[], object]) -> None:
         """For ever: probe who rests, look for models; `changed` is called where they did."""
         async with anyio.create_task_group() as tasks:
             for upstream in self._upstreams.values():
                 tasks.start_soon(self._watch, upstream, changed)
                 tasks.start_soon(_probe, upstream)
 
-    async def _watch(self, upstream: Upstream, changed: Callable[[], None]) -> None:
+    async def _watch(self, upstream: Upstream, changed: Callable[[], object]) -> None:
         while True:
             before = self._offers.get(upstream.config.name)
             await self._look(upstream)

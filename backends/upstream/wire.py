@@ -26,9 +26,9 @@ _encode = msgspec.json.Encoder().encode
 def chat_body(request: RemoteChat, model: str, config: UpstreamConfig) -> bytes:
     """The body of a `chat/completions` request."""
     body: Body = {
+        **_shared(request, config),
         "model": model,
         "messages": [_message(message) for message in request.messages],
-        **_shared(request, config),
     }
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
@@ -42,16 +42,19 @@ def text_body(request: RemoteText, model: str, config: UpstreamConfig) -> bytes:
     """The body of a `completions` request."""
     prompts = request.prompts
     prompt = prompts[0] if len(prompts) == 1 else prompts
-    return _encode({"model": model, "prompt": prompt, **_shared(request, config)} | config.set)
+    return _encode({**_shared(request, config), "model": model, "prompt": prompt} | config.set)
 
 
 def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
+    """Parameters; what counts goes over fields that nobody read."""
     given = changed(request.parameters, config)
     if request.n > 1:
         given["n"] = request.n
     if request.streamed:
         given["stream"] = True
         given["stream_options"] = {"include_usage": True}
+    else:
+        given.pop("stream", None)
     return {name: value for name, value in given.items() if name not in config.drop}
 
 

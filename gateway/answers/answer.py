@@ -215,6 +215,8 @@ class Answer:
         self.load_seconds = lease.load_seconds
         self.ignored = ignored  # sampling parameters that are not applied
         self.parameters: Parameters | None = None  # where they are to be told
+        # Fields that no dialect here reads, but who answers does.
+        self.handed_on: frozenset[str] = frozenset()
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source
@@ -224,6 +226,11 @@ class Answer:
         with translated():
             async for delta in self._source:
                 yield delta
+
+    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
+        """The same deltas, those together that came together. Raises GatewayError."""
+        async for delta in self.deltas():
+            yield (delta,)
 
     def usage(self) -> Usage:
         """What it cost so far; complete once `deltas` is exhausted. Each of the request's prompts

@@ -20,7 +20,7 @@ from gateway.answers.overrides import Templates
 from gateway.errors import InvalidTemplate
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.registry import ModelEntry, ModelStatus
-from gateway.splitter import Recognised
+from gateway.splitter import FORMATS, Recognised
 
 KEPT = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet
@@ -29,7 +29,7 @@ PATIENCE = 0.025  # seconds a list waits for models not known yet
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's files or its container tell of it."""
 
-    capabilities: tuple[str, ...]  # "tools", "reasoning", "vision"
+    capabilities: tuple[str, ...] | None  # "tools", "reasoning", "vision"; None: not known
     recognised: Recognised
     template: str  # the text in force
 
@@ -93,6 +93,9 @@ class Capabilities:
 
 
 def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
+    if (remote := entry.files.remote) is not None and source is None:
+        elsewhere = Recognised(FORMATS["plain"], "the upstream takes its answers apart")
+        return Known(capabilities=remote.capabilities, recognised=elsewhere, template="")
     info, text = status.info, source or DEFAULT_TEMPLATE
     vision = ("vision",) if "image" in status.modalities else ()
     try:

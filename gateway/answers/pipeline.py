@@ -11,30 +11,39 @@ exited, by whatever way, the device is free and the lease is back.
 """
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
 import msgspec
+import structlog
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.bounds import bounded
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
+from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, Streams
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters
+from gateway.answers.remote import remote_chat, remote_text
 from gateway.answers.stopping import StopStrings, Unsplit
 from gateway.answers.tokens import Tokens
-from gateway.errors import InvalidRequest, as_written, translated
+from gateway.errors import GatewayError, InvalidRequest, as_written, translated
 from gateway.pictures import Album, ImageLoader, images_in
 from gateway.prompt.length import length_explained
-from gateway.registry import Lease, Registry, Waiting
+from gateway.registry import Lease, ModelEntry, Registry, Waiting
 from gateway.request import ChatRequest, GenerationParams, TextRequest
 from gateway.splitter import Splitter
 from gateway.tasks import companions
 
 OnWait: TypeAlias = Callable[[Waiting], None]
+
+# Statuses of a model elsewhere after which its fallbacks are asked: none says that the request is
+# at fault.
+FALLS_BACK = frozenset({429, 500, 502, 503, 504})
+
+log = structlog.get_logger(__name__)
 
 
 class Pipeline:
@@ -63,55 +72,127 @@ class Pipeline:
 
     @asynccontextmanager
     async def chat(
-        self, request: ChatRequest, access: Access, on_wait: OnWait | None = None
+        self,
+        request: ChatRequest,
+        access: Access,
+        on_wait: OnWait | None = None,
+        caller: Caller = NOBODY,
     ) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
-        _refuse_what_is_missing(request)
         self._refuse_too_many(1, request.answering.n)
+
+        async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
+            return await self._chat(held, request, entry, access, on_wait, caller)
+
         async with AsyncExitStack() as held:
-            album = await self._album(held, request, access)
-            held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
-            held.enter_context(length_explained(request))
-            lease = await self._lease(held, request.model, access, request.answering, on_wait)
-            prompt = await self._tokens.chat(request, lease)
-            interpreter, framed = prompt.interpreter, prompt.rendered.framed
-            images = await held.enter_async_context(album.decoded()) if album else {}
-            shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
-            asked = self._presets.current.over(request.answering)
-            budget = interpreter.budget(request, framed, lease.container)
-            choices = [
-                Choice(
-                    index,
-                    msgspec.structs.replace(job, thinking=budget, images=shown, stop=()),
-                    _stopping(interpreter.splitter(request, framed), request, asked),
-                    one_call=not request.parallel_tool_calls,
-                )
-                for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
-            ]
-            yield await self._answer(held, lease, choices, request.answering)
+            yield await self._first(held, request.model, access, opened)
 
     @asynccontextmanager
     async def text(
-        self, request: TextRequest, access: Access, on_wait: OnWait | None = None
+        self,
+        request: TextRequest,
+        access: Access,
+        on_wait: OnWait | None = None,
+        caller: Caller = NOBODY,
     ) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
-        _refuse_shape(request.answering)
         self._refuse_too_many(len(request.prompts), request.answering.n)
+
+        async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
+            return await self._text(held, request, entry, access, on_wait, caller)
+
         async with AsyncExitStack() as held:
-            held.enter_context(as_written(request.answering.spelled))
-            lease = await self._lease(held, request.model, access, request.answering, on_wait)
-            prompts = await self._prompts(request, lease.container)
-            jobs = self._jobs(prompts, self._presets.current.over(request.answering), lease)
-            if request.echo:  # with log probabilities where they are asked for at all
-                jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
-            n = request.answering.n
-            choices = [
-                Choice(index, job, Unsplit(), prompt=index // n) for index, job in enumerate(jobs)
-            ]
-            answer = await self._answer(held, lease, choices, request.answering)
-            if request.echo:
-                answer.echoes = _echoes(request, lease.container)
-            yield answer
+            yield await self._first(held, request.model, access, opened)
+
+    async def _first(
+        self,
+        held: AsyncExitStack,
+        model: str,
+        access: Access,
+        opened: Callable[[AsyncExitStack, ModelEntry], Awaitable[Answer]],
+    ) -> Answer:
+        """The answer of `model`, or of the first of its fallbacks that can, where it runs elsewhere
+        and nobody there does. What the others held is given back.
+        """
+        entry = await self._registry.find(model, access)
+        remote = entry.files.remote
+        others = [name for name in remote.fallbacks if access.allows(name)] if remote else []
+        for other in (*others, None):
+            async with AsyncExitStack() as tried:
+                try:
+                    answer = await opened(tried, entry)
+                except GatewayError as error:
+                    if other is None or error.status_hint not in FALLS_BACK:
+                        raise
+                    log.warning("falls back", model=entry.name, to=other, reason=error.message)
+                    entry = await self._registry.find(other, access)
+                    continue
+                held.push_async_exit(tried.pop_all())
+                return answer
+        raise AssertionError("the last one answered, or raised")
+
+    async def _chat(
+        self,
+        held: AsyncExitStack,
+        request: ChatRequest,
+        entry: ModelEntry,
+        access: Access,
+        on_wait: OnWait | None,
+        caller: Caller,
+    ) -> Answer:
+        if entry.files.remote is None:
+            _refuse_what_is_missing(request)
+        album = await self._album(held, request, entry)
+        held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
+        held.enter_context(length_explained(request))
+        lease = await self._lease(held, entry.name, access, request.answering, on_wait)
+        asked = self._presets.current.over(request.answering)
+        if isinstance(lease.container, RemoteContainer):
+            return await remote_chat(held, lease, lease.container, request, asked, caller)
+        prompt = await self._tokens.chat(request, lease)
+        interpreter, framed = prompt.interpreter, prompt.rendered.framed
+        images = await held.enter_async_context(album.decoded()) if album else {}
+        shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
+        budget = interpreter.budget(request, framed, lease.container)
+        choices = [
+            Choice(
+                index,
+                msgspec.structs.replace(job, thinking=budget, images=shown, stop=()),
+                _stopping(interpreter.splitter(request, framed), request, asked),
+                one_call=not request.parallel_tool_calls,
+            )
+            for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
+        ]
+        return await self._answer(held, lease, choices, request.answering)
+
+    async def _text(
+        self,
+        held: AsyncExitStack,
+        request: TextRequest,
+        entry: ModelEntry,
+        access: Access,
+        on_wait: OnWait | None,
+        caller: Caller,
+    ) -> Answer:
+        if entry.files.remote is None:
+            _refuse_shape(request.answering)
+        held.enter_context(as_written(request.answering.spelled))
+        lease = await self._lease(held, entry.name, access, request.answering, on_wait)
+        asked = self._presets.current.over(request.answering)
+        if isinstance(lease.container, RemoteContainer):
+            return await remote_text(held, lease, lease.container, request, asked, caller)
+        prompts = await self._prompts(request, lease.container)
+        jobs = self._jobs(prompts, asked, lease)
+        if request.echo:  # with log probabilities where they are asked for at all
+            jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
+        n = request.answering.n
+        choices = [
+            Choice(index, job, Unsplit(), prompt=index // n) for index, job in enumerate(jobs)
+        ]
+        answer = await self._answer(held, lease, choices, request.answering)
+        if request.echo:
+            answer.echoes = _echoes(request, lease.container)
+        return answer
 
     async def _prompts(
         self, request: TextRequest, container: ModelContainer
@@ -144,7 +225,7 @@ class Pipeline:
         )
 
     async def _album(
-        self, held: AsyncExitStack, request: ChatRequest, access: Access
+        self, held: AsyncExitStack, request: ChatRequest, entry: ModelEntry
     ) -> Album | None:
         """The conversation's pictures, fetched before the lease: nobody waits for a fetch.
 
@@ -153,7 +234,9 @@ class Pipeline:
         placed = images_in(request.messages)
         if not placed:
             return None
-        status = self._registry.status((await self._registry.find(request.model, access)).name)
+        status = self._registry.status(entry.name)
+        if entry.files.remote is not None and "image" in status.modalities:
+            return None  # they are handed on as they are
         if "image" not in status.modalities:
             raise InvalidRequest(
                 f"The model '{status.id}' can't see images.", param=placed[0].param
@@ -186,7 +269,7 @@ class Pipeline:
         outputs: list[Outputs] = []
         with translated():
             for choice in choices:
-                outputs.append(await held.enter_async_context(lease.container.generate(choice.job)))
+                outputs.append(await held.enter_async_context(lease.local.generate(choice.job)))
                 await cancel_shielded_checkpoint()  # others go on between a hundred jobs
         held.callback(_stop_all, outputs)
         source = choices[0].deltas(outputs[0])
@@ -199,7 +282,7 @@ class Pipeline:
         names = sorted(answering.spelled.get(name, name) for name in ignored)
         answer = Answer(lease, tuple(names), choices, source)
         if answering.reports:
-            job = bounded(choices[0].job, lease.container.info)
+            job = bounded(choices[0].job, lease.local.info)
             answer.parameters = parameters(answering, job, ignored)
         return answer
 
@@ -224,7 +307,7 @@ class Pipeline:
         request.
         """
         request = next(self._numbers)
-        defaults = lease.container.info.generation_defaults or Sampling()
+        defaults = lease.local.info.generation_defaults or Sampling()
         sampling = asked.sampling.over(lease.entry.sampling.over(defaults))
         return [
             Generation(

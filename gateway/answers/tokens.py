@@ -67,19 +67,20 @@ class Tokens:
 
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
-        interpreter = await self._interpreters.of(lease.container, lease.entry)
+        container = lease.local
+        interpreter = await self._interpreters.of(container, lease.entry)
         if request.allow_control_tokens is None:
             request = msgspec.structs.replace(
                 request, allow_control_tokens=self._allow_control_tokens
             )
 
         def work(wanted: Wanted, allowance: Allowance = FULL) -> Prompt:
-            rendered = interpreter.render(request, lease.container, allowance, wanted)
+            rendered = interpreter.render(request, container, allowance, wanted)
             if allowance is not FULL and len(rendered.text) > LONG_TEXT:
                 raise LimitExceeded("it is long")
-            refuse_too_long(lease.container.info, rendered.text, "messages")
+            refuse_too_long(container.info, rendered.text, "messages")
             with translated():
-                tokens = self._of_prompt(lease.container, interpreter, rendered, wanted)
+                tokens = self._of_prompt(container, interpreter, rendered, wanted)
             return Prompt(interpreter, rendered, tokens)
 
         if _is_short(request):
@@ -213,7 +214,7 @@ class Encoding:
         """
         async with self.leased(model, access) as lease:
             return await self._tokens.of(
-                lease.container,
+                lease.local,
                 text,
                 special=special,
                 add_bos=None if add_bos else False,
@@ -234,7 +235,7 @@ class Encoding:
         InvalidRequest.
         """
         async with self.leased(model, access) as lease:
-            container = lease.container
+            container = lease.local
             if tokens and max(tokens) >= container.info.vocab_size:
                 size = container.info.vocab_size
                 raise InvalidRequest(f"The model has {size} tokens, from 0 on.", param="tokens")

@@ -65,7 +65,7 @@ def check_formats(config: Config) -> None:
 
 def with_models(config: Config, models: Sequence[str]) -> Config:
     """The models named on the command line come first; with none at all, the bundled one."""
-    if not models and not config.models and not config.model_dirs:
+    if not (models or config.models or config.model_dirs or config.upstreams):
         models = [str(bundled.GGUF)]
     named = tuple(map(model_of, models))
     taken = {model.name for model in config.models}

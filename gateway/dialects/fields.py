@@ -107,6 +107,10 @@ NEUTRAL: Mapping[str, float] = {
     "rep_pen_slope": 1,
 }
 
+NOTHING: tuple[Any, ...] = ([], {}, "")
+# What frontends mean for themselves or for the server they know, in every request.
+FRONTENDS_OWN = frozenset({"api_server", "api_type", "generation_config", "truncation_length"})
+
 MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
@@ -156,6 +160,11 @@ class Fields(msgspec.Struct, frozen=True):
             *(f"generation_config.{name}" for name in _asking(config, config_read)),
         )
         return tuple(heapq.nsmallest(MOST_NAMED, strange))  # not sorted: there may be a million
+
+    def further(self, known: frozenset[str]) -> Mapping[str, Any]:
+        """What nobody here reads, as written, for an engine that may."""
+        beyond = self.values.keys() - known - FRONTENDS_OWN
+        return {name: self.values[name] for name in beyond if self.values[name] not in NOTHING}
 
     def otherwise(self) -> Mapping[str, str]:
         """Our names of fields that the client called otherwise, and its names."""

@@ -33,7 +33,7 @@ def current_card(
 
 def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[str, Any]:
     """The fields that both cards have."""
-    files, info = status.files, status.info
+    files = status.files
     return {
         "id": status.id,
         "created": status.entry.created if status.entry else 0,
@@ -43,13 +43,20 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "aliases": status.aliases,
         "backend": files.backend if files else None,
         "format": files.format if files else None,
-        "context_length": info.context_length if info else files.context_length if files else None,
+        "context_length": _context_length(status),
         "size_bytes": files.size_bytes if files else None,
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "memory": status.arithmetic or None,
         "adapters": facts.adapters,
     }
+
+
+def _context_length(status: ModelStatus) -> int | None:
+    """None too where another server doesn't tell."""
+    if status.info is not None:
+        return status.info.context_length or None
+    return (status.files.context_length or None) if status.files is not None else None
 
 
 def status_wire(status: ModelStatus) -> StatusWire:

@@ -7,7 +7,7 @@ returns.
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -158,9 +158,9 @@ class Exchange:
             await self._introduce(events, self._about(answer))
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
-            async for delta in answer.deltas():
+            async for deltas in answer.batches():
                 self._account.delta()
-                if frames := reply.delta(delta):
+                if frames := b"".join([reply.delta(delta) for delta in deltas]):
                     await events.write(frames)
             return reply.closing(answer.usage())
 
@@ -179,11 +179,16 @@ class Exchange:
         async with self._open_answer(self._account.waits) as answer:
             self._account.answered_by(answer)
             reply = self._reply_to(answer)
-            async for delta in answer.deltas():
+            async for deltas in answer.batches():
                 self._account.delta()
-                reply.add(delta)
+                for delta in deltas:
+                    reply.add(delta)
             body = reply.whole(answer.usage())
             return Plain(body, headers={**self._headers, **self._about(answer)})
+
+    def _unknown(self, answer: Answer) -> Iterator[str]:
+        """Fields that nobody found a meaning in, here or elsewhere."""
+        return (name for name in self._asked.ignored if name not in answer.handed_on)
 
     def _about(self, answer: Answer) -> Mapping[str, str]:
         """Who answers and what it took: `HEADERS`, without those that say nothing. Times in
@@ -194,7 +199,7 @@ class Exchange:
             answer.backend,
             f"{answer.queued_seconds:.3f}",
             f"{answer.load_seconds:.3f}",
-            names_line((*answer.ignored, *self._asked.ignored)),
+            names_line((*answer.ignored, *self._unknown(answer))),
         )
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 

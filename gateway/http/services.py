@@ -76,7 +76,7 @@ class Services(msgspec.Struct, frozen=True):
 
     def facts(self, status: ModelStatus) -> LoadFacts | None:
         """What a model is loaded with, or would be, in its engine's words."""
-        if status.files is None or status.options is None:
+        if status.files is None or status.options is None or status.files.remote is not None:
             return None
         return self.catalog[status.files.backend].naming.facts(status.options)
 

@@ -18,6 +18,7 @@ import structlog
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed
 from backends.protocol import Sampling
+from backends.upstream.fleet import Fleet
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
@@ -25,6 +26,7 @@ from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry.folder import ModelFolder, Recognise, Unusable
+from gateway.registry.remote import Offered
 from gateway.request import RequestedSampling
 
 DEFAULT_NAMES = ("", "default")
@@ -130,6 +132,8 @@ class ModelLibrary:
         self._folders = tuple(ModelFolder(root, recognise, catalog) for root in roots)
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
+        self.fleet = Fleet(config.upstreams)
+        self._offered = Offered(config, self.fleet)
         self._one_looks = threading.Lock()
         self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
@@ -186,9 +190,13 @@ class ModelLibrary:
             began = time.monotonic()
             models = {model.name: self._configured(model) for model in self._config.models}
             places = _places(models)
+            for name, files in self._offered.named():
+                models.setdefault(name, self._remote(name, files))
             for name, files in self._scanned():
                 if name not in models and files.path not in places:
                     models[name] = self._found(name, files)
+            for name, files in self._offered.discovered():
+                models.setdefault(name, self._remote(name, files))
             aliases = {alias: name for name, one in models.items() for alias in one.aliases}
             cached = self._cached({*models, *aliases}, _places(models))
             models |= cached
@@ -276,6 +284,19 @@ class ModelLibrary:
             return self._entry(model, files)
         except LoadFailed as error:
             return Unusable(name=name, reason=str(error), path=files.path)
+
+    def _remote(self, name: str, files: ModelFiles) -> ModelEntry:
+        """A model that another server runs. What didn't change stays the same object."""
+        config = self._offered.config(files)
+        entry = ModelEntry(
+            name=name,
+            files=files,
+            options=EngineOptions(max_concurrent=config.max_concurrent),
+            format=config.format,
+            template=self._offered.template(files),
+        )
+        old = self._shelf.models.get(name)
+        return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:
         options = options_for(self._config, model, files.backend)

@@ -9,6 +9,8 @@ from anyio import to_thread
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import BackendError, BackendMissing
 from backends.protocol import MemoryNeed, ModelContainer, Report
+from backends.remote import Container
+from backends.upstream.fleet import Fleet
 from config.check import convert
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
@@ -37,9 +39,7 @@ class Loader(Protocol):
         """See `backends.catalog.FilesModule.placement`."""
         ...
 
-    async def load(
-        self, files: ModelFiles, options: EngineOptions, report: Report
-    ) -> ModelContainer:
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         """Load off the event loop. Raises LoadFailed; leaves nothing behind then, or cancelled."""
         ...
 
@@ -69,6 +69,33 @@ class CatalogLoader:
         return await container.load(files, options, report)
 
 
+NOTHING = MemoryNeed(weights=0, cache=0, engine=0)
+
+
+class FleetLoader:
+    """`local` loads what lies here; of what another server has, `fleet` wants a sign of life. A
+    `Loader`.
+    """
+
+    def __init__(self, local: Loader, fleet: Fleet) -> None:
+        self._local = local
+        self._fleet = fleet
+
+    def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
+        return NOTHING if files.remote else self._local.estimate(files, options)
+
+    def placement(
+        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
+    ) -> Mapping[str, float]:
+        return {} if files.remote else self._local.placement(files, options, cards)
+
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
+        if files.remote is not None:
+            return await self._fleet.load(files.remote)
+        return await self._local.load(files, options, report)
+
+
+REMOTE_BACKOFF = 1.0  # seconds after a load that was but a sign of life
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
 Obstacle: TypeAlias = Callable[[str, Bytes], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
@@ -152,7 +179,8 @@ class LoadPlanner:
             name=entry.name,
             need=plan.devices,
             load_seconds=plan.load_seconds,
-            slots=plan.options.max_concurrent * SLOTS_PER_STREAM,
+            slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
+            backoff=REMOTE_BACKOFF if entry.files.remote else None,
             pinned=entry.pinned,
             ttl=entry.ttl,
         )

@@ -16,7 +16,8 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import CPU
 from backends.errors import LoadFailed, OutOfMemory
-from backends.protocol import MemoryNeed, ModelContainer, Progress
+from backends.protocol import MemoryNeed, Progress
+from backends.remote import Container
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, identity
@@ -76,7 +77,7 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
     """A model in memory, and when its load began and ended."""
 
     plan: LoadPlan
-    container: ModelContainer
+    container: Container
     identity: FileIdentity
     started: float
     arrived: float
@@ -210,7 +211,7 @@ class Moves:
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
         self._tell(Gone(name=order.model, seconds=seconds, why=order.why))
 
-    async def _close(self, name: str, container: ModelContainer) -> None:
+    async def _close(self, name: str, container: Container) -> None:
         """Close it whatever happens: a container half closed would hold its memory for good."""
         with anyio.CancelScope(shield=True):
             try:

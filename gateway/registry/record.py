@@ -31,6 +31,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     slots: int  # leases at once; more wait in line
     pinned: bool = False
     ttl: float = -1.0  # idle seconds until it is unloaded; -1: never
+    # Seconds of rest after a failed load, however many failed. None: as the rules say, doubled.
+    backoff: float | None = None
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +177,8 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         """
         count = self.failure.count + 1 if self.failure else 1
         rest = min(backoff * 2 ** min(count - 1, 32), max(backoff, BACKOFF_LIMIT))
+        if self.model.backoff is not None:
+            rest = self.model.backoff
         self.failure = Failure(reason=reason, count=count, retry_at=now + rest)
         self.wanted, self.retrying = False, None
         return self.failure

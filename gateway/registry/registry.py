@@ -41,7 +41,7 @@ from gateway.registry.library import (
     identity,
 )
 from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting, refusal
-from gateway.registry.loading import CatalogLoader, Loader, LoadPlanner
+from gateway.registry.loading import CatalogLoader, FleetLoader, Loader, LoadPlanner
 from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
@@ -59,6 +59,8 @@ from gateway.registry.status import (
     unusable_status,
 )
 from gateway.tasks import companions
+
+LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of upstreams
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +81,7 @@ class Registry:
     ) -> None:
         self._library = library
         self._config = config
-        self._loader = loader or CatalogLoader()
+        self._loader = FleetLoader(loader or CatalogLoader(), library.fleet)
         self._gauge = gauge or SystemGauge()
         self._history = history or History(default_path())
         self._clock = clock or LoopClock()
@@ -106,6 +108,7 @@ class Registry:
         self._planner = LoadPlanner(
             self._loader, self._history, cards, self._scheduler.room.obstacle
         )
+        await self._exits.enter_async_context(self._library.fleet)
         self._tasks = await self._exits.enter_async_context(companions())
         self._moves = Moves(
             tasks=self._tasks,
@@ -115,6 +118,7 @@ class Registry:
             clock=self._clock,
             tell=self._heard,
         )
+        self._tasks.start_soon(self._library.fleet.watch, self._scan_soon, name="watch upstreams")
         self._tasks.start_soon(self._alarm.run, self._tick, name="registry alarm")
         for entry in self._library.entries():
             if entry.preload:
@@ -287,7 +291,9 @@ class Registry:
         return found
 
     async def refresh(self) -> None:
-        """Look at the model folders again, off the event loop."""
+        """Look at the model folders again, off the event loop, and at the lists of upstreams."""
+        with anyio.move_on_after(LOOK_PATIENCE):
+            await self._library.fleet.look()
         before = self._library.known()
         await to_thread.run_sync(self._library.refresh)
         after = self._library.known()
@@ -458,7 +464,8 @@ class Registry:
                 return
             case Arrived(seconds=seconds, measured=measured):
                 plan = self._moves.residents[name].plan
-                self._present[name] = plan.entry
+                if plan.entry.files.remote is None:  # what has left elsewhere is nowhere
+                    self._present[name] = plan.entry
                 held = self._planner.arrived(plan, seconds, measured)
                 self._do(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
+from backends.remote import Container, RemoteContainer
 from config.engines import EngineOptions
+from gateway.errors import InvalidRequest
 from gateway.registry.folder import Unusable
 from gateway.registry.library import ModelEntry
 from gateway.registry.loading import LoadPlan
@@ -91,10 +93,18 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to use a loaded model until the context it came from ends."""
 
     name: str
-    container: ModelContainer
+    container: Container
     entry: ModelEntry
     queued_seconds: float  # waited for a turn
     load_seconds: float  # waited for the load
+
+    @property
+    def local(self) -> ModelContainer:
+        """The container of a model that runs here. Raises InvalidRequest for any other."""
+        if isinstance(self.container, RemoteContainer):
+            text = f"{self.name} runs on another server, and its tokens are known there alone."
+            raise InvalidRequest(text, param="model")
+        return self.container
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +225,7 @@ def status_of(
     if plan is not None:
         evicted = record.evicted if record else ()
         sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
+        sentence = "" if entry.files.remote else sentence
         status = replace(status, need=plan.need, arithmetic=sentence, options=plan.options)
     return status if record is None else _recorded(status, record, now)
 

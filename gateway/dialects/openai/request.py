@@ -134,7 +134,7 @@ def read_chat(body: bytes) -> ChatExchange:
             model=shared.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, shared, _chat_logprobs(fields, wire), ignored),
+                _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, ignored),
                 stop_in_reasoning=wire.stop_in_reasoning,
             ),
             tools=conversation.tools,
@@ -167,7 +167,7 @@ def read_text(body: bytes) -> TextExchange:
         request=TextRequest(
             model=shared.model,
             prompts=_prompts(fields, wire.prompt),
-            answering=_answering(fields, shared, logprobs, ignored),
+            answering=_answering(fields, shared, logprobs, _TEXT_FIELDS, ignored),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
@@ -192,7 +192,11 @@ def _refuse_unmet(fields: Fields) -> None:
 
 
 def _answering(
-    fields: Fields, wire: AnsweringWire, logprobs: int | None, ignored: tuple[str, ...]
+    fields: Fields,
+    wire: AnsweringWire,
+    logprobs: int | None,
+    known: frozenset[str],
+    ignored: tuple[str, ...],
 ) -> GenerationParams:
     if wire.strict_parameters and ignored:
         names = ", ".join(ignored)
@@ -207,6 +211,8 @@ def _answering(
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=read_shape(fields),
+        streamed=wire.stream,
+        further=fields.further(known),
         spelled=fields.otherwise(),
         unread=ignored,
         strict=wire.strict_parameters,

@@ -204,7 +204,7 @@ def _seen(status: ModelStatus, known: Known | None = None) -> told.Seen:
         format=files.format,
         family=files.architecture,
         context_length=status.info.context_length if status.info else files.context_length,
-        capabilities=known.capabilities if known else (),
+        capabilities=(known.capabilities or ()) if known else (),
     )
 
 

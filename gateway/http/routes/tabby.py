@@ -105,6 +105,10 @@ def _options(
     if order.backend not in (None, files.backend):
         text = f"backend: {entry.name} is a model for {files.backend}, not for {order.backend}"
         raise InvalidRequest(text, param="backend")
+    if files.remote is not None:
+        if order.asked or order.draft is not None:
+            raise InvalidRequest(f"{entry.name} runs on another server, which has its own options")
+        return {}
     own = services.catalog[files.backend].naming.LOAD_OPTIONS
     options = engine_options(order.asked, files.backend, own, services.catalog.configured_only)
     options |= _vision(order, entry, own)

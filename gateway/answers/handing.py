@@ -1,0 +1,128 @@
+"""What a request asks for, as parameters for another server: OpenAI's names, else vLLM's.
+
+What the client named is handed on, and nothing else: the other server has defaults of its own.
+"""
+
+import math
+from typing import Any, TypeAlias
+
+import msgspec
+
+from backends.protocol import Sampling
+from gateway.registry import Lease
+from gateway.request import ChatRequest, GenerationParams, TextRequest
+from gateway.shapes import (
+    Choices,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Shape,
+    StructuralTags,
+)
+
+Parameters: TypeAlias = dict[str, Any]  # JSON, on its way to a body
+
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens")  # OpenAI's older and newer name
+_BUDGETS = "thinking_budget"
+_SPELLED = {"ban_eos": "ignore_eos"}  # ours that no other server has: vLLM's name
+_BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
+
+
+def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Parameters:
+    """Everything of a chat but messages, tools and n. `asked`: its answering, with the presets."""
+    found = _shared(asked, lease)
+    if asked.logprobs is not None:
+        found["logprobs"] = True
+        found["top_logprobs"] = asked.logprobs
+    if asked.stop_in_reasoning:
+        found["stop_in_reasoning"] = True
+    if request.allow_control_tokens:
+        found["allow_control_tokens"] = True
+    if request.continue_final:
+        found |= {"continue_final_message": True, "add_generation_prompt": False}
+    return found | _thinking(request)
+
+
+def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Parameters:
+    """Everything of a text completion but prompts and n."""
+    found = _shared(asked, lease)
+    if asked.logprobs is not None:
+        found["logprobs"] = asked.logprobs
+    if request.suffix is not None:
+        found["suffix"] = request.suffix
+    if request.add_bos is not None:
+        found["add_bos_token"] = request.add_bos
+    return found
+
+
+def _shared(asked: GenerationParams, lease: Lease) -> Parameters:
+    found: Parameters = dict(asked.further)
+    wishes = asked.sampling.over(lease.entry.sampling.over(Sampling()))
+    for name in sorted(asked.sampling.named | lease.entry.sampling.named):
+        found[_SPELLED.get(name, name)] = _plain(name, getattr(wishes, name))
+    if asked.max_tokens is not None:
+        spelled = asked.spelled.get("max_tokens", "max_tokens")
+        found[spelled if spelled in _MAX_TOKENS else "max_tokens"] = asked.max_tokens
+    if asked.min_tokens:
+        found["min_tokens"] = asked.min_tokens
+    if asked.stop:
+        found["stop"] = list(asked.stop)
+    if asked.shape is not None:
+        found |= _shape(asked.shape)
+    remote = lease.entry.files.remote
+    if asked.keep_alive is not None and remote is not None and remote.roundhouse:
+        found["keep_alive"] = asked.keep_alive
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name != "logit_bias":
+        return value
+    return {str(token): _BAN if bias == -math.inf else bias for token, bias in value}
+
+
+def _thinking(request: ChatRequest) -> Parameters:
+    thinking, found = request.thinking, Parameters()
+    variables = dict(request.template_variables)
+    if "verbosity" in variables:
+        found["verbosity"] = variables.pop("verbosity")
+    if thinking.effort is not None:
+        found["reasoning_effort"] = thinking.effort
+    if thinking.enabled is not None and not (thinking.effort == "none" and not thinking.enabled):
+        variables.setdefault("enable_thinking", thinking.enabled)
+    if thinking.budget is not None:
+        spelled = request.answering.spelled.get(_BUDGETS, _BUDGETS)
+        found[spelled] = thinking.budget
+        if thinking.closing:
+            found["reasoning_budget_message"] = thinking.closing
+    if variables:
+        found["chat_template_kwargs"] = variables
+    return found
+
+
+def _shape(shape: Shape) -> Parameters:
+    """OpenAI's `response_format` where it has a form for it, the client's own field otherwise, else
+    vLLM's `structured_outputs`.
+    """
+    match shape:
+        case JsonObject():
+            return {"response_format": {"type": "json_object"}}
+        case JsonSchema(schema=schema, strict=strict):
+            named = {"name": "answer", "schema": msgspec.Raw(schema), "strict": strict}
+            return {"response_format": {"type": "json_schema", "json_schema": named}}
+        case StructuralTags(request=request):
+            return {"response_format": msgspec.Raw(request)}
+        case Regex(pattern=pattern, field=field):
+            return _constraint(field, "regex", pattern)
+        case Choices(texts=texts, field=field):
+            return _constraint(field, "choice", list(texts))
+        case Grammar(text=text, field=field):
+            return _constraint(field, "grammar", text)
+
+
+def _constraint(field: str, kind: str, value: Any) -> Parameters:
+    own = field.partition(".")[0].partition("[")[0]
+    if own.startswith("guided_") or own == "grammar":
+        return {own: value}
+    return {"structured_outputs": {kind: value}}

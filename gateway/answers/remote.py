@@ -1,0 +1,284 @@
+"""Answers of models that other servers run: a request handed on, and what comes back as our events.
+
+The other server renders and splits; what it leaves in the content all the same, `<think>`, is split
+here, and reasoning is told as the client wants it.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import Any, Literal
+
+from backends.remote import (
+    Caller,
+    RemoteCall,
+    RemoteChat,
+    RemoteContainer,
+    RemoteDelta,
+    RemoteEvents,
+    RemoteText,
+    RemoteUsage,
+)
+from gateway.answers.answer import Answer
+from gateway.answers.handing import chat_parameters, text_parameters
+from gateway.errors import InvalidRequest, translated
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
+from gateway.registry import Lease
+from gateway.request import ChatRequest, GenerationParams, TextRequest
+from gateway.splitter import FORMATS, Splitter
+
+THINK = FORMATS["think_text"]
+_OPENS = THINK.reasoning.opens if THINK.reasoning else ()
+_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+Shown = Literal["split", "inline", "hidden"]
+
+
+class RemoteChoice:
+    """One choice of an answer, delta by delta. `raw`: all text is content, as it is."""
+
+    def __init__(self, index: int, *, shown: Shown = "split", raw: bool = False) -> None:
+        self._index = index
+        self._shown = shown
+        self._clear = raw  # content goes out as it is: nothing in it is still to be told apart
+        self._splitter: Splitter | None = None
+        self._held = ""  # the beginning of the content, while it may become a marker
+        self._inside = False  # reasoning told inline is open
+        self._calls: list[int] = []
+        self.finished = False
+
+    def take(self, remote: RemoteDelta) -> Delta | None:
+        """What a delta adds; None where that waits. After the end nothing counts."""
+        if self.finished:
+            return None
+        if self._clear and not (remote.reasoning or remote.calls or remote.finished):
+            if remote.content:
+                return Delta(self._index, (Content(remote.content),), remote.logprobs)
+            return Delta(self._index, (), remote.logprobs) if remote.logprobs else None
+        events = tuple(self._events(remote))
+        if not events and not remote.logprobs:
+            return None
+        return Delta(self._index, events, remote.logprobs)
+
+    def end(self) -> Delta | None:
+        """The other server said that all is said, and not why."""
+        return self.take(RemoteDelta(finished="tool_calls" if self._calls else "stop"))
+
+    def _events(self, remote: RemoteDelta) -> Iterator[Event]:
+        if remote.reasoning:
+            yield from self._thought(remote.reasoning)
+        if remote.content:
+            yield from self._said(remote.content)
+        for call in remote.calls:
+            yield from self._called(call)
+        if remote.finished is not None:
+            yield from self._ended(remote.finished, remote.stop)
+
+    def _thought(self, text: str) -> Iterator[Event]:
+        """The other server tells reasoning apart: no marker in the content means any."""
+        if self._splitter is None:
+            yield from self._unheld()
+            self._clear = self._shown != "inline"
+        if self._shown != "inline":
+            yield Reasoning(text)
+        elif self._inside:
+            yield Content(text)
+        else:
+            self._inside = True
+            yield Content(f"<think>\n{text}")
+
+    def _said(self, text: str) -> Iterator[Event]:
+        yield from self._closed()
+        if self._splitter is not None:
+            yield from self._splitter.feed(text)
+        elif self._clear:
+            yield Content(text)
+        else:
+            yield from self._begun(self._held + text)
+
+    def _begun(self, text: str) -> Iterator[Event]:
+        """The first words decide: a marker of reasoning, or none, or not to be told yet."""
+        begin, self._held = text.lstrip(), ""
+        if begin.startswith(_OPENS) and self._shown != "inline":
+            self._splitter = Splitter(THINK, in_reasoning=False)
+            yield from self._splitter.feed(text)
+        elif any(mark.startswith(begin) for mark in _OPENS) and self._shown != "inline":
+            self._held = text
+        else:
+            self._clear = True
+            yield Content(text)
+
+    def _called(self, call: RemoteCall) -> Iterator[Event]:
+        yield from self._closed()
+        yield from self._unheld()
+        if call.name:
+            self._calls.append(call.index)
+            yield ToolOpened(call.index, call.id, call.name)
+        if call.arguments:
+            yield ArgumentsGrown(call.index, call.arguments)
+
+    def _ended(self, reason: str, stop: str | None) -> Iterator[Event]:
+        self.finished = True
+        yield from self._closed()
+        yield from self._unheld()
+        if self._splitter is not None:
+            yield from self._splitter.finish("stop")[:-1]
+        yield from map(ToolClosed, self._calls)
+        told = _REASONS.get(reason, "stop")
+        yield Finished("tool_calls" if self._calls and told == "stop" else told, stop=stop)
+
+    def _unheld(self) -> Iterator[Event]:
+        held, self._held = self._held, ""
+        if held:
+            yield Content(held)
+
+    def _closed(self) -> Iterator[Event]:
+        if self._inside:
+            self._inside = False
+            yield Content("\n</think>\n\n")
+
+
+class RemoteAnswer(Answer):
+    """An answer that another server gives."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        ignored: tuple[str, ...],
+        handed_on: frozenset[str],
+        choices: Sequence[RemoteChoice],
+        events: RemoteEvents,
+    ) -> None:
+        super().__init__(lease, ignored, (), self._singly())
+        self.handed_on = handed_on
+        self._remote = choices
+        self._events = events
+        self._usage = RemoteUsage()
+        self._asked = perf_counter()
+        self._first = self._last = 0.0
+
+    async def batches(self) -> AsyncIterator[Sequence[Delta]]:
+        """The deltas, those together that arrived together. Raises GatewayError."""
+        with translated():
+            async for events in self._events:
+                self._last = perf_counter()
+                self._first = self._first or self._last
+                deltas = [delta for event in events if (delta := self._delta(event)) is not None]
+                if deltas:
+                    yield deltas
+        if last := [delta for choice in self._remote if (delta := choice.end()) is not None]:
+            yield last
+
+    def usage(self) -> Usage:
+        """By the other server's count; the times are ours."""
+        usage = self._usage
+        return Usage(
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            prefill_seconds=max(0.0, self._first - self._asked),
+            decode_seconds=self._last - self._first,
+        )
+
+    async def _singly(self) -> AsyncIterator[Delta]:
+        async for deltas in self.batches():
+            for delta in deltas:
+                yield delta
+
+    def _delta(self, event: RemoteDelta | RemoteUsage) -> Delta | None:
+        if isinstance(event, RemoteUsage):
+            self._usage = event
+            return None
+        return self._remote[event.choice].take(event)
+
+
+async def remote_chat(
+    held: AsyncExitStack,
+    lease: Lease,
+    container: RemoteContainer,
+    request: ChatRequest,
+    asked: GenerationParams,
+    caller: Caller,
+) -> Answer:
+    """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
+
+    Raises GatewayError.
+    """
+    parameters = chat_parameters(request, asked, lease)
+    remote = RemoteChat(
+        messages=request.messages,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        parameters=parameters,
+        n=asked.n,
+        streamed=asked.streamed,
+        caller=caller,
+    )
+    with translated():
+        events = await held.enter_async_context(container.chat(remote))
+    choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
+    handed_on = frozenset((*asked.further, "tools[].function.strict"))
+    return _answer(lease, container, parameters, asked, handed_on, choices, events)
+
+
+async def remote_text(
+    held: AsyncExitStack,
+    lease: Lease,
+    container: RemoteContainer,
+    request: TextRequest,
+    asked: GenerationParams,
+    caller: Caller,
+) -> Answer:
+    """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
+    if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
+        text = "echo: not with logprobs or token ids, for a model that runs on another server."
+        raise InvalidRequest(text, param="echo")
+    parameters = text_parameters(request, asked, lease)
+    remote = RemoteText(
+        prompts=request.prompts,
+        parameters=parameters,
+        n=asked.n,
+        streamed=asked.streamed,
+        caller=caller,
+    )
+    with translated():
+        events = await held.enter_async_context(container.complete(remote))
+    count = asked.n * len(request.prompts)
+    choices = [RemoteChoice(index, raw=True) for index in range(count)]
+    return _answer(lease, container, parameters, asked, frozenset(asked.further), choices, events)
+
+
+def _is_text(prompt: str | tuple[int, ...]) -> bool:
+    return isinstance(prompt, str)
+
+
+def _answer(
+    lease: Lease,
+    container: RemoteContainer,
+    parameters: Mapping[str, Any],
+    asked: GenerationParams,
+    handed_on: frozenset[str],
+    choices: Sequence[RemoteChoice],
+    events: RemoteEvents,
+) -> RemoteAnswer:
+    dropped = sorted(parameters.keys() & container.dropped)
+    ignored = tuple(asked.spelled.get(name, name) for name in dropped)
+    return RemoteAnswer(lease, ignored, handed_on - container.dropped, choices, events)

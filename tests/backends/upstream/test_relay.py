@@ -1,0 +1,404 @@
+"""What another server may do wrong, on real sockets: an honest error each time, in bounded time and
+memory, without addresses and keys.
+"""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.conversation import Message, TextPart
+from backends.errors import LoadFailed, UpstreamError
+from backends.remote import Caller, RemoteChat, RemoteDelta, RemoteEvent, RemoteTarget, RemoteUsage
+from backends.upstream.upstream import Upstream, UpstreamModel, client_of
+from tests.backends.upstream import far as other
+from tests.backends.upstream.far import (
+    Asked,
+    Far,
+    Says,
+    chunk,
+    config,
+    event,
+    far,
+    head,
+    in_turn,
+    piece,
+    ports,
+    silent,
+    streams,
+    text,
+    then_silent,
+    with_status,
+)
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+HELLO = RemoteChat(messages=(Message(role="user", parts=(TextPart("Hello!"),)),))
+TARGET = RemoteTarget(upstream="far", model="theirs")
+
+
+@asynccontextmanager
+async def asking(*fars: Far, **options: Any) -> AsyncIterator[UpstreamModel]:
+    settings = config(*fars, **options)
+    async with client_of(settings) as client:
+        yield UpstreamModel(Upstream(settings, client), TARGET)
+
+
+async def answer(model: UpstreamModel, request: RemoteChat = HELLO) -> list[RemoteEvent]:
+    async with asyncio.timeout(HANG), model.chat(request) as batches:
+        return [one async for batch in batches for one in batch]
+
+
+async def failure(says: Says, **options: Any) -> UpstreamError:
+    async with far(says) as one, asking(one, **options) as model:
+        with pytest.raises(UpstreamError) as caught:
+            await answer(model)
+        assert not any(port in str(caught.value) for port in ports([one]))
+        return caught.value
+
+
+def content(events: Sequence[RemoteEvent]) -> str:
+    return "".join(one.content for one in events if isinstance(one, RemoteDelta))
+
+
+# ----------------------------------------------------------------------------------- what goes well
+
+
+async def test_an_answer_comes_chunk_by_chunk() -> None:
+    async with far(
+        streams(*text("One", " two"), {"choices": [], "usage": {"prompt_tokens": 3}})
+    ) as one:
+        async with asking(one) as model:
+            events = await answer(model)
+
+    assert events == [
+        RemoteDelta(content="One"),
+        RemoteDelta(content=" two"),
+        RemoteDelta(finished="stop"),
+        RemoteUsage(prompt_tokens=3),
+    ]
+    assert one.asked[0].path == "/v1/chat/completions"
+    assert one.asked[0].json["model"] == "theirs"
+    assert one.asked[0].json["stream"] is True
+
+
+async def test_a_chunk_is_handed_on_before_the_next_one_comes() -> None:
+    more = asyncio.Event()
+
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        writer.write(piece(event(chunk({"content": "first"}))))
+        await writer.drain()
+        await more.wait()
+        writer.write(piece(event(chunk({}, finish="stop"))) + piece(other.DONE) + b"0\r\n\r\n")
+
+    async with far(says) as one, asking(one) as model, asyncio.timeout(HANG):
+        async with model.chat(HELLO) as batches:
+            assert content(await anext(batches)) == "first"
+            more.set()
+            assert [one async for batch in batches for one in batch] == [
+                RemoteDelta(finished="stop")
+            ]
+
+
+async def test_a_connection_is_used_again() -> None:
+    connections = set[Any]()
+
+    async def says(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer.get_extra_info("peername"))
+        await streams(*text("x"))(asked, writer)
+
+    async with far(says) as one, asking(one) as model:
+        for _ in range(5):
+            await answer(model)
+
+    assert len(connections) == 1
+
+
+async def test_an_answer_that_is_not_streamed_is_one_body() -> None:
+    message = {"role": "assistant", "content": "Whole.", "reasoning": "Hm."}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    async with far(with_status(200, msgspec.json.encode(body))) as one:
+        async with asking(one) as model:
+            whole = RemoteChat(messages=HELLO.messages, streamed=False)
+            events = await answer(model, whole)
+
+    assert events == [RemoteDelta(reasoning="Hm.", content="Whole.", finished="stop")]
+    assert "stream" not in one.asked[0].json
+
+
+async def test_a_server_that_cannot_stream_is_understood_all_the_same() -> None:
+    message = {"role": "assistant", "content": "Whole."}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    async with far(with_status(200, msgspec.json.encode(body))) as one:
+        async with asking(one) as model:
+            assert content(await answer(model)) == "Whole."
+
+
+async def test_a_stream_without_done_is_whole_when_every_choice_has_ended() -> None:
+    async with far(streams(*text("x"), done=False)) as one, asking(one) as model:
+        assert content(await answer(model)) == "x"
+
+
+async def test_the_key_and_the_request_id_go_along() -> None:
+    async with far(streams(*text("x"))) as one:
+        async with asking(one, key="sk-ours", headers={"x-team": "blue"}) as model:
+            caller = Caller(request_id="id-1", key="sk-theirs")
+            await answer(model, RemoteChat(messages=HELLO.messages, caller=caller))
+
+    headers = one.asked[0].headers
+    assert headers["authorization"] == "Bearer sk-ours"
+    assert headers["x-request-id"] == "id-1"
+    assert headers["x-team"] == "blue"
+
+
+async def test_the_clients_key_is_handed_on_where_it_is_configured() -> None:
+    async with far(streams(*text("x"))) as one, asking(one, key="sk-ours", pass_key=True) as model:
+        caller = Caller(key="sk-theirs")
+        await answer(model, RemoteChat(messages=HELLO.messages, caller=caller))
+
+    assert one.asked[0].headers["authorization"] == "Bearer sk-theirs"
+
+
+async def test_who_leaves_closes_the_connection_at_once() -> None:
+    async with far(then_silent(chunk({"content": "x"}))) as one, asking(one) as model:
+        async with asyncio.timeout(HANG):
+            async with model.chat(HELLO) as batches:
+                await anext(batches)
+            await one.left.wait()
+
+
+async def test_a_reader_who_takes_nothing_stops_the_other_server() -> None:
+    """Nothing is read ahead: what the sockets hold is all that was sent."""
+    sent = 0
+
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.transport.set_write_buffer_limits(high=0)
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        while True:
+            writer.write(piece(event(chunk({"content": "x" * 100_000}))))
+            await writer.drain()
+            sent += 100_000
+
+    async with far(says) as one, asking(one) as model, asyncio.timeout(HANG):
+        async with model.chat(HELLO) as batches:
+            await anext(batches)
+            before = -1
+            while sent != before:  # until it stands still
+                before = sent
+                await asyncio.sleep(0.2)
+            assert sent < 32 << 20
+
+
+# --------------------------------------------------------------------------------------- time-outs
+
+
+async def test_silence_before_the_answer_is_an_error() -> None:
+    error = await failure(silent, first_byte_timeout=0.1)
+
+    assert (error.status, error.code) == (504, "upstream_timeout")
+
+
+async def test_silence_inside_an_answer_is_an_error() -> None:
+    error = await failure(then_silent(chunk({"content": "x"})), stall_timeout=0.1)
+
+    assert str(error) == "The upstream didn't go on within 0.1 s."
+
+
+async def test_a_slow_drip_ends_with_the_time_for_the_whole() -> None:
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        while True:
+            writer.write(piece(event(chunk({"content": "x"}))))
+            await asyncio.sleep(0.02)
+
+    error = await failure(says, total_timeout=0.3)
+
+    assert str(error) == "The upstream didn't end within 0.3 s."
+
+
+async def test_bytes_that_never_become_an_event_are_no_answer() -> None:
+    async def says(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(head(200, other.STREAM, "transfer-encoding: chunked"))
+        while True:
+            writer.write(piece(b": still here\n"))
+            await asyncio.sleep(0.01)
+
+    error = await failure(says, first_byte_timeout=0.2)
+
+    assert error.code == "upstream_timeout"
+
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    async with far(silent) as one:
+        pass
+    async with asking(one) as model:
+        with pytest.raises(UpstreamError) as caught:
+            await answer(model)
+        assert caught.value.code == "upstream_unreachable"
+        with pytest.raises(LoadFailed, match="can't be reached"):
+            await model._upstream.alive()  # noqa: SLF001 - a load is just that
+
+
+# ----------------------------------------------------------------------------------- broken answers
+
+
+CUT = [chunk({"content": "x"})]
+
+FAULTS: list[tuple[Says, dict[str, Any], str]] = [
+    (streams(*CUT, done=False, ends=False), {}, "upstream_cut"),
+    (streams(*CUT, done=False), {}, "upstream_cut"),
+    (streams(done=False), {}, "upstream_cut"),
+    (streams(), {}, "upstream_broken"),
+    (streams(b"data: {nope\n\n"), {}, "upstream_broken"),
+    (streams(b'data: {"choices": 3}\n\n'), {}, "upstream_broken"),
+    (streams(b"data: " + b"[" * 100_000 + b"\n\n"), {}, "upstream_broken"),
+    (streams(chunk({"content": "x"}, index=7)), {}, "upstream_broken"),
+    (streams(chunk({"content": "x"}, finish="abort")), {}, "upstream_broken"),
+    (streams(b"data: \xff\xfe\n\n"), {}, "upstream_broken"),
+    (with_status(200, b"<html>", kind="text/html"), {}, "upstream_broken"),
+    (with_status(200, b"{}"), {}, "upstream_cut"),
+    (with_status(200, b"nope"), {}, "upstream_broken"),
+    (streams(b"data: " + b"x" * 10_000_000), {}, "upstream_too_large"),
+    (streams(*text("x" * 5_000)), {"max_total": 4_000}, "upstream_too_large"),
+    (with_status(200, b" " * 5_000), {"max_body": 4_000}, "upstream_too_large"),
+    (
+        with_status(200, gzip.compress(b" " * 50_000_000), "content-encoding: gzip"),
+        {},
+        "upstream_broken",
+    ),
+    (with_status(307, b"", "location: http://elsewhere.example/"), {}, "upstream_redirects"),
+]
+
+
+@pytest.mark.parametrize(("says", "options", "code"), FAULTS)
+async def test_what_makes_no_sense_is_an_error(
+    says: Says, options: dict[str, Any], code: str
+) -> None:
+    error = await failure(says, **options)
+
+    assert (error.status, error.code) == (502, code)
+
+
+async def test_what_came_before_a_cut_is_handed_on() -> None:
+    async with far(streams(*CUT, done=False, ends=False)) as one, asking(one) as model:
+        got: list[RemoteEvent] = []
+        async with model.chat(HELLO) as batches:
+            got += await anext(batches)
+            with pytest.raises(UpstreamError, match="cut the answer off"):
+                await anext(batches)
+
+    assert content(got) == "x"
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with far(streams(*text("stolen"))) as thief:
+        error = await failure(with_status(308, b"", f"location: {thief.url}"), key="sk-ours")
+
+    assert error.code == "upstream_redirects"
+    assert thief.asked == []
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+async def test_an_error_keeps_its_status_type_and_message() -> None:
+    body = {"error": {"message": "n: too many", "type": "bad", "param": "n", "code": "n_max"}}
+    error = await failure(with_status(422, msgspec.json.encode(body)))
+
+    assert (error.status, str(error), error.type, error.param, error.code) == (
+        (422, "n: too many", "bad", "n", "n_max")
+    )
+
+
+async def test_too_many_requests_say_when_to_come_again() -> None:
+    body = b'{"error": {"message": "slow down", "type": "rate_limit_error"}}'
+    error = await failure(with_status(429, body, "retry-after: 7"))
+
+    assert (error.status, error.retry_after, error.type) == (429, 7.0, "rate_limit_error")
+
+
+async def test_a_refused_key_is_not_the_clients_fault() -> None:
+    body = b'{"error": {"message": "Incorrect API key provided: sk-our-secret."}}'
+    error = await failure(with_status(401, body), key="sk-our-secret")
+
+    assert (error.status, error.code) == (502, "upstream_refused_key")
+    assert "our-secret" not in str(error)
+
+
+async def test_an_error_inside_the_stream_is_an_error() -> None:
+    body = {"error": {"message": "out of memory at http://10.1.2.3:8000", "code": 503}}
+    error = await failure(streams(*CUT, body))
+
+    assert (error.status, str(error)) == (503, "out of memory at …")
+
+
+# ----------------------------------------------------------------------------------------- replicas
+
+
+async def test_another_replica_is_asked_while_nothing_was_handed_on() -> None:
+    broken = in_turn(
+        with_status(503, b"{}"),
+        streams(done=False, ends=False),
+        streams(b"data: {nope\n\n"),
+        with_status(429, b"{}"),
+        with_status(500, b"{}"),
+    )
+    async with far(broken) as bad, far(streams(*text("good"))) as good:
+        async with asking(bad, good, failures=100) as model:
+            for number in range(10):  # as many conversations: one would stay where it is
+                message = Message(role="user", parts=(TextPart(str(number)),))
+                assert content(await answer(model, RemoteChat(messages=(message,)))) == "good"
+
+    assert len(bad.asked) >= 5
+
+
+async def test_a_refusal_that_is_the_requests_is_asked_of_nobody_else() -> None:
+    async with far(with_status(400, b"{}")) as one, far(with_status(400, b"{}")) as two:
+        async with asking(one, two) as model:
+            with pytest.raises(UpstreamError):
+                await answer(model)
+
+    assert len(one.asked) + len(two.asked) == 1
+
+
+async def test_an_answer_that_has_begun_is_never_begun_again() -> None:
+    async with far(streams(*CUT, done=False, ends=False)) as one, far(streams(*text("y"))) as two:
+        async with asking(one, two) as model:
+            with pytest.raises(UpstreamError):
+                await answer(model)
+
+    assert two.asked == []
+
+
+async def test_where_nobody_answers_the_last_word_is_told() -> None:
+    async with (
+        far(with_status(503, b"{}")) as one,
+        far(with_status(429, b"{}", "retry-after: 3")) as two,
+    ):
+        async with asking(one, two) as model:
+            with pytest.raises(UpstreamError) as caught:
+                await answer(model)
+
+    assert (caught.value.status, caught.value.retry_after) == (429, 3.0)
+
+
+async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None:
+    async with far(with_status(503, b"{}")) as one, asking(one, failures=2) as model:
+        for _ in range(2):
+            with pytest.raises(UpstreamError):
+                await answer(model)
+        with pytest.raises(UpstreamError) as caught:
+            await answer(model)
+        assert (caught.value.code, caught.value.retry_after) == ("upstream_unavailable", 5.0)
+        assert len(one.asked) == 2
+
+        one.says = streams(*text("back"))
+        await model._upstream.alive()  # noqa: SLF001 - which is what a probe does
+        assert content(await answer(model)) == "back"

@@ -1,0 +1,121 @@
+"""Who is asked next, and who rests."""
+
+from collections import Counter
+
+from backends.upstream.replicas import KEPT, OVERLOAD, Balance, Replica
+
+
+def balance(*weights: float, patience: int = 3) -> Balance:
+    return Balance([Replica(url=str(k), weight=w) for k, w in enumerate(weights)], patience)
+
+
+def chosen(one: Balance, conversation: int | None = None) -> str:
+    found = one.choose(conversation)
+    assert found is not None
+    one.began(found)
+    one.returns_to(found, conversation)
+    return found.url
+
+
+def test_the_least_busy_is_asked() -> None:
+    one = balance(1, 1, 1)
+
+    assert Counter(chosen(one) for _ in range(9)) == {"0": 3, "1": 3, "2": 3}
+
+
+def test_an_idle_fleet_is_asked_in_turn() -> None:
+    one = balance(1, 1)
+    urls = []
+    for _ in range(4):
+        urls.append(chosen(one))
+        one.ended(one.replicas[int(urls[-1])])
+
+    assert urls == ["0", "1", "0", "1"]
+
+
+def test_weights_are_shares() -> None:
+    one = balance(3, 1)
+
+    assert Counter(chosen(one) for _ in range(40)) == {"0": 30, "1": 10}
+
+
+def test_a_conversation_returns_to_where_its_cache_is() -> None:
+    one = balance(1, 1)
+    chosen(one)
+    home = chosen(one, 7)
+    chosen(one)
+
+    assert chosen(one, 7) == home
+
+
+def test_but_not_where_too_many_wait() -> None:
+    one = balance(1, 1)
+    home = one.replicas[int(chosen(one, 7))]
+    home.busy = int(OVERLOAD) + 1
+
+    assert chosen(one, 7) != home.url
+    assert chosen(one, 7) != home.url, "and stays where it went"
+
+
+def test_so_many_failures_in_a_row_and_it_rests() -> None:
+    one = balance(1, 1, patience=2)
+    sick = one.replicas[0]
+    one.failed(sick, "no")
+    one.succeeded(sick)
+    one.failed(sick, "no")
+    assert one.resting() == [], "they were not in a row"
+    one.failed(sick, "no")
+
+    assert one.resting() == [sick]
+    assert {chosen(one) for _ in range(4)} == {"1"}
+
+
+def test_a_probe_gives_it_one_request_to_try() -> None:
+    one = balance(1, patience=1)
+    (sick,) = one.replicas
+    one.failed(sick, "no")
+    one.probed(sick)
+
+    assert one.choose(None) is sick
+    one.began(sick)
+    assert one.choose(None) is None, "one at a time"
+    one.succeeded(sick)
+    assert one.choose(None) is sick
+    assert sick.state == "up"
+
+
+def test_a_trial_that_fails_is_a_rest_again() -> None:
+    one = balance(1, patience=3)
+    (sick,) = one.replicas
+    for _ in range(3):
+        one.failed(sick, "no")
+    one.probed(sick)
+    one.failed(sick, "no")
+
+    assert sick.state == "resting"
+
+
+def test_who_is_drained_gets_nothing_new() -> None:
+    one = balance(1, 1)
+    assert chosen(one, 7) == "0"
+    one.replicas[0].draining = True
+
+    assert {chosen(one, 7) for _ in range(3)} == {"1"}
+
+
+def test_who_was_tried_is_not_asked_again() -> None:
+    one = balance(1, 1)
+    first = one.choose(None)
+    assert first is not None
+    second = one.choose(None, [first])
+    assert second is not None
+
+    assert one.choose(None, [first, second]) is None
+
+
+def test_conversations_without_end_are_forgotten_at_last() -> None:
+    one = balance(1)
+    for number in range(KEPT + 10):
+        one.returns_to(one.replicas[0], number)
+
+    assert len(one._homes) == KEPT  # noqa: SLF001 - memory is the promise

@@ -1,0 +1,442 @@
+"""Models of other servers through a real one of ours: the same API, the same keys, honest ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from config.settings import Config, KeyConfig
+from config.upstreams import UpstreamConfig
+from tests.backends.upstream import far as other
+from tests.backends.upstream.far import (
+    Far,
+    Says,
+    chunk,
+    far,
+    in_turn,
+    silent,
+    streams,
+    text,
+    then_silent,
+    with_status,
+)
+from tests.gateway.http.serving import HELLO, Running, events, models, send_chat, serving
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+
+
+@asynccontextmanager
+async def relaying(
+    folder: Path, *fars: Far, keys: tuple[KeyConfig, ...] = (), local: bool = False, **options: Any
+) -> AsyncIterator[Running]:
+    """Ours, in front of replicas, as the model "far"."""
+    urls = tuple(one.url for one in fars)
+    settings = {"models": {"far": "theirs"}, "probe_interval": 0.05, **options}
+    upstream = UpstreamConfig(name="elsewhere", urls=urls, **settings)
+    whole = Config(
+        server=msgspec.structs.replace(Config().server, port=0),
+        keys=keys,
+        models=models(folder) if local else (),
+        upstreams=(upstream,),
+    )
+    async with serving(whole, folder) as running:
+        yield running
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "far", "messages": HELLO, **fields}
+
+
+async def ask(running: Running, **fields: Any) -> Any:
+    return await running.client.post("/v1/chat/completions", json=chat(**fields))
+
+
+async def answer(folder: Path, says: Says, **fields: Any) -> Any:
+    async with far(says) as one, relaying(folder, one) as running:
+        return await ask(running, **fields)
+
+
+# ----------------------------------------------------------------------------------- what goes well
+
+
+async def test_a_stream_is_relayed(tmp_path: Path) -> None:
+    got = await answer(
+        tmp_path,
+        streams(*text("One", " two"), USAGE),
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    assert got.headers["x-roundhouse-model"] == "far"
+    assert got.headers["x-roundhouse-backend"] == "upstream"
+    assert got.text.endswith("data: [DONE]\n\n")
+    told = events(got.text.replace("data: [DONE]", ""))
+    deltas = [one["choices"][0] for one in told if one["choices"]]
+    assert [one["delta"] for one in deltas] == [
+        {"role": "assistant"},
+        {"content": "One"},
+        {"content": " two"},
+        {},
+    ]
+    assert deltas[-1]["finish_reason"] == "stop"
+    assert told[-1]["usage"]["total_tokens"] == 9
+
+
+async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    message = {"content": None, "reasoning": "Hm.", "tool_calls": [call]}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    got = (await answer(tmp_path, with_status(200, msgspec.json.encode(body)))).json()
+
+    choice = got["choices"][0]
+    assert choice["message"]["reasoning_content"] == "Hm."
+    assert choice["message"]["tool_calls"] == [call]
+    assert choice["finish_reason"] == "tool_calls"
+
+
+async def test_openais_client_reads_what_is_relayed(tmp_path: Path) -> None:
+    call = {"index": 1, "id": "c1", "function": {"name": "look", "arguments": '{"at":'}}
+    rest = {"index": 1, "function": {"arguments": '"it"}'}}
+    said = (
+        chunk({"reasoning": "Hm."}),
+        chunk({"content": "Look."}),
+        chunk({"tool_calls": [call]}),
+        chunk({"tool_calls": [rest]}),
+        chunk({}, finish="tool_calls"),
+    )
+    async with far(streams(*said)) as one, relaying(tmp_path, one) as running:
+        client = openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none")
+        async with client, client.chat.completions.stream(model="far", messages=HELLO) as stream:
+            whole = await stream.get_final_completion()
+
+    message = whole.choices[0].message
+    assert message.content == "Look."
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].function.arguments == '{"at":"it"}'
+
+
+async def test_completions_are_relayed(tmp_path: Path) -> None:
+    said = [{"choices": [{"index": 0, "text": word, "finish_reason": None}]} for word in ("a", "b")]
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]}
+    async with far(streams(*said, end)) as one, relaying(tmp_path, one) as running:
+        body = {"model": "far", "prompt": "Say", "max_tokens": 2, "echo": True, "stream": True}
+        got = await running.client.post("/v1/completions", json=body)
+
+    told = events(got.text.replace("data: [DONE]", ""))
+    assert "".join(one["choices"][0]["text"] for one in told) == "Sayab"
+    assert told[-1]["choices"][0]["finish_reason"] == "length"
+    assert one.asked[0].json["prompt"] == "Say"
+
+
+async def test_log_probabilities_and_choices_are_relayed(tmp_path: Path) -> None:
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}]}
+    said = (
+        chunk({"content": "a"}, logprobs=logprobs),
+        chunk({"content": "b"}, index=1),
+        chunk({}, finish="stop"),
+        chunk({}, index=1, finish="length"),
+    )
+    async with far(streams(*said)) as one, relaying(tmp_path, one) as running:
+        got = (await ask(running, n=2, logprobs=True)).json()
+
+    assert [choice["message"]["content"] for choice in got["choices"]] == ["a", "b"]
+    assert got["choices"][0]["logprobs"]["content"][0]["logprob"] == -0.5
+    assert [choice["finish_reason"] for choice in got["choices"]] == ["stop", "length"]
+    assert (one.asked[0].json["n"], one.asked[0].json["top_logprobs"]) == (2, 0)
+
+
+# ------------------------------------------------------------------------------ what is handed on
+
+
+async def test_what_nobody_here_reads_is_handed_on(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one, relaying(tmp_path, one) as running:
+        got = await ask(
+            running,
+            stream=True,
+            temperature=0.5,
+            max_completion_tokens=9,
+            stop=["\n"],
+            reasoning_effort="low",
+            chat_template_kwargs={"depth": 2},
+            response_format={"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+            user="me",
+            web_search_options={"search_context_size": "low"},
+        )
+    sent = one.asked[0].json
+    assert "x-roundhouse-ignored" not in got.headers
+    assert sent["web_search_options"] == {"search_context_size": "low"}
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert sent["chat_template_kwargs"] == {"depth": 2}
+    expected = {"temperature": 0.5, "max_completion_tokens": 9, "stop": ["\n"], "user": "me"}
+    assert {name: sent[name] for name in expected} == expected
+    assert sent["reasoning_effort"] == "low"
+
+
+async def test_what_is_dropped_is_told(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one:
+        async with relaying(tmp_path, one, drop=("min_p", "odd")) as running:
+            got = await ask(running, stream=True, min_p=0.1, odd=1)
+
+    assert got.headers["x-roundhouse-ignored"] == "min_p, odd"
+    assert not {"min_p", "odd"} & one.asked[0].json.keys()
+
+
+async def test_pictures_are_handed_on_as_they_are(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "See"}, picture]}]
+    async with far(streams(*text("x"))) as one, relaying(tmp_path, one) as running:
+        assert (await ask(running, messages=messages)).status_code == 200
+
+    assert one.asked[0].json["messages"][0]["content"][1] == picture
+
+
+async def test_a_model_known_to_be_blind_is_not_sent_any(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    async with far(silent) as one, relaying(tmp_path, one, capabilities=("tools",)) as running:
+        got = await ask(running, messages=[{"role": "user", "content": [picture]}])
+
+    assert got.status_code == 400
+    assert one.asked == []
+
+
+# ------------------------------------------------------------------------------------- honest ends
+
+
+async def test_a_cut_stream_ends_with_an_error_and_without_done(tmp_path: Path) -> None:
+    says = streams(chunk({"content": "x"}), done=False, ends=False)
+    got = await answer(tmp_path, says, stream=True)
+
+    assert "[DONE]" not in got.text
+    assert events(got.text)[-1]["error"]["code"] == "upstream_cut"
+
+
+async def test_a_stalled_stream_ends_with_an_error(tmp_path: Path) -> None:
+    async with far(then_silent(chunk({"content": "x"}))) as one:
+        async with relaying(tmp_path, one, stall_timeout=0.1) as running:
+            got = await ask(running, stream=True)
+
+    assert "[DONE]" not in got.text
+    assert events(got.text)[-1]["error"]["code"] == "upstream_timeout"
+
+
+async def test_an_error_keeps_its_status_and_says_when_to_come_again(tmp_path: Path) -> None:
+    body = b'{"error": {"message": "slow down", "type": "rate_limit_error", "code": "rpm"}}'
+    got = await answer(tmp_path, with_status(429, body, "retry-after: 7"), stream=True)
+
+    assert (got.status_code, got.headers["retry-after"]) == (429, "7")
+    assert got.json()["error"] == {
+        "message": "slow down",
+        "type": "rate_limit_error",
+        "param": None,
+        "code": "rpm",
+    }
+
+
+async def test_a_client_that_leaves_closes_the_other_server_at_once(tmp_path: Path) -> None:
+    async with far(then_silent(chunk({"content": "x"}))) as one:
+        async with relaying(tmp_path, one) as running, asyncio.timeout(HANG):
+            client = await send_chat(running, msgspec.json.encode(chat(stream=True)))
+            while b'"x"' not in await client.receive():
+                pass
+            await client.aclose()
+            await one.left.wait()
+
+
+async def test_keys_never_reach_a_client_or_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says = with_status(400, b'{"error": {"message": "bad key sk-our-secret at http://a.b/"}}')
+    async with far(says) as one, relaying(tmp_path, one, key="sk-our-secret") as running:
+        told = (await ask(running)).text + (await running.client.get("/metrics")).text
+        listed = (await running.client.get("/v1/models")).text
+
+    out, err = capsys.readouterr()
+    assert one.asked[0].headers["authorization"] == "Bearer sk-our-secret"
+    assert "sk-our-secret" not in told + listed + out + err
+
+
+# ------------------------------------------------------------------------------- as any other model
+
+
+async def test_a_key_that_may_not_use_it_does_not_find_it(tmp_path: Path) -> None:
+    keys = (KeyConfig(key="k", models=("other",)),)
+    async with far(silent) as one, relaying(tmp_path, one, keys=keys) as running:
+        running.client.headers["authorization"] = "Bearer k"
+        got = await ask(running)
+
+    assert got.status_code == 404
+    assert one.asked == []
+
+
+async def test_more_requests_than_its_limit_wait_in_line(tmp_path: Path) -> None:
+    async with far(then_silent(chunk({"content": "x"}))) as one:
+        async with relaying(tmp_path, one, max_concurrent=2) as running, asyncio.timeout(HANG):
+            body = msgspec.json.encode(chat(stream=True))
+            clients = [await send_chat(running, body) for _ in range(3)]
+            while len(one.asked) < 2 or running.registry.status("far").waiting < 1:
+                await asyncio.sleep(0.005)
+            assert len(one.asked) == 2
+            await clients[0].aclose()
+            while len(one.asked) < 3:
+                await asyncio.sleep(0.005)
+            for client in clients:
+                await client.aclose()
+
+
+async def test_it_is_listed_and_loaded_and_unloaded(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one, relaying(tmp_path, one) as running:
+        await ask(running)
+        (card,) = (await running.client.get("/v1/models")).json()["data"]
+        assert (card["id"], card["state"], card["backend"]) == ("far", "loaded", "upstream")
+        assert (card["context_length"], card["memory"]) == (None, None)
+        report = await running.registry.unload("far")
+        assert report.was_loaded
+        assert running.registry.status("far").state == "unloaded"
+
+
+async def test_tokens_of_it_are_not_ours_to_count(tmp_path: Path) -> None:
+    async with far(silent) as one, relaying(tmp_path, one) as running:
+        got = await running.client.post("/v1/token/encode", json={"text": "a", "model": "far"})
+
+    assert got.status_code == 400
+    assert "another server" in got.text
+
+
+async def test_what_its_list_names_is_found_and_what_leaves_it_is_gone(tmp_path: Path) -> None:
+    def lists(*names: str) -> Says:
+        cards = [{"id": name, "max_model_len": 4096} for name in names]
+        return with_status(200, msgspec.json.encode({"data": cards}))
+
+    async with far(streams(*text("x"))) as one:
+        one.lists = lists("a", "b")
+        async with (
+            relaying(tmp_path, one, models="all", prefix="far/", refresh=0.05) as running,
+            asyncio.timeout(HANG),
+        ):
+            assert (await ask(running, model="far/a")).status_code == 200
+            assert one.asked[0].json["model"] == "a"
+            listed = (await running.client.get("/v1/models/far/a")).json()
+            assert listed["context_length"] == 4096
+            one.lists = lists("b")
+            while (await running.client.get("/v1/models/far/a")).status_code != 404:
+                await asyncio.sleep(0.05)
+
+
+# ------------------------------------------------------------------------------ replicas, fallbacks
+
+
+async def test_a_local_model_answers_where_nobody_elsewhere_does(tmp_path: Path) -> None:
+    async with far(with_status(503, b"{}")) as one:
+        async with relaying(tmp_path, one, local=True, fallbacks=("scripted",)) as running:
+            got = await ask(running, stream=True)
+
+    assert got.headers["x-roundhouse-model"] == "scripted"
+    assert got.text.endswith("data: [DONE]\n\n")
+
+
+async def test_so_it_does_where_nothing_listens(tmp_path: Path) -> None:
+    async with far(silent) as one:
+        pass
+    async with relaying(tmp_path, one, local=True, fallbacks=("scripted",)) as running:
+        got = await ask(running)
+
+    assert got.headers["x-roundhouse-model"] == "scripted"
+    assert got.json()["choices"][0]["message"]["content"] == "Hello from the script."
+
+
+async def test_a_request_at_fault_falls_back_on_nobody(tmp_path: Path) -> None:
+    async with far(with_status(400, b"{}")) as one:
+        async with relaying(tmp_path, one, local=True, fallbacks=("scripted",)) as running:
+            assert (await ask(running)).status_code == 400
+
+
+async def test_a_fallback_that_the_key_may_not_use_is_none(tmp_path: Path) -> None:
+    keys = (KeyConfig(key="k", models=("far",)),)
+    async with far(with_status(503, b"{}")) as one:
+        async with relaying(
+            tmp_path, one, local=True, keys=keys, fallbacks=("scripted",)
+        ) as running:
+            running.client.headers["authorization"] = "Bearer k"
+            assert (await ask(running)).status_code == 503
+
+
+async def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+    """Within a probe's interval: nobody has to load anything."""
+    sick = in_turn(*[with_status(503, b"{}")] * 3, streams(*text("back")))
+    async with far(sick) as one, relaying(tmp_path, one) as running, asyncio.timeout(HANG):
+        statuses = [(await ask(running)).status_code for _ in range(4)]
+        assert statuses == [503] * 4
+        assert len(one.asked) == 3, "the fourth found nobody to ask"
+        while (got := await ask(running)).status_code != 200:
+            await asyncio.sleep(0.02)
+        assert got.json()["choices"][0]["message"]["content"] == "back"
+
+
+async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: Path) -> None:
+    """Whoever had got nothing yet is answered by the other one."""
+    gone = asyncio.Event()
+
+    async def dies(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        number = len(dying.asked)
+        if number % 2:
+            writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
+            writer.write(other.piece(other.event(chunk({"content": "x"}))))
+            await writer.drain()
+        await gone.wait()
+        writer.transport.abort()
+
+    async def first_half() -> list[Any]:
+        return await asyncio.gather(
+            *(
+                ask(running, stream=True, messages=[{"role": "user", "content": str(k)}])
+                for k in range(20)
+            )
+        )
+
+    async with far(dies) as dying, far(streams(*text("y"))) as living:
+        async with relaying(tmp_path, dying, living) as running, asyncio.timeout(HANG):
+            asking = asyncio.ensure_future(first_half())
+            while len(dying.asked) < 5:
+                await asyncio.sleep(0.005)
+            gone.set()
+            answers = await asking
+
+    ended = [one for one in answers if one.text.endswith("data: [DONE]\n\n")]
+    broken = [one for one in answers if one not in ended]
+    assert all('"content":"y"' in one.text and '"x"' not in one.text for one in ended)
+    assert all('"content":"x"' in one.text and "upstream_cut" in one.text for one in broken)
+    assert broken
+    assert len(ended) > len(broken)
+
+
+# -------------------------------------------------------------------------------- a second of ours
+
+
+async def test_a_roundhouse_in_front_of_a_roundhouse(tmp_path: Path) -> None:
+    near, behind = tmp_path / "near", tmp_path / "behind"
+    near.mkdir()
+    behind.mkdir()
+    inner = Config(server=msgspec.structs.replace(Config().server, port=0), models=models(behind))
+    async with serving(inner, behind) as second:
+        upstream = UpstreamConfig(name="box", urls=(f"{second.url}/v1",), prefix="box/")
+        outer = msgspec.structs.replace(inner, models=(), upstreams=(upstream,))
+        async with serving(outer, near) as first:
+            straight = await ask(second, model="roundhouse-tiny", temperature=0, max_tokens=8)
+            through = await ask(first, model="box/roundhouse-tiny", temperature=0, max_tokens=8)
+            thought = await ask(
+                first, model="box/scripted", messages=[{"role": "user", "content": "think"}]
+            )
+
+    assert through.json()["choices"] == straight.json()["choices"]
+    counts = ("prompt_tokens", "completion_tokens")
+    usages = [[one.json()["usage"][name] for name in counts] for one in (straight, through)]
+    assert usages[0] == usages[1]
+    message = thought.json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "Seen.")
