@@ -6,6 +6,7 @@ Schema and answer may both be hostile, so work is counted, and what takes too mu
 unchecked. It belongs into a worker thread; nothing is fetched.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -62,20 +63,40 @@ class _GivenUp(Exception):
 def verdict(check: Check, text: str) -> Verdict:
     """Whether `text` is JSON that satisfies `check`. Takes at most about `SECONDS`."""
     try:
-        answer = msgspec.json.decode(text)
-    except RecursionError:
-        return Unchecked("nested too deeply")
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        error = next(_Run(check).validator().iter_errors(_decoded(text)), None)
+    except json.JSONDecodeError:
         return Failed("$", "")
-    try:
-        error = next(_Run(check).validator().iter_errors(answer), None)
     except RecursionError:
         return Unchecked("nested too deeply")
+    except (OverflowError, ValueError):
+        return Unchecked("half a surrogate pair, or a number out of range")
     except (_GivenUp, Unusable) as reason:
         return Unchecked(str(reason))
     if error is None:
         return Passed()
     return Failed(path(error.absolute_path), str(error.validator or "false"))
+
+
+def _decoded(text: str) -> Any:
+    """The value. A number that floats don't hold is infinite, as a client's parser has it."""
+
+    def refuse(constant: str) -> Any:
+        raise json.JSONDecodeError(f"{constant} is no JSON", text, 0)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def fault_of(check: Check, text: str) -> str | None:
+    """What is to be said of `text`: how it misses its schema, or why that can't be told; None where
+    it satisfies it.
+    """
+    match verdict(check, text):
+        case Passed():
+            return None
+        case Failed() as failed:
+            return str(failed)
+        case Unchecked(why=why):
+            return f"not checked: {why}"
 
 
 class _Run:

@@ -14,6 +14,7 @@ from backends.grammar_limits import parser_limits
 from gateway.errors import InvalidRequest
 
 END = 256  # the token after those of the bytes
+NO_WAY = "NoExtension"  # llguidance's word for a grammar that no text can begin
 Entry: TypeAlias = Mapping[str, Any]  # {"name", and "json_schema" or "lark_grammar"}
 
 
@@ -124,13 +125,15 @@ def runnable(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
     matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
     matcher.compute_bitmask()
     if matcher.is_error():
-        raise InvalidRequest(f"{field}: {brief(matcher.get_error())}", param=field)
+        message = matcher.get_error()
+        why = "no text satisfies it" if message.startswith(NO_WAY) else brief(message)
+        raise InvalidRequest(f"{field}: {why}", param=field)
     return tuple(entries)
 
 
 def brief(message: str) -> str:
     """What is wrong in one line, without the excerpts of the grammar that follow it."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    reasons = [line for line in lines if line.startswith("error: ")]
+    reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     line = reasons[0] if reasons else lines[0]
     return line if len(line) <= 300 else line[:300] + "…"

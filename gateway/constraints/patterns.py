@@ -11,7 +11,7 @@ import msgspec
 from llguidance import LLMatcher
 
 from backends.grammar_limits import parser_limits
-from gateway.constraints.grammars import byte_tokenizer, grammar_text
+from gateway.constraints.grammars import brief, byte_tokenizer, grammar_text
 
 
 class Unusable(Exception):
@@ -38,7 +38,7 @@ class Pattern:
         return taken == len(written) and self._matcher.is_accepting()
 
     def _why(self) -> str:
-        return self._matcher.get_error().partition("\n")[0]
+        return brief(self._matcher.get_error())
 
 
 def lookaheads(pattern: str) -> list[tuple[bool, str]]:

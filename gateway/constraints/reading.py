@@ -127,7 +127,7 @@ class Reading:
         left = row.grammar == "left" or not self._fits(key, read.check)
         if not left:
             both.carried[key] = read.carried
-        elif row.became and value is not False:
+        elif row.became and not (row.holds == "flag" and value is False):
             self.note(key, row.became, checked=row.checked)
 
     def _fits(self, key: str, value: Any) -> bool:

@@ -65,9 +65,9 @@ class Machine:
             return [END]
         mask = self.matcher.compute_bitmask()
         found = [token for token in range(END + 1) if mask[token // 8] >> (token % 8) & 1]
-        # Ends and closers twice, so that a text comes to an end; no bytes that need others.
-        closers = [token for token in found if token in b'"}]' or token == END]
-        return [token for token in found if token >= END or token < 128] + closers * 4
+        # Text may be anything: ASCII is enough. What ends a text is likelier, so that it ends.
+        plain = [token for token in found if token < 128 or token == END] or found
+        return plain + 4 * [token for token in plain if token == END or token in b'"}]']
 
 
 def machine(shape: Shape) -> Machine:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.constraints.checking import Failed, Passed, Unchecked, Verdict, verdict
+from gateway.constraints.checking import Failed, Passed, Unchecked, Verdict, fault_of, verdict
 from gateway.constraints.grammars import Check
 from tests.gateway.constraints.machine import cases, schema
 
@@ -76,8 +76,29 @@ def test_what_is_no_json_fails() -> None:
     check = Check(schema=True)
 
     assert verdict(check, '{"a": ') == Failed("$", "")
-    assert verdict(check, '"\ud800"') == Failed("$", "")
+    assert verdict(check, "[NaN]") == Failed("$", "")
     assert verdict(check, "1") == Passed()
+
+
+def test_a_number_beyond_floats_is_one() -> None:
+    assert verdict(Check(schema={"type": "number", "minimum": 3}), "1e999") == Passed()
+    assert isinstance(verdict(Check(schema={"multipleOf": 3}), "1e999"), Unchecked)
+    assert isinstance(verdict(Check(schema=True), "9" * 5_000), Unchecked)
+
+
+def test_half_a_surrogate_pair_is_unchecked_where_it_matters() -> None:
+    assert isinstance(verdict(Check(schema={"pattern": "a"}), '"\\ud800"'), Unchecked)
+
+
+def test_what_is_to_be_said_of_an_answer() -> None:
+    check = Check(schema={"items": {"type": "null"}})
+
+    assert fault_of(check, "[null]") is None
+    assert fault_of(check, "[1]") == '$[0]: "type" is not satisfied'
+    assert fault_of(check, "[") == "not JSON"
+    behind = fault_of(Check(schema={"pattern": "(?<=a)b"}), '"b"')
+    assert behind is not None
+    assert behind.startswith("not checked: the pattern '(?<=a)b' can't be used: look-around")
 
 
 def test_what_cant_be_checked_is_said() -> None:
