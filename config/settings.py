@@ -58,7 +58,7 @@ class ServerConfig(Section, frozen=True):
     max_choices: AtLeastOne = 256  # of one request: prompts times n
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     allow_control_tokens: bool = False  # in a client's texts, in chat
-    keep_alive_comment: Seconds = 10.0  # silence in a stream before a comment is sent
+    comment_after: Seconds = 10.0  # silence in a stream before a comment is sent
     loading_text: bool = False  # chat streams tell of their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
 

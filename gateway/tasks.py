@@ -4,7 +4,8 @@ grows with a request.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeAlias, TypeVar
@@ -33,6 +34,36 @@ async def companions() -> AsyncIterator[TaskGroup]:
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
         raise
+
+
+@asynccontextmanager
+async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callable[[T], None]]:
+    """A callback for reports, which a task of its own writes as fast as `write` takes them: the
+    newest alone, so that nothing piles up. The last is written before the context ends.
+    """
+    newest: deque[T] = deque(maxlen=1)
+    came, one_writes = anyio.Event(), anyio.Lock()
+
+    async def write_newest() -> None:
+        async with one_writes:
+            while newest:
+                await write(newest.pop())
+
+    async def relay() -> None:
+        nonlocal came
+        while True:
+            await came.wait()
+            came = anyio.Event()
+            await write_newest()
+
+    def report(one: T) -> None:
+        newest.append(one)
+        came.set()
+
+    async with companions() as tasks:
+        tasks.start_soon(relay)
+        yield report
+        await write_newest()
 
 
 # -- threads ---------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
         services.account("messages", exchange.request.model, request_id),
         exchange,
         Telling(
-            quiet=services.config.server.keep_alive_comment,
+            quiet=services.config.server.comment_after,
             framing=PINGS,
             headers={ID_HEADER: request_id},
         ),

@@ -1,6 +1,5 @@
 """Fetching models from a hub, and deleting them: TabbyAPI's call, and llama-server's."""
 
-import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,7 +19,7 @@ from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import SCHEME, DownloadProgress, Order, hub_model
 from gateway.registry import ModelEntry
-from gateway.tasks import companions
+from gateway.tasks import relayed
 
 AnyRequest = Request[Any, Any, Any]
 T = TypeVar("T")
@@ -46,7 +45,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     async def tell(events: EventStream) -> None:
         await _timed(_tell_download(events, services, order), wire_order.timeout)
 
-    return ProgressStream(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+    return ProgressStream(tell, openai.error_event, quiet=services.config.server.comment_after)
 
 
 def _order(asked: wants.Download) -> Order:
@@ -86,36 +85,31 @@ async def fetched(
     return str(path)
 
 
-async def relayed(
+async def fetched_with_progress(
     events: EventStream,
     services: Services,
     order: Order,
-    told: Callable[[DownloadProgress], bytes],
+    framed: Callable[[DownloadProgress], bytes],
 ) -> str:
-    """As `fetched`; each step is written as `told` frames it."""
-    send, receive = anyio.create_memory_object_stream[DownloadProgress](math.inf)
+    """As `fetched`; how far it is is written as `framed` says."""
 
-    async def relay() -> None:
-        async for step in receive:
-            await events.begin()
-            await events.write(told(step))
+    async def write(step: DownloadProgress) -> None:
+        await events.begin()
+        await events.write(framed(step))
 
-    with send, receive:
-        async with companions() as tasks:
-            tasks.start_soon(relay)
-            path = await fetched(services, order, send.send_nowait)
-    return path
+    async with relayed(write) as report:
+        return await fetched(services, order, report)
 
 
 async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
     last = DownloadProgress("", 0, 0)
 
-    def told(step: DownloadProgress) -> bytes:
+    def framed(step: DownloadProgress) -> bytes:
         nonlocal last
         last = step
         return _event("downloading", step)
 
-    path = await relayed(events, services, order, told)
+    path = await fetched_with_progress(events, services, order, framed)
     await events.begin()
     await events.write(_event("finished", last, path))
 

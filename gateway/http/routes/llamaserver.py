@@ -1,10 +1,8 @@
 """Calls to manage models: llama-server's, transformers serve's, and simple ones for people."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import anyio
 import msgspec
 from litestar import Request, get, post
 from litestar.types import ASGIApp
@@ -26,7 +24,7 @@ from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, UnloadReport, Waiting
 from gateway.registry.memory import gibibytes
-from gateway.tasks import companions
+from gateway.tasks import relayed
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -165,28 +163,26 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     return ProgressStream(
         tell,
         services.failed(access, lambda error: loading.failed(name, error)),
-        quiet=services.config.server.keep_alive_comment,
+        quiet=services.config.server.comment_after,
     )
 
 
 async def _tell_load(events: EventStream, name: str, services: Services, access: Access) -> None:
     """A lease, given back at once: so a user's request has a user's place in line."""
-    send, receive = anyio.create_memory_object_stream[Waiting](math.inf)
     was_loaded = services.registry.status(name).state == "loaded"
-    with send, receive:
-        async with companions() as tasks:
 
-            async def relay() -> None:
-                async for waiting in receive:
-                    if waiting.progress is None:
-                        events.wait(waiting)
-                    else:
-                        await events.begin()
-                        await events.write(loading.progress(name, waiting.progress))
+    async def write(waiting: Waiting) -> None:
+        if waiting.progress is None:
+            events.wait(waiting)
+        else:
+            await events.begin()
+            await events.write(loading.progress(name, waiting.progress))
 
-            tasks.start_soon(relay)
-            async with services.registry.lease(name, on_wait=send.send_nowait, access=access):
-                pass
+    async with (
+        relayed(write) as report,
+        services.registry.lease(name, on_wait=report, access=access),
+    ):
+        pass
     await events.begin()
     await events.write(loading.ready(name, cached=was_loaded))
 
@@ -231,7 +227,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     return ProgressStream(
         tell,
         services.failed(access, openai.error_event),
-        quiet=services.config.server.keep_alive_comment,
+        quiet=services.config.server.comment_after,
     )
 
 
@@ -354,7 +350,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("completion", asked.model, request_id),
         exchange,
-        Telling(quiet=services.config.server.keep_alive_comment),
+        Telling(quiet=services.config.server.comment_after),
     )
 
 

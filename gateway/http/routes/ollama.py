@@ -19,7 +19,7 @@ from gateway.dialects.ollama import models as told
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
-from gateway.http.routes.hub import deletion, fetched, relayed, to_fetch
+from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import NDJSON, EventStream, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress
@@ -70,7 +70,7 @@ def _answered(
         services.failed(access, ollama.error_line),
         services.account("ollama", asked.model, new_id(request)),
         exchange,
-        Telling(quiet=services.config.server.keep_alive_comment, framing=NDJSON),
+        Telling(quiet=services.config.server.comment_after, framing=NDJSON),
     )
 
 
@@ -135,7 +135,7 @@ def _streamed(services: Services, access: Access, tell: Any) -> ASGIApp:
     return ProgressStream(
         tell,
         services.failed(access, ollama.error_line),
-        quiet=services.config.server.keep_alive_comment,
+        quiet=services.config.server.comment_after,
         framing=NDJSON,
     )
 
@@ -221,7 +221,7 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def tell(events: EventStream) -> None:
         if order is not None:
-            await relayed(events, services, to_fetch(order), _step)
+            await fetched_with_progress(events, services, to_fetch(order), _step)
         await events.begin()
         await events.write(told.status_line("success"))
 

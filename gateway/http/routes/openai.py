@@ -39,7 +39,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.account("chat", exchange.request.model, request_id),
         exchange,
         Telling(
-            quiet=services.config.server.keep_alive_comment,
+            quiet=services.config.server.comment_after,
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
             if services.tells_loading(access, asked=exchange.loading_text)
             else None,
@@ -66,7 +66,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),
         exchange,
-        Telling(quiet=services.config.server.keep_alive_comment),
+        Telling(quiet=services.config.server.comment_after),
     )
 
 

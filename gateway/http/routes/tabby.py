@@ -94,7 +94,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
         async with loading() as news:
             await _tell_load(events, news)
 
-    return ProgressStream(tell, openai.error_event, quiet=services.config.server.keep_alive_comment)
+    return ProgressStream(tell, openai.error_event, quiet=services.config.server.comment_after)
 
 
 def _options(

@@ -148,7 +148,7 @@ async def test_a_broken_stream_ends_with_an_error(tmp_path: Path) -> None:
 async def test_a_stream_is_kept_alive_by_white_space(tmp_path: Path) -> None:
     settings = config(
         tmp_path,
-        server=ServerConfig(keep_alive_comment=0.0),
+        server=ServerConfig(comment_after=0.0),
         load_seconds=2.5,
         tokens_per_second=2,
     )

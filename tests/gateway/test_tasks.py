@@ -1,0 +1,55 @@
+"""Reports from a callback reach whoever writes them, in order, the newest alone."""
+
+import anyio
+import pytest
+
+from gateway.tasks import relayed
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_last_report_is_written_before_the_context_ends() -> None:
+    written: list[int] = []
+
+    async def write(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        written.append(number)
+
+    async with relayed(write) as report:
+        report(1)
+        await anyio.wait_all_tasks_blocked()
+        report(2)
+        report(3)
+    assert written == [1, 3]
+
+
+async def test_who_writes_slowly_is_given_the_newest_and_nothing_piles_up() -> None:
+    written: list[int] = []
+    may_write = anyio.Event()
+
+    async def write(number: int) -> None:
+        await may_write.wait()
+        written.append(number)
+
+    with anyio.fail_after(HANG):
+        async with relayed(write) as report:
+            report(0)
+            await anyio.wait_all_tasks_blocked()
+            for number in range(1, 100_000):
+                report(number)
+            may_write.set()
+    assert written == [0, 99_999]
+
+
+async def test_who_can_not_write_ends_the_body() -> None:
+    async def write(number: int) -> None:
+        raise ValueError(number)
+
+    async def endless() -> None:
+        async with relayed(write) as report:
+            report(7)
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(HANG), pytest.raises(ValueError, match="7"):
+        await endless()
