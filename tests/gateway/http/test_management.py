@@ -16,10 +16,13 @@ USER, ADMIN = {"x-api-key": "user"}, {"authorization": "Bearer admin"}
 
 
 async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:
-    blobs = tmp_path / "cache" / "models--org--small" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / "a").write_bytes(b"x" * 1000)
-    (blobs / "b").write_bytes(b"x" * 24)
+    repository = tmp_path / "cache" / "models--org--small"
+    blobs, snapshot = repository / "blobs", repository / "snapshots" / "commit"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    for name, size in (("a", 1000), ("b", 24)):
+        (blobs / name).write_bytes(b"x" * size)
+        (snapshot / name).symlink_to(blobs / name)
     settings = config(tmp_path, keys=(*KEYS, KeyConfig(key="one", models=("scripted",))))
     hub = HubConfig(cache=str(tmp_path / "cache"))
     async with serving(msgspec.structs.replace(settings, hub=hub), tmp_path) as running:
