@@ -28,6 +28,10 @@ from backends.protocol import (
 # Below this temperature sampling is greedy, on every engine (vLLM's `_SAMPLING_EPS`): a logit
 # divided by much less overflows single precision. Dynamic temperature doesn't fall below it.
 GREEDY_BELOW = 1e-5
+# Of banned strings: how many tokens are tried at one place of an answer, and how many tokens of it
+# are taken back beyond two for each that stays. Then the string ends the answer.
+MOST_TRIES = 64
+SPARE_REWINDS = 512
 
 Extent = Literal["context", "vocabulary"]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -96,6 +100,7 @@ class Texts(_Any, frozen=True):
 
     count: int
     size: int
+    total: int | None = None  # characters of all of them; None: as many as they may have each
 
     def fault(self, value: object) -> str | None:
         if isinstance(value, str):
@@ -106,6 +111,8 @@ class Texts(_Any, frozen=True):
         longest = max(map(len, value), default=0)
         if longest > self.size:
             return f"Expected texts of at most {self.size} characters, one has {longest}."
+        if self.total is not None and sum(map(len, value)) > self.total:
+            return f"Expected at most {self.total} characters in all texts together."
         if any(map(_halved, value)):
             return "A text has half a surrogate pair, which is no character."
         return None
@@ -254,7 +261,7 @@ SAMPLING: Mapping[str, Bound] = {
     "logit_bias": Biases(1e4),
     "banned_tokens": TokenIds(),
     "allowed_tokens": TokenIds(),
-    "banned_strings": Texts(1_024, 1_000),
+    "banned_strings": Texts(1_024, 1_000, total=32_768),  # each character is a node of a tree
     "ban_eos": Flag(),
 }
 GENERATION: Mapping[str, Bound] = {

@@ -17,11 +17,14 @@ import asyncio
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
 
+from backends.answering import write
+from backends.banned_strings import BannedStrings
 from backends.bounds import bounded, check_choice, check_tokens
 from backends.constraints.grammars import Grammars
 from backends.constraints.masks import MaskThreads
@@ -200,6 +203,9 @@ class Driver:
             raise PromptTooLong(count, length)
         running.prompt_tokens = count
         running.transcript = Transcript(running.job, length - count)
+        strings = running.job.sampling.banned_strings
+        if strings and self._engine.info.rewinds:
+            running.banned = BannedStrings(strings, running.transcript.limit)
         running.admitted = time.perf_counter()
         self._active[running.key] = running
 
@@ -212,6 +218,7 @@ class Driver:
             return
         outputs: list[tuple[Mailbox, Output | BackendError]] = []
         now = time.perf_counter()
+        ahead = Counter(result.key for result in results if isinstance(result, Token))
         for result in results:
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
@@ -221,8 +228,10 @@ class Driver:
                 outputs.append((running.mailbox, result.error))
             elif isinstance(result, PromptScored):
                 outputs.append((running.mailbox, result.scored))
-            else:
-                self._tell(running, result, now, outputs)
+            elif ahead[result.key]:  # else it was taken back within this very step
+                ahead[result.key] -= 1
+                if self._tell(running, result, now, outputs, ahead[result.key]).void:
+                    ahead[result.key] = 0
         if outputs:
             self._call(lambda: _deliver(outputs))
 
@@ -232,41 +241,28 @@ class Driver:
         token: Token,
         now: float,
         outputs: list[tuple[Mailbox, Output | BackendError]],
-    ) -> None:
+        ahead: int,
+    ) -> Written:
         """What goes wrong with one job's token is that job's alone."""
         try:
-            written = self._write(running, token, now)
+            written = self._write(running, token, now, ahead)
         except Exception as error:  # noqa: BLE001 - as in `_run`
             self._drop(running)
             outputs.append((running.mailbox, _translated(error)))
-            return
+            return Written()
         if written.piece is not None:
             outputs.append((running.mailbox, written.piece))
         if written.cause is not None:
             outputs.append((running.mailbox, self._end(running, written)))
+        return written
 
-    def _write(self, running: DriverJob, token: Token, now: float) -> Written:
-        engine, transcript = self._engine, running.transcript
-        if not transcript.completion_tokens:
-            running.first_token = now
+    def _write(self, running: DriverJob, token: Token, now: float, ahead: int) -> Written:
+        if not running.begun:
+            running.begun, running.first_token = True, now
         running.last_token = now
         if running.job.max_tokens == 0:  # the prompt is computed, and no more is wanted
             return Written(cause="max_tokens")
-        ends, matcher = engine.ends(token.id), running.matcher
-        if matcher is not None and not ends:
-            matcher.take(token.id)
-        last = matcher is not None and matcher.stopped
-        text = engine.piece(token.id)
-        written = transcript.add(token.id, text, token.logprob, ends=ends, last=last)
-        if written.cause is None:
-            self._force(running, written.force)
-        return written
-
-    def _force(self, running: DriverJob, closing: Sequence[int]) -> None:
-        """What the transcript wants said next, and what the grammar leaves no choice in."""
-        forced = closing if running.matcher is None else running.matcher.force(closing)
-        if forced:
-            self._engine.force(running.key, forced)
+        return write(running, self._engine, token, ahead)
 
     def _end(self, running: DriverJob, written: Written) -> Ended:
         running.over = True

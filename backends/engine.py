@@ -1,6 +1,6 @@
 """What an engine is to the driver: one model on one device, stepped by one thread."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -72,6 +72,13 @@ class Engine(Protocol):
     def force(self, key: int, tokens: Sequence[int]) -> None:
         """Make job `key` continue with `tokens`, computed together as a prompt is; the coming step
         returns them like any others. What an engine has drawn ahead is forgotten.
+        """
+        ...
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        """Take back the newest `count` tokens that were handed over for job `key`, and all that are
+        not yet; the next one is none of `banned`, unless no other may come. Only where
+        `info.rewinds`.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from backends.banned_strings import BannedStrings
 from backends.constraints.matcher import Matcher
 from backends.errors import BackendError
 from backends.protocol import Cause, Ended, Generation, ModelInfo, Output, Piece, Scored
@@ -146,6 +147,8 @@ class DriverJob:
         self.over = False
         self.prompt_tokens = len(job.prompt)
         self.transcript = Transcript(job, info.context_length - self.prompt_tokens)
+        self.begun = False  # its first token has come
+        self.banned: BannedStrings | None = None  # where the engine takes tokens back for us
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 

@@ -257,6 +257,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
+    rewinds: bool = False  # tokens can be taken back: the driver sees to banned strings
     penalties_first: bool = False  # whatever order `Sampling.samplers` says
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     constrains: bool = False  # whether a job may have a `constraint`

@@ -19,6 +19,7 @@ class Written(msgspec.Struct, frozen=True):
     cause: Cause | None = None
     stop_string: str | None = None
     force: tuple[int, ...] = ()
+    void: bool = False  # tokens were taken back, also those that were handed over behind
 
 
 class StopFound(msgspec.Struct, frozen=True):
@@ -120,7 +121,7 @@ class Transcript:
 
     def __init__(self, job: Generation, room: int) -> None:
         """`room`: tokens that fit behind the prompt."""
-        self._limit = min(job.max_tokens or room, room)
+        self.limit = min(job.max_tokens or room, room)  # tokens
         self._at_limit: Cause = (
             "max_tokens" if job.max_tokens and job.max_tokens <= room else "context_full"
         )
@@ -150,7 +151,7 @@ class Transcript:
         self.completion_tokens += 1
         if ends:
             return Written(self._rest(""), "end_token")
-        waits = self._tokens or self._inside_character or self.completion_tokens >= self._limit
+        waits = self._tokens or self._inside_character or self.completion_tokens >= self.limit
         if (
             self._flows
             and not waits
@@ -171,7 +172,7 @@ class Transcript:
                 return Written(self._rest(free), "end_token") if last else self._go_on(free, force)
 
     def _go_on(self, free: str, force: tuple[int, ...]) -> Written:
-        if self.completion_tokens >= self._limit:
+        if self.completion_tokens >= self.limit:
             return Written(self._rest(free), self._at_limit)
         return Written(self._part(free) if free else None, force=force)
 

@@ -5,7 +5,7 @@ character). The driver gets one of each job per step, so that it can stop or for
 them; the generator goes on when all are handed over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -82,6 +82,10 @@ class ExLlamaEngine:
             self._begin(running)
         except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
             self._refused.append(self._failed(running, error))
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        """Both libraries go back before banned strings by themselves."""
+        raise NotImplementedError
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)

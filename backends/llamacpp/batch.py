@@ -2,12 +2,16 @@
 than the model.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from backends.cells import Slot
 from backends.constraints.matcher import Mask
 from backends.llamacpp.masking import allowed_ids
 from backends.llamacpp.sampling import Chain
+from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ class LlamaJob:
         self.pictures = pictures
         self.prompt_tokens = len(tokens)
         self.fed = 0
+        self.rewinds = 0
+        self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
         self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
         self.cached = 0
         # Tokens of the prompt whose log probabilities are told, or not wanted.
@@ -54,7 +60,14 @@ class LlamaJob:
         """Of the first `size` tokens those that may be drawn next; None: all. Raises what
         `Mask.allowed` does.
         """
-        return None if self.mask is None else allowed_ids(self.mask.allowed(), size)
+        if self.mask is None:
+            return None
+        ids = allowed_ids(self.mask.allowed(), size)
+        if not self.banned:
+            return ids
+        ids = np.arange(size) if ids is None else ids
+        others = np.setdiff1d(ids, list(self.banned))
+        return others if len(others) else ids
 
     @property
     def left(self) -> int:
@@ -100,6 +113,25 @@ class LlamaJob:
         """As many of the first `cells` cells as cut no picture in two."""
         cut = (picture.start for picture in self.pictures if picture.start < cells < picture.end)
         return next(cut, cells)
+
+    def rewound(
+        self, vocabulary: LlamaVocabulary, context_length: int, banned: Collection[int]
+    ) -> None:
+        """The newest tokens were taken back: samplers that never saw them."""
+        self.rewinds += 1
+        prompt = tuple(cell for cell in self.tokens[: self.prompt_tokens] if cell >= 0)
+        job = msgspec.structs.replace(self.job, prompt=prompt)
+        said = self.tokens[self.prompt_tokens :]
+        chain = Chain(
+            job,
+            vocabulary,
+            context_length,
+            said=said,
+            banned=() if self.mask else banned,
+            variant=self.rewinds,
+        )
+        self.chain.free()
+        self.chain, self.banned = chain, banned
 
     def free(self) -> None:
         self.chain.free()

@@ -9,7 +9,7 @@ looks at it in a thread of its own, and a later step puts what it found into the
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,6 +96,23 @@ class LlamaCppEngine:
             running.tokens.append(token)
             running.chain.accept(token)
             self._forced.append(Token(key, token))
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        running = self._running[key]
+        kept = [token for token in self._forced if token.key != key]
+        count += len(self._forced) - len(kept)
+        self._forced = kept
+        del running.tokens[len(running.tokens) - count :]
+        running.rewound(self._vocabulary, self.info.context_length, banned)
+        # The newest token left is fed again: the logits after it are gone.
+        keep = running.whole(min(running.fed, len(running.tokens) - 1))
+        if running.slot is None or keep == running.fed:
+            return
+        running.fed, running.lag = keep, running.lag_at(keep)
+        if self._cache.cut(running.slot.index, running.position):
+            del running.slot.tokens[keep:]
+        else:  # the rest of a cut sequence is of no use to this model: it is computed anew
+            self._start_over(running)
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
@@ -291,6 +308,7 @@ class LlamaCppEngine:
         else:
             token = draw_among(chain, self._row(row), ids)
         running.chain.drawn()
+        running.banned = ()
         running.tokens.append(token)
         if running.job.logprobs is None:
             return Token(running.key, token)

@@ -307,6 +307,7 @@ def _info(
         modalities=files.modalities,
         image_marker=pictures.marker if pictures else None,
         samplers=SUPPORTED,
+        rewinds=True,
         scores_prompts=True,
         constrains=True,
         generation_defaults=defaults.of(files),

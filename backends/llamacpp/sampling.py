@@ -22,7 +22,7 @@ from backends.protocol import NEUTRAL, Candidate, Generation, Sampling, TokenLog
 from backends.sampler_order import FIRST, fades, order_of
 from backends.sampling.formulas import mixed
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - {"banned_strings"}
+SUPPORTED = frozenset(Sampling.__struct_fields__)
 _NEVER = float("-inf")
 # The fields of llama.h's struct of one biased token.
 _LOGIT_BIAS = np.dtype([("token", np.int32), ("bias", np.float32)])
@@ -52,6 +52,7 @@ class Chain:
     ) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
         self._least = max(0, job.min_tokens - len(said))
+        banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
         self._banned = bool(banned)
         self._ours: list[links.Link] = []
         try:
@@ -171,6 +172,15 @@ def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
     bias[list(sampling.banned_tokens)] = _NEVER
     bias[list(ends)] = _NEVER
     return bias
+
+
+def _leaves_some(banned: Collection[int], sampling: Sampling, vocabulary: LlamaVocabulary) -> bool:
+    """Whether a token may come at all that is none of `banned`."""
+    bias = _biases(sampling, vocabulary) if banned else None
+    if bias is None:
+        return len(banned) < vocabulary.size
+    bias[list(banned)] = _NEVER
+    return float(bias.max()) > _NEVER
 
 
 def _bans(tokens: Collection[int], vocabulary: LlamaVocabulary) -> Biases:

@@ -4,7 +4,7 @@ A `SamplerBatch` is made when the jobs of a pass change, not at every token. It 
 logits in, tokens out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -96,11 +96,19 @@ class SamplerBatch:
             if costs := dry.penalties(state.tokens):
                 scores = scores.clone() if scores is logits else scores
                 scores[row, list(costs)] -= scores.new_tensor(list(costs.values()))
+        scores = masked(scores, self.states, self._context)
         for row, state in enumerate(self.states):
             if state.banned:
                 scores = scores.clone() if scores is logits else scores
-                scores[row, list(state.banned)] = _NEVER
-        return masked(scores, self.states, self._context)
+                scores[row] = _without(scores[row], state.banned)
+        return scores
+
+
+def _without(scores: torch.Tensor, banned: Collection[int]) -> torch.Tensor:
+    """One row without `banned`, unless no other may come."""
+    changed = scores.clone()
+    changed[list(banned)] = _NEVER
+    return changed if bool(changed.isfinite().any()) else scores
 
 
 def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:

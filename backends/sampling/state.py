@@ -17,7 +17,7 @@ _NEVER = float("-inf")
 NOWHERE = float("-inf")  # the place of a token that never stood
 _ELSE = 0x5851F42D4C957F2D  # another stream of random numbers for the same seed and place
 
-SUPPORTED = frozenset(Sampling.__struct_fields__) - {"banned_strings"}
+SUPPORTED = frozenset(Sampling.__struct_fields__)
 
 
 class Counts(msgspec.Struct):

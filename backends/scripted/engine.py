@@ -4,7 +4,7 @@ prompt.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from backends.catalog import ModelFiles
 from backends.constraints.matcher import Mask
@@ -155,6 +155,10 @@ class ScriptedEngine:
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._speakers[key].force(tokens)
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        """A script can't be said otherwise."""
+        raise NotImplementedError
 
     def release(self, key: int) -> int:
         del self._speakers[key]

@@ -11,7 +11,7 @@ pass reads a run of neighbours and copies nothing. Idle rows keep their cells fo
 next turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import torch
@@ -106,6 +106,19 @@ class Batching:
             running.tokens.append(token)
             running.state.accepted()
             self._forced.append(Token(key, token))
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        running = self._jobs[key]
+        kept = [token for token in self._forced if token.key != key]
+        count += len(self._forced) - len(kept)
+        self._forced = kept
+        del running.tokens[len(running.tokens) - count :]
+        running.state.rewound(banned)
+        self._sampler.clear()  # its batch remembers what they said
+        # The newest token left is fed again: the logits after it are gone.
+        running.fed = min(running.fed, len(running.tokens) - 1)
+        if running.row is not None:
+            del self._slots[running.row].tokens[running.fed :]
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)

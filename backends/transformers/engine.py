@@ -1,6 +1,6 @@
 """The engine the driver steps: jobs that can share passes go to `Batching`, others to `Solo`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import torch
@@ -84,6 +84,10 @@ class TransformersEngine:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         with torch.inference_mode():
             self._worker(key).force(key, tokens)
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        with torch.inference_mode():
+            self._worker(key).rewind(key, count, banned)
 
     def release(self, key: int) -> int:
         with torch.inference_mode():

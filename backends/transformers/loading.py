@@ -281,6 +281,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         adds_bos=vocabulary.adds_bos,
         modalities=files.modalities,
         samplers=SUPPORTED,
+        rewinds=True,
         constrains=True,
         penalties_first=True,
         generation_defaults=generation_config.read(files.path),

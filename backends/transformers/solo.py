@@ -12,7 +12,7 @@ step's logits over here, where the token is chosen by the same samplers as a bat
 
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -115,6 +115,23 @@ class SoloJob:
         self.forced: list[int] = []
         self.generating: Generating | None = None
 
+    def continued(self) -> Inputs:
+        """The prompt's inputs, and the tokens said after it. What a processor tells of each token
+        of a prompt (`attention_mask`, which kind of token it is) is told of these as of text.
+        """
+        ids = self.inputs["input_ids"]
+        said = self.tokens[ids.shape[1] :]
+        if not said:
+            return self.inputs
+        text = {"input_ids": torch.tensor([said], device=ids.device)}
+        text["attention_mask"] = torch.ones_like(text["input_ids"])
+        return {
+            name: torch.cat([value, text.get(name, torch.zeros_like(text["input_ids"]))], 1)
+            if isinstance(value, torch.Tensor) and value.shape == ids.shape
+            else value
+            for name, value in self.inputs.items()
+        }
+
 
 class Solo:
     """The jobs that run one after another, oldest first. Only the engine's thread calls it."""
@@ -153,7 +170,8 @@ class Solo:
             if running.generating is None:
                 # torch's count is each thread's own
                 threads = StepThreads(self._threads, torch.set_num_threads, IdleCores())
-                running.generating = Generating(self._model, running.inputs, self._length, threads)
+                inputs = running.continued()
+                running.generating = Generating(self._model, inputs, self._length, threads)
             return [self._next(running, running.generating)]
         return []
 
@@ -181,6 +199,17 @@ class Solo:
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._jobs[key].forced += tokens
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        """`generate` can't go back: another one begins with what is left."""
+        running = self._jobs[key]
+        running.forced.clear()
+        del running.tokens[len(running.tokens) - count :]
+        running.state.rewound(banned)
+        self._sampler.clear()
+        if running.generating is not None:
+            running.generating.stop()
+            running.generating = None
 
     def release(self, key: int) -> int:
         running = self._jobs.pop(key)

@@ -1,5 +1,6 @@
 """What is found in the KV cache is what would be computed: random prompts that begin alike, answers
-cut short and too little room, for every kind of memory llama.cpp has, against a cold cache.
+cut short and taken back in part, too little room, for every kind of memory llama.cpp has, against a
+cold cache.
 """
 
 import random
@@ -161,6 +162,14 @@ class Fuzz:
             left = self.rng.choice(list(self.running))
             del self.running[left]
             self.engine.release(left)
+        if self.running and not self.dice.randrange(6):  # an answer goes back and on otherwise
+            self._rewind(*self.dice.choice(list(self.running.items())))
+
+    def _rewind(self, key: int, asked: Asked) -> None:
+        if asked.drawn:
+            count = self.dice.randrange(1, len(asked.drawn) + 1)
+            del asked.drawn[len(asked.drawn) - count :]
+            self.engine.rewind(key, count, ())
 
 
 def check(asked: Asked, cold: LlamaCppEngine) -> None:

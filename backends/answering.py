@@ -1,0 +1,92 @@
+"""What a job's next token leads to: its text, or that tokens are taken back, or the end.
+
+Between the engine's tokens and the transcript stand the strings that the answer may not hold
+(`banned_strings`) and the grammar that it is held to (`constraints.matcher`). All on the engine's
+thread.
+"""
+
+from collections.abc import Sequence
+
+from backends.banned_strings import Taken, Verdict
+from backends.engine import Engine, Token
+from backends.jobs import DriverJob
+from backends.protocol import Piece
+from backends.transcript import Written
+
+
+def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:
+    """`ahead`: how many tokens of the job the engine has handed over behind this one. They are void
+    where `Written.void` says so.
+    """
+    ends, matcher = engine.ends(token.id), running.matcher
+    if matcher is not None and not ends:
+        matcher.take(token.id)
+    last = matcher is not None and matcher.stopped
+    text = engine.piece(token.id)
+    if running.banned is None:
+        written = running.transcript.add(token.id, text, token.logprob, ends=ends, last=last)
+        if written.cause is None:
+            _force(running, engine, written.force)
+        return written
+    verdict = running.banned.add(Taken(token.id, text, token.logprob, ends, last))
+    return _carried_out(running, engine, verdict, ahead)
+
+
+def _carried_out(running: DriverJob, engine: Engine, verdict: Verdict, ahead: int) -> Written:
+    assert running.banned is not None
+    written, left = _written(running, verdict.final)
+    if written.cause is not None:
+        return written
+    if verdict.stop is not None:
+        return Written(written.piece, "stop_string", verdict.stop)
+    if written.force and (left or verdict.back or running.banned.holds):
+        # What came behind the token after which something is forced was never said.
+        back = left + verdict.back + running.banned.forget()
+        _take_back(running, engine, back, ahead, frozenset())
+    elif verdict.back:
+        _take_back(running, engine, verdict.back, ahead, verdict.banned)
+    else:
+        _force(running, engine, written.force)
+        return written
+    _force(running, engine, written.force)
+    return Written(written.piece, void=True)
+
+
+def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
+    """All of `final`, up to the end or to where something is to be forced; how many are left."""
+    pieces: list[Piece] = []
+    written = Written()
+    left = len(final)
+    for taken in final:
+        left -= 1
+        written = running.transcript.add(
+            taken.token, taken.text, taken.logprob, ends=taken.ends, last=taken.last
+        )
+        if written.piece is not None:
+            pieces.append(written.piece)
+        if written.cause is not None or written.force:
+            break
+    joined = Piece(
+        "".join(piece.text for piece in pieces),
+        tuple(token for piece in pieces for token in piece.tokens),
+        tuple(logprob for piece in pieces for logprob in piece.logprobs),
+    )
+    piece = joined if pieces else None
+    return Written(piece, written.cause, written.stop_string, written.force), left
+
+
+def _take_back(
+    running: DriverJob, engine: Engine, count: int, ahead: int, banned: frozenset[int]
+) -> None:
+    engine.rewind(running.key, count + ahead, banned)
+    if running.matcher is not None:
+        running.matcher.rewind(count)
+
+
+def _force(running: DriverJob, engine: Engine, closing: Sequence[int]) -> None:
+    """What the transcript wants said next, and what the grammar leaves no choice in."""
+    forced = closing if running.matcher is None else running.matcher.force(closing)
+    if forced:
+        engine.force(running.key, forced)
+        if running.banned is not None:
+            running.banned.forced(len(forced))
