@@ -125,7 +125,7 @@ class Relay:
         headers = {"content-type": "application/json"}
         if caller.request_id:
             headers["x-request-id"] = caller.request_id
-        if self._config.pass_key and caller.key:
+        if self._config.pass_key and caller.key and caller.key.isascii():
             headers["authorization"] = f"Bearer {caller.key}"
         return headers
 

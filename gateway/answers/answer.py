@@ -5,6 +5,7 @@ It holds nothing that must be given back: the jobs and the lease belong to the p
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -27,6 +28,7 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Lease
+from gateway.tasks import companions
 
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
@@ -197,6 +199,26 @@ class Streams:
             if isinstance(item, Exception):
                 raise item
             yield item
+
+
+async def merged(
+    held: AsyncExitStack, choices: Sequence[Choice], outputs: Sequence[Outputs]
+) -> AsyncIterator[Delta]:
+    """The deltas of all choices, of which each has its outputs; they end with `held`."""
+    held.callback(_stop_all, outputs)
+    if len(choices) == 1:
+        return choices[0].deltas(outputs[0])
+    streams = Streams(await held.enter_async_context(companions()))
+    held.callback(streams.close)
+    for choice, stream in zip(choices, outputs, strict=True):
+        streams.add(choice, stream)
+    return streams.deltas()
+
+
+def _stop_all(outputs: Sequence[Outputs]) -> None:
+    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
+    for one in outputs:
+        one.stop()
 
 
 class Answer:

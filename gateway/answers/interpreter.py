@@ -9,6 +9,7 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
+from backends.remote import Container
 from gateway.answers.overrides import Templates
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
@@ -48,7 +49,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     def render(
         self,
         request: ChatRequest,
-        container: ModelContainer,
+        container: Container,
         allowance: Allowance = FULL,
         wanted: Wanted = lambda: True,
     ) -> RenderedPrompt:
@@ -110,7 +111,7 @@ class Interpreters:
         self._templates = templates
         self._known: dict[Key, Interpreter] = {}
 
-    async def of(self, container: ModelContainer, entry: ModelEntry) -> Interpreter:
+    async def of(self, container: Container, entry: ModelEntry) -> Interpreter:
         """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
         info, source = container.info, self._templates.source(entry)
         template = source or info.chat_template

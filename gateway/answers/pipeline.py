@@ -23,19 +23,18 @@ from backends.bounds import bounded
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
-from gateway.answers.answer import Answer, Choice, Streams
+from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters
 from gateway.answers.remote import remote_chat, remote_text
-from gateway.answers.stopping import StopStrings, Unsplit
+from gateway.answers.split_here import split_here
+from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import GatewayError, InvalidRequest, as_written, translated
 from gateway.pictures import Album, ImageLoader, images_in
 from gateway.prompt.length import length_explained
 from gateway.registry import Lease, ModelEntry, Registry, Waiting
 from gateway.request import ChatRequest, GenerationParams, TextRequest
-from gateway.splitter import Splitter
-from gateway.tasks import companions
 
 OnWait: TypeAlias = Callable[[Waiting], None]
 
@@ -148,7 +147,10 @@ class Pipeline:
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
-            return await remote_chat(held, lease, lease.container, request, asked, caller)
+            if lease.container.splits:
+                return await remote_chat(held, lease, lease.container, request, asked, caller)
+            raw = await self._tokens.rendered(request, lease)
+            return await split_here(held, lease, lease.container, request, asked, raw, caller)
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         images = await held.enter_async_context(album.decoded()) if album else {}
@@ -158,7 +160,7 @@ class Pipeline:
             Choice(
                 index,
                 msgspec.structs.replace(job, thinking=budget, images=shown, stop=()),
-                _stopping(interpreter.splitter(request, framed), request, asked),
+                stopping(interpreter.splitter(request, framed), request, asked),
                 one_call=not request.parallel_tool_calls,
             )
             for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
@@ -271,14 +273,7 @@ class Pipeline:
             for choice in choices:
                 outputs.append(await held.enter_async_context(lease.local.generate(choice.job)))
                 await cancel_shielded_checkpoint()  # others go on between a hundred jobs
-        held.callback(_stop_all, outputs)
-        source = choices[0].deltas(outputs[0])
-        if len(choices) > 1:
-            streams = Streams(await held.enter_async_context(companions()))
-            held.callback(streams.close)
-            for choice, stream in zip(choices, outputs, strict=True):
-                streams.add(choice, stream)
-            source = streams.deltas()
+        source = await merged(held, choices, outputs)
         names = sorted(answering.spelled.get(name, name) for name in ignored)
         answer = Answer(lease, tuple(names), choices, source)
         if answering.reports:
@@ -322,28 +317,6 @@ class Pipeline:
             for prompt in prompts
             for variant in range(asked.n)
         ]
-
-
-def _stop_all(outputs: Sequence[Outputs]) -> None:
-    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
-    for one in outputs:
-        one.stop()
-
-
-def _stopping(
-    splitter: Splitter, request: ChatRequest, asked: GenerationParams
-) -> Splitter | StopStrings:
-    """`splitter`, ended by the stop strings. They are not the job's: an engine can't tell an answer
-    from reasoning.
-    """
-    if not asked.stop:
-        return splitter
-    return StopStrings(
-        splitter,
-        asked.stop,
-        in_reasoning=asked.stop_in_reasoning,
-        inline=request.thinking.shown == "inline",
-    )
 
 
 def _refuse_what_is_missing(request: ChatRequest) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from backends.transcript import StopFound, StopScanner
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning, ToolClosed
+from gateway.request import ChatRequest, GenerationParams
 
 Text: TypeAlias = Content | Reasoning
 
@@ -122,4 +123,20 @@ class StopStrings:
 def _bytes(held: str, events: Sequence[Event]) -> int:
     return len(
         (held + "".join(event.text for event in events if isinstance(event, Content))).encode()
+    )
+
+
+def stopping(
+    splitter: Splitting, request: ChatRequest, asked: GenerationParams
+) -> Splitting | StopStrings:
+    """`splitter`, ended by the stop strings. They are not the job's: an engine can't tell an answer
+    from reasoning.
+    """
+    if not asked.stop:
+        return splitter
+    return StopStrings(
+        splitter,
+        asked.stop,
+        in_reasoning=asked.stop_in_reasoning,
+        inline=request.thinking.shown == "inline",
     )

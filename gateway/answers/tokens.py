@@ -90,6 +90,18 @@ class Tokens:
                 pass  # it is more than it seemed
         return await self._threads.run(work)
 
+    async def rendered(
+        self, request: ChatRequest, lease: Lease
+    ) -> tuple[Interpreter, RenderedPrompt]:
+        """The prompt as text, for a model whose tokens aren't known here. Raises as `chat`."""
+        container = lease.container
+        interpreter = await self._interpreters.of(container, lease.entry)
+
+        def work(wanted: Wanted) -> RenderedPrompt:
+            return interpreter.render(request, container, FULL, wanted)
+
+        return interpreter, await self._threads.run(work)
+
     def _of_prompt(
         self,
         container: ModelContainer,

@@ -57,10 +57,11 @@ def run(arguments: Namespace) -> int:
 
 def check_formats(config: Config) -> None:
     """Raises ConfigError for a model whose output format is none of those there are."""
-    for index, model in enumerate(config.models):
-        if model.format is not None and model.format not in FORMATS:
-            problem = f"{model.format!r} is no format; {suggestion(model.format, FORMATS)}"
-            raise ConfigError("the configuration", f"$.models[{index}].format", problem)
+    for section in ("models", "upstreams"):
+        for index, one in enumerate(getattr(config, section)):
+            if one.format is not None and one.format not in FORMATS:
+                problem = f"{one.format!r} is no format; {suggestion(one.format, FORMATS)}"
+                raise ConfigError("the configuration", f"$.{section}[{index}].format", problem)
 
 
 def with_models(config: Config, models: Sequence[str]) -> Config:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
 
+from backends.remote import Caller
 from config.errors import ConfigError
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
@@ -58,6 +59,11 @@ def presented(headers: Mapping[str, str]) -> bytes:
             return key
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     return _sent(bearer) if scheme.lower() == "bearer" else b""
+
+
+def caller(headers: Mapping[str, str], request_id: str) -> Caller:
+    """Whom another server is told of."""
+    return Caller(request_id=request_id, key=presented(headers).decode("latin-1"))
 
 
 def _sent(value: str) -> bytes:

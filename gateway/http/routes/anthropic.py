@@ -6,6 +6,7 @@ from litestar import Request, post
 from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
+from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
@@ -31,7 +32,9 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = new_id(request)
     return Exchange(
-        lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
+        lambda on_wait: services.pipeline.chat(
+            exchange.request, access, on_wait, caller(request.headers, request_id)
+        ),
         lambda answer: anthropic.MessagesReply(
             exchange,
             id=f"msg_{request_id}",

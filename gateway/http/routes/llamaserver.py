@@ -15,6 +15,7 @@ from gateway.dialects import openai
 from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import loading, wire
 from gateway.dialects.llamaserver.completion import CompletionReply
+from gateway.http.auth import caller
 from gateway.http.cards import card, status_wire
 from gateway.http.exchange import Exchange, Telling, ignoring, new_id
 from gateway.http.plain import Plain
@@ -341,7 +342,9 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_text, await request.body())
     asked, request_id = exchange.request, new_id(request)
     return Exchange(
-        lambda on_wait: services.pipeline.text(asked, access, on_wait),
+        lambda on_wait: services.pipeline.text(
+            asked, access, on_wait, caller(request.headers, request_id)
+        ),
         lambda answer: CompletionReply(
             model=answer.model,
             choices=len(asked.prompts) * asked.answering.n,

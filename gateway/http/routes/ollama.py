@@ -11,12 +11,14 @@ import msgspec
 from litestar import Request, delete, get, post
 from litestar.types import ASGIApp
 
+from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.capabilities import Known
 from gateway.dialects import ollama
 from gateway.dialects.ollama import models as told
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
@@ -63,21 +65,24 @@ def _answered(
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
         return _presence(services, access, asked, reply, stream=exchange.stream)
+    request_id = new_id(request)
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
     return Exchange(
-        _opener(services, access, asked),
+        _opener(services, access, asked, caller(request.headers, request_id)),
         lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
         services.failed(access, ollama.error_line),
-        services.account("ollama", asked.model, new_id(request)),
+        services.account("ollama", asked.model, request_id),
         exchange,
         Telling(quiet=services.config.server.comment_after, framing=NDJSON),
     )
 
 
-def _opener(services: Services, access: Access, asked: ChatRequest | TextRequest) -> Any:
+def _opener(
+    services: Services, access: Access, asked: ChatRequest | TextRequest, whose: Caller
+) -> Any:
     if isinstance(asked, ChatRequest):
-        return lambda on_wait: services.pipeline.chat(asked, access, on_wait)
-    return lambda on_wait: services.pipeline.text(asked, access, on_wait)
+        return lambda on_wait: services.pipeline.chat(asked, access, on_wait, whose)
+    return lambda on_wait: services.pipeline.text(asked, access, on_wait, whose)
 
 
 def _reply(

@@ -10,6 +10,7 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic, openai
 from gateway.errors import Forbidden
+from gateway.http.auth import caller
 from gateway.http.cards import card
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.metrics import CONTENT_TYPE
@@ -27,7 +28,9 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = new_id(request), int(time.time())
     return Exchange(
-        lambda on_wait: services.pipeline.chat(exchange.request, access, on_wait),
+        lambda on_wait: services.pipeline.chat(
+            exchange.request, access, on_wait, caller(request.headers, request_id)
+        ),
         lambda answer: openai.ChatReply(
             exchange,
             id=f"chatcmpl-{request_id}",
@@ -54,7 +57,9 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = new_id(request), int(time.time())
     return Exchange(
-        lambda on_wait: services.pipeline.text(exchange.request, access, on_wait),
+        lambda on_wait: services.pipeline.text(
+            exchange.request, access, on_wait, caller(request.headers, request_id)
+        ),
         lambda answer: openai.TextReply(
             exchange,
             id=f"cmpl-{request_id}",

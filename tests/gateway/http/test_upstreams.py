@@ -440,3 +440,73 @@ async def test_a_roundhouse_in_front_of_a_roundhouse(tmp_path: Path) -> None:
     assert usages[0] == usages[1]
     message = thought.json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("Let me see.", "Seen.")
+
+
+# -------------------------------------------------------------------------------------- split here
+
+CHATML = """{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def raw(*words: str) -> Says:
+    said = [{"choices": [{"index": 0, "text": word, "finish_reason": None}]} for word in words]
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    return streams(*said, end, {"choices": [], "usage": {"prompt_tokens": 9}})
+
+
+@asynccontextmanager
+async def splitting(folder: Path, one: Far) -> AsyncIterator[Running]:
+    template = folder / "chatml.jinja"
+    template.write_text(CHATML)
+    named = {"split": "here", "template": str(template), "format": "hermes_json"}
+    async with relaying(folder, one, **named) as running:
+        yield running
+
+
+async def test_a_server_that_splits_badly_is_sent_a_prompt_and_split_here(tmp_path: Path) -> None:
+    call = '<tool_call>{"name": "look", "arguments": {"at": "it"}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    async with far(raw("<think>H", "m.</thi", "nk>\n\nYes. ", call)) as one:
+        async with splitting(tmp_path, one) as running:
+            got = (await ask(running, tools=tools)).json()
+
+    assert one.asked[0].path == "/v1/completions"
+    assert "<|im_start|>user\nHello!<|im_end|>\n" in one.asked[0].json["prompt"]
+    message = got["choices"][0]["message"]
+    assert message["reasoning_content"] == "Hm."
+    assert message["content"] == "Yes."
+    assert message["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"at":"it"}'}
+    assert got["usage"]["prompt_tokens"] == 9
+
+
+async def test_stop_strings_are_found_in_the_answer_alone_and_end_the_other_server(
+    tmp_path: Path,
+) -> None:
+    words = [{"choices": [{"index": 0, "text": text}]} for text in ("<think>a.</think>b", ".c")]
+
+    async def says(asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
+        for one in words:
+            writer.write(other.piece(other.event(one)))
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    async with far(says) as one, splitting(tmp_path, one) as running, asyncio.timeout(HANG):
+        got = (await ask(running, stop=["."])).json()
+        await one.left.wait()
+
+    assert got["choices"][0]["message"]["content"] == "b"
+    assert "stop" not in one.asked[0].json
+
+
+async def test_the_request_id_and_the_clients_key_go_along(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one:
+        async with relaying(tmp_path, one, pass_key=True) as running:
+            headers = {"x-request-id": "id-7", "authorization": "Bearer sk-mine"}
+            body = chat()
+            await running.client.post("/v1/chat/completions", json=body, headers=headers)
+
+    sent = one.asked[0].headers
+    assert (sent["x-request-id"], sent["authorization"]) == ("id-7", "Bearer sk-mine")

@@ -1,0 +1,129 @@
+"""A chat with a model elsewhere, rendered and split here: its prompt goes over as a raw text, and
+what comes back is read like an engine's output.
+
+The other server tokenizes the prompt, so what a client spells like a control token becomes one.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
+from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
+from gateway.answers.answer import Answer, Choice, merged
+from gateway.answers.handing import text_parameters
+from gateway.answers.interpreter import Interpreter
+from gateway.answers.stopping import stopping
+from gateway.errors import InvalidRequest, translated
+from gateway.prompt import RenderedPrompt
+from gateway.registry import Lease
+from gateway.request import ChatRequest, GenerationParams, TextRequest
+
+
+class RemoteOutputs:
+    """The events of one raw answer as an engine's outputs. Tokens are known elsewhere alone."""
+
+    def __init__(self, events: RemoteEvents) -> None:
+        self._outputs = self._read(events)
+        self._stopped = False
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self._outputs
+
+    async def __anext__(self) -> Output:
+        return await anext(self._outputs)
+
+    def stop(self) -> None:
+        """See `Outputs.stop`: no more is read."""
+        self._stopped = True
+
+    async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
+        usage, finished, stop = RemoteUsage(), "stop", None
+        async for batch in events:
+            for event in batch:
+                if isinstance(event, RemoteUsage):
+                    usage = event
+                    continue
+                if event.content or event.logprobs:
+                    yield Piece(event.content, (), event.logprobs)
+                if event.finished is not None:
+                    finished, stop = event.finished, event.stop
+                if self._stopped:
+                    break
+            if self._stopped:
+                break
+        yield Ended(
+            cause="stopped" if self._stopped else _cause(finished, stop),
+            stop_string=stop,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+
+
+def _cause(finished: str, stop: str | None) -> Cause:
+    if stop is not None:
+        return "stop_string"
+    return "max_tokens" if finished == "length" else "end_token"
+
+
+async def split_here(
+    held: AsyncExitStack,
+    lease: Lease,
+    container: RemoteContainer,
+    request: ChatRequest,
+    asked: GenerationParams,
+    prompt: tuple[Interpreter, RenderedPrompt],
+    caller: Caller,
+) -> Answer:
+    """One request for each choice; `held` holds them. Raises GatewayError."""
+    interpreter, rendered = prompt
+    if rendered.pictures:
+        text = "images: not for a model elsewhere whose prompts are made here (split: here)."
+        raise InvalidRequest(text, param="messages")
+    choices = [
+        Choice(
+            index,
+            Generation(prompt=()),
+            stopping(interpreter.splitter(request, rendered.framed), request, asked),
+            one_call=not request.parallel_tool_calls,
+        )
+        for index in range(asked.n)
+    ]
+    remotes = [
+        _request(rendered.text, request, _varied(asked, index), lease, caller)
+        for index in range(asked.n)
+    ]
+    outputs: list[Outputs] = []
+    with translated():
+        for remote in remotes:
+            events = await held.enter_async_context(container.complete(remote))
+            outputs.append(RemoteOutputs(events))
+    source = await merged(held, choices, outputs)
+    answer = Answer(lease, _dropped(remotes[0], container), choices, source)
+    answer.handed_on = frozenset(asked.further) - container.dropped
+    return answer
+
+
+def _request(
+    text: str, request: ChatRequest, asked: GenerationParams, lease: Lease, caller: Caller
+) -> RemoteText:
+    raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
+    parameters = text_parameters(raw, asked, lease)
+    return RemoteText(
+        prompts=(text,), parameters=parameters, streamed=asked.streamed, caller=caller
+    )
+
+
+def _varied(asked: GenerationParams, index: int) -> GenerationParams:
+    """Stop strings are found here, in the content alone; several choices count on from one seed."""
+    values = asked.sampling.values
+    if values.seed is not None and index:
+        values = msgspec.structs.replace(values, seed=values.seed + index)
+    sampling = msgspec.structs.replace(asked.sampling, values=values)
+    return msgspec.structs.replace(asked, stop=(), sampling=sampling)
+
+
+def _dropped(remote: RemoteText, container: RemoteContainer) -> tuple[str, ...]:
+    return tuple(sorted(remote.parameters.keys() & container.dropped))
