@@ -118,12 +118,21 @@ class ImagesConfig(Section, frozen=True):
     allow_private_addresses: bool = False  # fetch also from this machine and its network
 
 
+class StoreConfig(Section, frozen=True):
+    """What is kept of responses and conversations for their clients."""
+
+    path: PathText | None = None  # a SQLite file; None: in memory, gone with the process
+    max_age: Seconds = 30 * 86_400.0  # what is older is let go
+    max_bytes: AtLeastOne = 1024 * 1024 * 1024  # of all together; the oldest goes first
+
+
 class ApisConfig(Section, frozen=True):
     """Which APIs are spoken. What is switched off is not there (404)."""
 
     openai: bool = True
     anthropic: bool = True
     ollama: bool = True
+    responses: bool = True
     tabby: bool = True
     llamaserver: bool = True
 
@@ -165,4 +174,5 @@ class Config(Section, frozen=True):
     hub: HubConfig = HubConfig()
     images: ImagesConfig = ImagesConfig()
     apis: ApisConfig = ApisConfig()
+    store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()

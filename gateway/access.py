@@ -10,11 +10,14 @@ from gateway.errors import Forbidden
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One caller's rights. `models` empty: all of them."""
+    """One caller's rights. `models` empty: all of them. `owner` is whose it is what the caller
+    makes: a digest of the key, "" where there are no keys.
+    """
 
     role: Literal["user", "admin"] = "user"
     autoload: bool = True
     models: frozenset[str] = frozenset()
+    owner: str = ""
     loading_text: bool | None = None  # loads are told as reasoning; None: as the server does
 
     def require_admin(self) -> None:

@@ -19,16 +19,28 @@ from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
 from gateway.dialects.ollama import error_body as ollama_error
+from gateway.dialects.responses.stored import interrupted
 from gateway.dialects.tabby.reply import problem_body
 from gateway.http.auth import Authenticator, OriginGuard, Refusals, guarded, is_loopback
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.metrics import Metrics
-from gateway.http.routes import anthropic, hub, llamaserver, ollama, openai, tabby
+from gateway.http.routes import (
+    anthropic,
+    conversations,
+    hub,
+    llamaserver,
+    ollama,
+    openai,
+    responses,
+    tabby,
+)
+from gateway.http.runs import Runs
 from gateway.http.services import Services
 from gateway.hub import Hub
 from gateway.pictures import ImageLoader
 from gateway.registry import Registry
+from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
 OPEN_TO_ALL = (
@@ -69,6 +81,7 @@ def _spoken(services: Services) -> list[Router]:
         (apis.openai, openai.ROUTES, plain),
         (apis.anthropic, anthropic.ROUTES, for_anthropic),
         (apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
+        (apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
         (apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
         (apis.llamaserver, (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES), detailed),
     )
@@ -108,6 +121,8 @@ def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Cat
         hub=Hub(config),
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
+        store=Store(config.store),
+        runs=Runs(),
         catalog=catalog,
     )
 
@@ -133,7 +148,13 @@ def _giver(services: Services) -> Callable[[], Services]:
 def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        async with services.registry as registry, companions() as tasks:
+        async with (
+            services.store as store,
+            services.registry as registry,
+            services.runs.running(),
+            companions() as tasks,
+        ):
+            await store.mend(interrupted)
             tasks.start_soon(services.capabilities.learn, registry.statuses())
             yield
 

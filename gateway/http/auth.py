@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import TypeAlias
 
@@ -30,11 +31,7 @@ class Authenticator:
     """
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
-        self._keys = [
-            (written, Access(key.role, key.autoload, frozenset(key.models), key.loading_text))
-            for key in keys
-            for written in _as_sent(key.key)
-        ]
+        self._keys = [(written, _access(key)) for key in keys for written in _as_sent(key.key)]
 
     def admit(self, headers: Mapping[str, str]) -> Access:
         """Raises InvalidKey."""
@@ -50,6 +47,17 @@ class Authenticator:
         if not found:
             raise InvalidKey("Incorrect API key provided.")
         return found[0]
+
+
+def _access(key: KeyConfig) -> Access:
+    owner = sha256(b"owner of " + key.key.encode()).hexdigest()
+    return Access(
+        role=key.role,
+        autoload=key.autoload,
+        models=frozenset(key.models),
+        owner=owner,
+        loading_text=key.loading_text,
+    )
 
 
 def presented(headers: Mapping[str, str]) -> bytes:

@@ -7,7 +7,7 @@ returns.
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -87,6 +87,7 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     framing: Framing = SSE
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
+    keep: Callable[[], Awaitable[None]] | None = None  # before anybody hears that all is said
 
 
 class Exchange:
@@ -139,6 +140,7 @@ class Exchange:
         try:
             with self._account.kept(was_cut_off):
                 closing = await self._stream_answer(events)
+                await self._keep()
             await events.end(closing)
         except Exception as error:
             if not events.began:
@@ -173,7 +175,13 @@ class Exchange:
 
     async def _whole(self) -> Plain:
         with self._account.kept():
-            return await self._whole_answer()
+            body = await self._whole_answer()
+            await self._keep()
+            return body
+
+    async def _keep(self) -> None:
+        if self._telling.keep is not None:
+            await self._telling.keep()
 
     async def _whole_answer(self) -> Plain:
         async with self._open_answer(self._account.waits) as answer:

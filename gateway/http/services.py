@@ -20,8 +20,10 @@ from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
+from gateway.http.runs import Runs
 from gateway.hub import Hub
 from gateway.registry import ModelEntry, ModelStatus, Registry
+from gateway.store import Store
 from gateway.tasks import WorkerThreads
 
 T = TypeVar("T")
@@ -44,6 +46,8 @@ class Services(msgspec.Struct, frozen=True):
     hub: Hub
     metrics: Metrics
     bodies: WorkerThreads
+    store: Store
+    runs: Runs
     catalog: Catalog
 
     def visible(self, access: Access, only: Collection[str] | None = None) -> list[ModelStatus]:

@@ -53,6 +53,8 @@ def asking(name: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/completions", text),
         ("POST", "/v1/messages", chat),
         ("POST", "/v1/messages/count_tokens", chat),
+        ("POST", "/v1/responses", {"model": name, "input": "Hi"}),
+        ("POST", "/v1/responses/input_tokens", {"model": name, "input": "Hi"}),
         ("POST", "/api/chat", chat),
         ("POST", "/api/chat", {"model": name}),
         ("POST", "/api/generate", text),

@@ -1,0 +1,9 @@
+"""OpenAI's responses: a dialect of its own beside chat completions, of items instead of messages.
+
+Pure: bytes in, structs out (`read_response`); events in, bytes out (`ResponsesReply`).
+"""
+
+from gateway.dialects.responses.reply import ResponsesReply
+from gateway.dialects.responses.request import ResponsesExchange, read_response
+
+__all__ = ["ResponsesExchange", "ResponsesReply", "read_response"]

@@ -1,0 +1,156 @@
+"""From the items of a response to messages, and to the form in which they are kept. Knows no
+template and no store.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.fields import Fields, fields_of
+from gateway.dialects.responses.wire import Item, ItemWire, PartWire
+from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+_IMAGE_SCHEMES = ("data:", "http:", "https:")
+_TEXTS = ("input_text", "output_text", "text")
+_PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+}
+
+
+def as_items(given: str | list[Item]) -> list[Item]:
+    """The items of an `input`. A text, and parts that stand for themselves, are the user's."""
+    if isinstance(given, str):
+        return [_of_user([{"type": "input_text", "text": given}])] if given else []
+    found: list[Item] = []
+    parts: list[Item] = []
+    for item in given:
+        if item.get("type") in (*_TEXTS, "input_image") and "role" not in item:
+            if not parts:
+                found.append(_of_user(parts))
+            parts.append(item)
+        else:
+            parts = []
+            found.append(item)
+    return found
+
+
+def _of_user(parts: list[Item]) -> Item:
+    return {"type": "message", "role": "user", "content": parts}
+
+
+def kept(items: Sequence[Item], new_id: Callable[[], str]) -> list[Item]:
+    """`items` as they are kept: each with its type, an id and a status, texts as parts."""
+    return [_kept(item, new_id) for item in items]
+
+
+def _kept(item: Item, new_id: Callable[[], str]) -> Item:
+    kind = item.get("type") or "message"
+    told = {**item, "type": kind}
+    if not told.get("id"):
+        told["id"] = _PREFIXES.get(kind, "item_") + new_id()
+    if kind != "reasoning":
+        told.setdefault("status", "completed")
+    if kind == "message" and isinstance(item.get("content"), str):
+        text = "output_text" if item.get("role") == "assistant" else "input_text"
+        part: Item = {"type": text, "text": item["content"]}
+        if text == "output_text":
+            part["annotations"] = []
+        told["content"] = [part]
+    return told
+
+
+def read_items(items: Sequence[Item], root: str = "input") -> tuple[Message, ...]:
+    """The conversation that `items` are. Raises InvalidRequest, which names a field of `root`."""
+    found: list[Message] = []
+    thoughts: list[str] = []
+    for k, item in enumerate(items):
+        fields = fields_of(item, f"{root}[{k}].")
+        wire = fields.read(ItemWire)
+        if wire.type == "reasoning":
+            thoughts.append(_thought(wire))
+            continue
+        message = _message(fields, wire)
+        if message.role == "assistant":
+            reasoning = "\n\n".join(filter(None, thoughts)) or None
+            message = msgspec.structs.replace(message, reasoning=reasoning)
+            thoughts = []
+            if found and _is_one_turn(found[-1], message):
+                message = _joined(found.pop(), message)
+        found.append(message)
+    return tuple(found)
+
+
+def _thought(wire: ItemWire) -> str:
+    """What was thought, or its summary."""
+    content = wire.content if isinstance(wire.content, list) else []
+    return "".join(part.text or "" for part in content or wire.summary)
+
+
+def _is_one_turn(before: Message, message: Message) -> bool:
+    """A text and the calls behind it are items of their own here, and one message to a template."""
+    return before.role == "assistant" and bool(message.tool_calls)
+
+
+def _joined(before: Message, message: Message) -> Message:
+    return msgspec.structs.replace(
+        before,
+        reasoning="\n\n".join(filter(None, (before.reasoning, message.reasoning))) or None,
+        tool_calls=before.tool_calls + message.tool_calls,
+    )
+
+
+def _message(fields: Fields, wire: ItemWire) -> Message:
+    match wire:
+        case ItemWire(type="function_call", call_id=str(call_id), name=str(name)):
+            call = ToolCall(call_id, name, wire.arguments or "{}")
+            return Message(role="assistant", tool_calls=(call,))
+        case ItemWire(type="function_call_output", call_id=str(call_id)):
+            parts = tuple(_parts(fields, "output", wire.output))
+            return Message(role="tool", parts=parts, tool_call_id=call_id)
+        case ItemWire(type="function_call" | "function_call_output"):
+            raise fields.wrong("call_id", "This field and the name of a call are required.")
+        case ItemWire(type="message" | None, role=str(role)) if role in ROLES:
+            return Message(role=ROLES[role], parts=tuple(_parts(fields, "content", wire.content)))
+        case ItemWire(type="message" | None):
+            names = ", ".join(repr(name) for name in ROLES)
+            raise fields.wrong("role", f"Expected one of {names}, got {wire.role!r:.64}.")
+    raise fields.wrong("type", f"Items of type {wire.type!r:.64} are not supported.")
+
+
+def _parts(fields: Fields, path: str, content: str | list[PartWire] | None) -> Iterator[Part]:
+    if isinstance(content, str):
+        yield from (TextPart(content),) if content else ()
+        return
+    for k, part in enumerate(content or ()):
+        yield _part(fields, f"{path}[{k}]", part)
+
+
+def _part(fields: Fields, path: str, wire: PartWire) -> Part:
+    match wire:
+        case PartWire(type="input_text" | "output_text" | "text", text=str(text)):
+            return TextPart(text)
+        case PartWire(type="refusal", refusal=str(text)):
+            return TextPart(text)
+        case PartWire(type="input_image", image_url=str(url)) if url.startswith(_IMAGE_SCHEMES):
+            return ImagePart(url, field=f"{fields.prefix}{path}.image_url")
+        case PartWire(type="input_image"):
+            names = ", ".join(repr(name) for name in _IMAGE_SCHEMES)
+            raise fields.wrong(f"{path}.image_url", f"Expected a URL that starts with {names}.")
+        case PartWire(type="input_text" | "output_text" | "text" | "refusal"):
+            raise fields.wrong(f"{path}.text", "This field is required.")
+    raise fields.wrong(f"{path}.type", f"Parts of type {wire.type!r:.64} are not supported.")
+
+
+def decoded(data: bytes) -> list[Any]:
+    """Items that were kept."""
+    return msgspec.json.decode(data, type=list[Any])

@@ -1,0 +1,249 @@
+"""A response on its way out: its life, and the events or the body that tell of it. Knows no HTTP
+and no store.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from backends.protocol import TokenLogprob
+from gateway.dialects.frames import body
+from gateway.dialects.responses.output import GrowingItem, Kind, Numbers, event
+from gateway.dialects.responses.reply_wire import (
+    ConversationId,
+    ErrorWire,
+    Incomplete,
+    InputDetails,
+    Lifecycle,
+    OutputDetails,
+    OutputItem,
+    Progress,
+    ResponseWire,
+    Status,
+    UsageWire,
+)
+from gateway.dialects.responses.request import ResponsesExchange
+from gateway.errors import GatewayError
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Delta,
+    Event,
+    Finished,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
+
+FAILED = "server_error"  # the code of a failed response: clients know a closed list of them
+_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
+
+
+class ResponsesReply:
+    """The response to one request, as a stream or whole; see `gateway.http.exchange.Reply`.
+
+    It is there before anybody answers, so that it can also fail before.
+    """
+
+    def __init__(
+        self, exchange: ResponsesExchange, *, id: str, created: int, new_id: Callable[[], str]
+    ) -> None:
+        """`id` as clients know it; `created` is Unix time; `new_id` names items."""
+        self._hides_reasoning = exchange.request.thinking.shown == "hidden"
+        self._reasoning: Kind = "summary" if exchange.summarizes else "reasoning"
+        self._new_id = new_id
+        self._numbers = Numbers()
+        self._is_open = False
+        self._current: GrowingItem | None = None
+        self._done: list[OutputItem] = []
+        self._reason: Incomplete | None = None
+        self._wire = _begun(exchange, id, created)
+
+    @property
+    def id(self) -> str:
+        """The response's."""
+        return self._wire.id
+
+    def answered_by(self, model: str) -> "ResponsesReply":
+        """Now it is known who answers."""
+        self._wire = msgspec.structs.replace(self._wire, model=model)
+        return self
+
+    # -------------------------------------------------------------------------------- a stream
+
+    def queued(self) -> bytes:
+        """The first event of one that runs in the background."""
+        self._is_open = True
+        self._wire = msgspec.structs.replace(self._wire, status="queued")
+        return self._life("created") + self._life("queued")
+
+    def opening(self) -> bytes:
+        """It exists, and it runs."""
+        created = b"" if self._is_open else self._life("created")
+        self._is_open = True
+        self._wire = msgspec.structs.replace(self._wire, status="in_progress")
+        return created + self._life("in_progress")
+
+    def delta(self, delta: Delta) -> bytes:
+        """Some more of it."""
+        match delta.events:
+            case (Content(text),) if text and self._kind == "message":
+                assert self._current is not None, "its kind is known"
+                return self._current.grow(text, delta.logprobs)
+        waiting = delta.logprobs
+        frames = []
+        for one in delta.events:
+            frames.append(self._told(one, waiting))
+            waiting = () if isinstance(one, Content) else waiting
+        return b"".join(frames)
+
+    @property
+    def _kind(self) -> Kind | None:
+        return self._current.kind if self._current else None
+
+    def _told(self, one: Event, logprobs: tuple[TokenLogprob, ...]) -> bytes:
+        match one:
+            case Content(text) if text:
+                return self._said("message", text, logprobs)
+            case Reasoning(text) if text and not self._hides_reasoning:
+                return self._said(self._reasoning, text, ())
+            case ToolOpened():
+                return self._begin("call", one)
+            case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
+                return self._current.grow(fragment)
+            case ToolClosed():
+                return self._end("completed")
+            case Finished():
+                return self._finish(one)
+        return b""
+
+    def _said(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
+        begun = b"" if self._kind == kind else self._begin(kind)
+        assert self._current is not None, "it has begun"
+        return begun + self._current.grow(text, logprobs)
+
+    def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
+        ended = self._end("completed")
+        self._current = GrowingItem(kind, self._new_id(), len(self._done), self._numbers, call)
+        return ended + b"".join(self._current.opening())
+
+    def _end(self, status: Progress) -> bytes:
+        if self._current is None:
+            return b""
+        item, self._current = self._current, None
+        self._done.append(item.item(status))
+        return b"".join(item.closing(status))
+
+    def _finish(self, last: Finished) -> bytes:
+        if last.reason in ("length", "content_filter"):
+            is_length = last.reason == "length"
+            self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")
+        return self._end("incomplete" if self._reason else "completed")
+
+    def closing(self, usage: Usage) -> bytes:
+        """The whole response; how it ended is the event's name."""
+        self._settle(usage)
+        return self._life(self._wire.status)
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream."""
+        opened = b"" if self._is_open else self.opening()
+        ended = self._end("incomplete")
+        self.fail(error)
+        return opened + ended + self._life("failed")
+
+    # ---------------------------------------------------------------------------------- whole
+
+    def add(self, delta: Delta) -> None:
+        """Keep some more for `whole`. The events are those of a stream that nobody reads."""
+        self.delta(delta)
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body."""
+        self._settle(usage)
+        return self.document()
+
+    def document(self) -> bytes:
+        """The response as it is now."""
+        return body(self._wire)
+
+    def output(self) -> bytes:
+        """Its items, as JSON."""
+        return body(self._done)
+
+    def fail(self, error: GatewayError) -> None:
+        """It ends with `error`."""
+        told = ErrorWire(
+            code=_CODES.get(error.status_hint, FAILED),
+            message=error.message,
+            param=error.param or UNSET,
+        )
+        self._wire = msgspec.structs.replace(
+            self._wire, status="failed", error=told, output=tuple(self._done)
+        )
+
+    def cancel(self) -> None:
+        """It ends because its client said so."""
+        self._end("incomplete")
+        self._wire = msgspec.structs.replace(
+            self._wire, status="cancelled", output=tuple(self._done)
+        )
+
+    def _settle(self, usage: Usage) -> None:
+        status: Status = "incomplete" if self._reason else "completed"
+        self._wire = msgspec.structs.replace(
+            self._wire,
+            status=status,
+            incomplete_details=self._reason,
+            output=tuple(self._done),
+            usage=_usage(usage),
+        )
+
+    def _life(self, name: str) -> bytes:
+        return event(
+            Lifecycle(
+                type=f"response.{name}",
+                response=self._wire,
+                sequence_number=self._numbers.take(),
+            )
+        )
+
+
+def _begun(exchange: ResponsesExchange, id: str, created: int) -> ResponseWire:
+    request, echoed = exchange.request, exchange.echoed
+    sampling = request.answering.sampling
+    named = {name: getattr(sampling.values, name) for name in sampling.named}
+    return ResponseWire(
+        id=id,
+        created_at=created,
+        status="in_progress",
+        background=exchange.background,
+        instructions=exchange.instructions,
+        max_output_tokens=request.answering.max_tokens,
+        model=request.model,
+        parallel_tool_calls=request.parallel_tool_calls,
+        previous_response_id=exchange.previous,
+        conversation=ConversationId(exchange.conversation) if exchange.conversation else None,
+        reasoning={"effort": None, "summary": None, **echoed.get("reasoning", {})},
+        store=exchange.store,
+        temperature=named.get("temperature"),
+        text={"format": {"type": "text"}, **echoed.get("text", {})},
+        tool_choice=echoed.get("tool_choice", "auto"),
+        tools=echoed.get("tools", ()),
+        top_logprobs=request.answering.logprobs or 0,
+        top_p=named.get("top_p"),
+        truncation="auto" if exchange.truncates else "disabled",
+        metadata=echoed.get("metadata", {}),
+    )
+
+
+def _usage(usage: Usage) -> UsageWire:
+    return UsageWire(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputDetails(usage.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputDetails(usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )

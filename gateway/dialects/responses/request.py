@@ -1,0 +1,148 @@
+"""What a `/v1/responses` body means. Knows no model and no store: what came before is given."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.answering import read_keep_alive, read_stop
+from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.responses.items import as_items, read_items
+from gateway.dialects.responses.tools import read_tools
+from gateway.dialects.responses.wire import ConversationWire, CreateWire, Item
+from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
+from gateway.shapes import JsonObject, JsonSchema
+
+LOGPROBS = "message.output_text.logprobs"
+# What an answer repeats of its request as it came.
+ECHOED = ("metadata", "reasoning", "text", "tool_choice", "tools")
+
+_FIELDS = frozenset((*CreateWire.__struct_fields__, *SamplingWire.__struct_fields__))
+
+
+class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and how its answer is to be told.
+
+    `items` are those of this request; what came before stands in the store, under `previous` or
+    `conversation`. `echoed`: fields of the body that the answer repeats.
+    """
+
+    request: ChatRequest  # of `items` alone
+    items: tuple[Item, ...]
+    echoed: Mapping[str, Any]
+    instructions: str | None = None
+    stream: bool = False
+    store: bool = True
+    background: bool = False
+    truncates: bool = False
+    summarizes: bool = False  # reasoning is told as a summary
+    previous: str | None = None
+    conversation: str | None = None
+    ignored: tuple[str, ...] = ()
+
+    def behind(self, history: Sequence[Item]) -> ChatRequest:
+        """The whole request, `history` first."""
+        if not history:
+            return self.request
+        messages = read_items([*history, *self.items])
+        return msgspec.structs.replace(
+            self.request, messages=(*_system(self.instructions), *messages)
+        )
+
+
+def read_response(body: bytes) -> ResponsesExchange:
+    """What the body means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(body)
+    wire = fields.read(CreateWire)
+    _refuse_contradictions(fields, wire)
+    items = as_items(wire.input)
+    if not (items or wire.previous_response_id or wire.conversation or wire.instructions):
+        raise fields.wrong("input", "At least one item is required.")
+    tools = read_tools(fields, wire.tools, wire.tool_choice)
+    verbosity = wire.text.verbosity
+    return ResponsesExchange(
+        request=ChatRequest(
+            model=wire.model,
+            messages=(*_system(wire.instructions), *read_items(items)),
+            answering=_answering(fields, wire),
+            tools=tools.tools,
+            tool_choice=tools.choice,
+            parallel_tool_calls=wire.parallel_tool_calls,
+            thinking=_thinking(wire),
+            template_variables={} if verbosity is None else {"verbosity": verbosity},
+        ),
+        items=tuple(items),
+        echoed={name: fields.values[name] for name in ECHOED if name in fields.values},
+        instructions=wire.instructions,
+        stream=wire.stream,
+        store=wire.store,
+        background=wire.background,
+        truncates=wire.truncation == "auto",
+        summarizes=bool(wire.reasoning.summary or wire.reasoning.generate_summary),
+        previous=wire.previous_response_id,
+        conversation=_conversation(wire),
+        ignored=(
+            *fields.beyond(_FIELDS),
+            *(f"include[{k}]" for k, name in enumerate(wire.include) if name != LOGPROBS),
+            *tools.ignored,
+        ),
+    )
+
+
+def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:
+    if wire.previous_response_id and wire.conversation:
+        raise fields.wrong("conversation", "Not together with previous_response_id.")
+    if wire.background and not wire.store:
+        raise fields.wrong("background", "What nobody waits for must be kept: store is false.")
+    if wire.truncation not in ("auto", "disabled"):
+        message = f"Expected 'auto' or 'disabled', got {wire.truncation!r:.64}."
+        raise fields.wrong("truncation", message)
+
+
+def _conversation(wire: CreateWire) -> str | None:
+    named = wire.conversation
+    return named.id if isinstance(named, ConversationWire) else named
+
+
+def _system(instructions: str | None) -> tuple[Message, ...]:
+    if not instructions:
+        return ()
+    return (Message(role="system", parts=(TextPart(instructions),)),)
+
+
+def _answering(fields: Fields, wire: CreateWire) -> GenerationParams:
+    wants_logprobs = LOGPROBS in wire.include or wire.top_logprobs > 0
+    return GenerationParams(
+        sampling=read_sampling(fields),
+        max_tokens=wire.max_output_tokens,
+        stop=read_stop(fields, wire.stop),
+        logprobs=wire.top_logprobs if wants_logprobs else None,
+        keep_alive=read_keep_alive(fields, wire.keep_alive),
+        shape=_shape(fields, wire),
+        spelled={**fields.otherwise(), "max_tokens": "max_output_tokens", "messages": "input"},
+    )
+
+
+def _shape(fields: Fields, wire: CreateWire) -> JsonObject | JsonSchema | None:
+    asked = wire.text.format
+    match asked.type:
+        case "text":
+            return None
+        case "json_object":
+            return JsonObject(field="text.format")
+        case "json_schema" if asked.schema is not None:
+            return JsonSchema(
+                schema=msgspec.json.encode(asked.schema),
+                strict=bool(asked.strict),
+                field="text.format.schema",
+            )
+        case "json_schema":
+            raise fields.wrong("text.format.schema", "This field is required.")
+    message = f"Expected 'text', 'json_object' or 'json_schema', got {asked.type!r:.64}."
+    raise fields.wrong("text.format.type", message)
+
+
+def _thinking(wire: CreateWire) -> Thinking:
+    effort = wire.reasoning.effort
+    return Thinking(enabled=False if effort == "none" else None, effort=effort)

@@ -1,0 +1,130 @@
+"""What is told of responses and conversations that were kept: bodies, lists, and what became of one
+whose server ended.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.frames import body
+from gateway.dialects.responses.items import as_items, read_items
+from gateway.dialects.responses.wire import Item
+
+Limit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+INTERRUPTED = {"code": "server_error", "message": "The server ended before the response did."}
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Something is gone."""
+
+    id: str
+    object: Literal["response", "conversation.deleted"]
+    deleted: bool = True
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """Some of a list. Items are JSON."""
+
+    data: Sequence[msgspec.Raw]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ConversationBody(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="conversation"
+):
+    """A conversation, without its items; `created_at` is Unix time."""
+
+    id: str
+    created_at: int
+    metadata: msgspec.Raw
+
+
+class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
+    """How long a prompt would be."""
+
+    input_tokens: int
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which page of a list."""
+
+    after: str | None = None
+    limit: Limit = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new conversation begins with, or is to be described by."""
+
+    items: list[Item] = []
+    metadata: dict[str, str] = {}
+
+
+class NewConversation(msgspec.Struct, frozen=True):
+    """Items, as they came, and metadata."""
+
+    items: tuple[Item, ...]
+    metadata: Mapping[str, str]
+
+
+def read_conversation(data: bytes) -> NewConversation:
+    """What a body says of a conversation; an empty body says nothing. Raises InvalidRequest."""
+    fields = read_fields(data or b"{}")
+    wire = fields.read(ConversationWire)
+    read_items(wire.items, "items")  # what can't be read can't be gone on from
+    return NewConversation(tuple(as_items(wire.items)), wire.metadata)
+
+
+def read_page(query: Mapping[str, Any]) -> Wanted:
+    """Which page a query wants. Raises InvalidRequest."""
+    known = {name: query[name] for name in Wanted.__struct_fields__ if name in query}
+    if "limit" in known and str(known["limit"]).isdecimal():
+        known["limit"] = int(known["limit"])
+    return Fields(known, {}).read(Wanted)
+
+
+def page_body(items: Sequence[tuple[str, bytes]], wanted: Wanted) -> bytes:
+    """A page of `items` (ids and JSON), which stand in the order in which they came."""
+    ordered = items if wanted.order == "asc" else items[::-1]
+    ids = [name for name, _ in ordered]
+    start = ids.index(wanted.after) + 1 if wanted.after in ids else 0
+    shown = ordered[start : start + wanted.limit]
+    return body(
+        Page(
+            data=[msgspec.Raw(item) for _, item in shown],
+            first_id=shown[0][0] if shown else None,
+            last_id=shown[-1][0] if shown else None,
+            has_more=start + wanted.limit < len(ordered),
+        )
+    )
+
+
+def ids_and_items(items: Sequence[Item]) -> list[tuple[str, bytes]]:
+    """For `page_body`, and to be kept."""
+    return [(item["id"], body(item)) for item in items]
+
+
+def conversation_body(name: str, created: float, metadata: bytes) -> bytes:
+    """The JSON body that tells a conversation. `metadata` is JSON."""
+    return body(ConversationBody(id=name, created_at=int(created), metadata=msgspec.Raw(metadata)))
+
+
+def deleted_body(name: str, kind: Literal["response", "conversation.deleted"]) -> bytes:
+    """The JSON body that tells that something is gone."""
+    return body(Deleted(id=name, object=kind))
+
+
+def tokens_body(tokens: int) -> bytes:
+    """The JSON body that tells a count."""
+    return body(InputTokens(tokens))
+
+
+def interrupted(document: bytes) -> bytes:
+    """A response that was running when its server ended."""
+    told = msgspec.json.decode(document)
+    return body({**told, "status": "failed", "error": INTERRUPTED})

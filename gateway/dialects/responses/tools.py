@@ -1,0 +1,96 @@
+"""The tools of a response, and the choice among them."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gateway.dialects.fields import Fields
+from gateway.dialects.responses.wire import ToolChoiceWire, ToolWire
+from gateway.request import NamedTool, Tool, ToolChoice
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What may be called, and whether something must be. `ignored` names what can't be."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    ignored: tuple[str, ...] = ()
+
+
+def read_tools(
+    fields: Fields, wires: Sequence[ToolWire], choice: str | ToolChoiceWire | None
+) -> Tools:
+    """Tools that OpenAI's servers run (`web_search`, …) are left out, and named. Raises
+    InvalidRequest.
+    """
+    tools = tuple(
+        _tool(fields, f"tools[{k}]", wire)
+        for k, wire in enumerate(wires)
+        if wire.type == "function"
+    )
+    chosen, allowed = _choice(fields, choice, tools)
+    return Tools(allowed, chosen, tuple(_ignored(wires, tools)))
+
+
+def _ignored(wires: Sequence[ToolWire], tools: Sequence[Tool]) -> Iterator[str]:
+    yield from (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
+    if any(tool.strict for tool in tools):
+        yield "tools[].strict"
+
+
+def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
+    told = wire.function or wire
+    if not told.name:
+        raise fields.wrong(f"{path}.name", "A function needs a name.")
+    return Tool(
+        name=told.name,
+        description=told.description,
+        parameters=told.parameters,
+        strict=told.strict,
+    )
+
+
+def _choice(
+    fields: Fields, wire: str | ToolChoiceWire | None, tools: tuple[Tool, ...]
+) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    match wire:
+        case None:
+            return ("auto" if tools else "none"), tools
+        case ToolChoiceWire(type="function", name=name):
+            _must_have(fields, "tool_choice.name", name, tools)
+            return NamedTool(name), tools
+        case ToolChoiceWire(type="allowed_tools"):
+            return _among(fields, wire, tools)
+        case str(mode):
+            return _mode(fields, "tool_choice", mode, tools), tools
+    message = "Expected 'none', 'auto', 'required', a function, or allowed_tools."
+    raise fields.wrong("tool_choice", message)
+
+
+def _among(
+    fields: Fields, wire: ToolChoiceWire, tools: tuple[Tool, ...]
+) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    for k, named in enumerate(wire.tools):
+        if named.type == "function":
+            _must_have(fields, f"tool_choice.tools[{k}].name", named.name, tools)
+    names = {named.name for named in wire.tools}
+    allowed = tuple(tool for tool in tools if tool.name in names)
+    return _mode(fields, "tool_choice.mode", wire.mode, allowed), allowed
+
+
+def _mode(fields: Fields, path: str, mode: str, tools: tuple[Tool, ...]) -> ToolChoice:
+    match mode:
+        case "none":
+            return "none"
+        case "auto":
+            return "auto"
+        case "required" if tools:
+            return "required"
+        case "required":
+            raise fields.wrong(path, "A call can't be required without functions.")
+    raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
+
+
+def _must_have(fields: Fields, path: str, name: str, tools: tuple[Tool, ...]) -> None:
+    if all(tool.name != name for tool in tools):
+        raise fields.wrong(path, f"There is no function named {name!r:.64} in tools.")

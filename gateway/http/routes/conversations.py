@@ -1,0 +1,126 @@
+"""OpenAI's conversations: items that responses go on from, and append to."""
+
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.dialects.responses import items, stored
+from gateway.errors import NotFound
+from gateway.http.plain import Plain
+from gateway.http.routes.responses import fresh_id
+from gateway.http.services import Services
+from gateway.store import KeptConversation, KeptItem
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@post("/v1/conversations")
+async def create(request: AnyRequest, services: Services) -> ASGIApp:
+    """A new one, with items or without."""
+    access = services.doorman.admit(request.headers)
+    new = await services.read(stored.read_conversation, await request.body())
+    kept = KeptConversation(
+        f"conv_{fresh_id()}", float(int(time.time())), msgspec.json.encode(new.metadata)
+    )
+    await services.store.begin(access.owner, kept, _kept_items(new))
+    return Plain(_body(kept))
+
+
+@get("/v1/conversations/{conversation_id:str}")
+async def retrieve(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+    """One, without its items."""
+    access = services.doorman.admit(request.headers)
+    return Plain(_body(await _found(services, access, conversation_id)))
+
+
+@post("/v1/conversations/{conversation_id:str}")
+async def describe(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+    """Other metadata."""
+    access = services.doorman.admit(request.headers)
+    new = await services.read(stored.read_conversation, await request.body())
+    metadata = msgspec.json.encode(new.metadata)
+    kept = await services.store.describe(access.owner, conversation_id, metadata)
+    if kept is None:
+        raise _missing(conversation_id)
+    return Plain(_body(kept))
+
+
+@delete("/v1/conversations/{conversation_id:str}", status_code=200)
+async def remove(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+    """Forget one with its items."""
+    access = services.doorman.admit(request.headers)
+    if not await services.store.forget(access.owner, conversation_id):
+        raise _missing(conversation_id)
+    return Plain(stored.deleted_body(conversation_id, "conversation.deleted"))
+
+
+@post("/v1/conversations/{conversation_id:str}/items")
+async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+    """Items at its end; they are told as they are kept."""
+    access = services.doorman.admit(request.headers)
+    added = _kept_items(await services.read(stored.read_conversation, await request.body()))
+    if not await services.store.append(access.owner, conversation_id, added):
+        raise _missing(conversation_id)
+    everything = stored.Wanted(limit=max(1, len(added)), order="asc")
+    return Plain(stored.page_body([(one.id, one.item) for one in added], everything))
+
+
+@get("/v1/conversations/{conversation_id:str}/items")
+async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
+    """A page of them, the newest first unless asked otherwise."""
+    access = services.doorman.admit(request.headers)
+    wanted = stored.read_page(dict(request.query_params))
+    found = await services.store.items(access.owner, conversation_id)
+    if found is None:
+        raise _missing(conversation_id)
+    return Plain(stored.page_body([(one.id, one.item) for one in found], wanted))
+
+
+@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}")
+async def item(
+    request: AnyRequest, services: Services, conversation_id: str, item_id: str
+) -> ASGIApp:
+    """One of them."""
+    access = services.doorman.admit(request.headers)
+    found = await services.store.items(access.owner, conversation_id)
+    for one in found or ():
+        if one.id == item_id:
+            return Plain(one.item)
+    raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+
+
+@delete("/v1/conversations/{conversation_id:str}/items/{item_id:str}", status_code=200)
+async def drop(
+    request: AnyRequest, services: Services, conversation_id: str, item_id: str
+) -> ASGIApp:
+    """Forget one of them; the conversation is told."""
+    access = services.doorman.admit(request.headers)
+    if not await services.store.drop(access.owner, conversation_id, item_id):
+        raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+    return Plain(_body(await _found(services, access, conversation_id)))
+
+
+def _kept_items(new: stored.NewConversation) -> list[KeptItem]:
+    return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, fresh_id))]
+
+
+def _body(kept: KeptConversation) -> bytes:
+    return stored.conversation_body(kept.id, kept.created, kept.metadata)
+
+
+async def _found(services: Services, access: Access, name: str) -> KeptConversation:
+    kept = await services.store.conversation(access.owner, name)
+    if kept is None:
+        raise _missing(name)
+    return kept
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"There is no conversation {name!r:.80}.")
+
+
+ROUTES = (create, retrieve, describe, remove, append, list_items, item, drop)

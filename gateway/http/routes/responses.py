@@ -1,0 +1,318 @@
+"""OpenAI's responses: made, kept, gone on from, run in the background, read again.
+
+Each key sees its own: another's response is not found.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.answers.answer import Answer
+from gateway.answers.pipeline import OnWait
+from gateway.dialects import responses
+from gateway.dialects.responses import items, stored
+from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
+from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.plain import Plain
+from gateway.http.runs import Run
+from gateway.http.services import Services
+from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, told
+from gateway.request import ChatRequest
+from gateway.store import KeptItem, KeptResponse
+
+AnyRequest = Request[Any, Any, Any]
+
+NEVER = 1e9  # seconds: nobody has to be kept waiting in patience
+KEEPING = 10.0  # seconds to keep what has become of a cancelled run
+
+
+def fresh_id() -> str:
+    """Of the server's own choice: what is kept is found by it."""
+    return uuid.uuid4().hex
+
+
+class _Making:
+    """One response on its way."""
+
+    def __init__(
+        self, services: Services, access: Access, exchange: responses.ResponsesExchange
+    ) -> None:
+        self.services = services
+        self.access = access
+        self.exchange = exchange
+        self.created = int(time.time())
+        self.input = items.kept(exchange.items, fresh_id)
+        self.reply = responses.ResponsesReply(
+            exchange, id=f"resp_{fresh_id()}", created=self.created, new_id=fresh_id
+        )
+
+    def telling(self, request: ChatRequest, record: str, *, in_background: bool) -> Exchange:
+        """As an answer to one client; in the background as a stream for whoever comes."""
+        quiet = NEVER if in_background else self.services.config.server.comment_after
+        stream = self.exchange.stream or in_background
+        return Exchange(
+            lambda on_wait: self._opened(request, on_wait),
+            lambda answer: self.reply.answered_by(answer.model),
+            self.services.failed(self.access, self.reply.failed),
+            self.services.account("responses", request.model, record),
+            msgspec.structs.replace(self.exchange, stream=stream),
+            Telling(quiet=quiet, keep=None if in_background else self.keep),
+        )
+
+    def _opened(self, request: ChatRequest, on_wait: OnWait) -> AbstractAsyncContextManager[Answer]:
+        if not self.exchange.truncates:
+            return self.services.pipeline.chat(request, self.access, on_wait)
+        return _truncating(self.services, request, self.access, on_wait)
+
+    async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
+        """In the store, and at the end of its conversation once it is over."""
+        reply, exchange, owner = self.reply, self.exchange, self.access.owner
+        if exchange.store:
+            kept = KeptResponse(
+                id=reply.id,
+                created=self.created,
+                document=reply.document(),
+                input=msgspec.json.encode(self.input),
+                output=reply.output(),
+                previous=exchange.previous,
+                events=events,
+                running=running,
+            )
+            await self.services.store.put(owner, kept)
+        if exchange.conversation is not None and not running:
+            output = items.decoded(reply.output())
+            both = stored.ids_and_items([*self.input, *output])
+            added = [KeptItem(*one) for one in both]
+            await self.services.store.append(owner, exchange.conversation, added)
+
+
+@post(["/v1/responses", "/responses"])
+async def create(request: AnyRequest, services: Services) -> ASGIApp:
+    """A response to items, and to what they go on from."""
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(responses.read_response, await request.body())
+    asked = await _asked(services, access, exchange)
+    making = _Making(services, access, exchange)
+    if not exchange.background:
+        return making.telling(asked, new_id(request), in_background=False)
+    return await _in_background(making, asked, new_id(request))
+
+
+@post(["/v1/responses/input_tokens", "/responses/input_tokens"])
+async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
+    """How long the prompt of such a response would be, its pictures left out."""
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(responses.read_response, await request.body())
+    asked = await _asked(services, access, exchange)
+
+    async def whole() -> bytes:
+        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        return stored.tokens_body(len(tokens))
+
+    return WholeErrand(whole)
+
+
+async def _asked(
+    services: Services, access: Access, exchange: responses.ResponsesExchange
+) -> ChatRequest:
+    """The whole request, with all that came before it."""
+    if exchange.previous is not None:
+        parts = await _chain(services, access, exchange.previous)
+    elif exchange.conversation is not None:
+        parts = await _talk(services, access, exchange.conversation)
+    else:
+        return exchange.request
+    return await services.bodies.run(
+        lambda _wanted: exchange.behind([item for part in parts for item in items.decoded(part)])
+    )
+
+
+async def _chain(services: Services, access: Access, name: str) -> Sequence[bytes]:
+    chain = await services.store.chain(access.owner, name)
+    if chain is None:
+        message = f"previous_response_id: There is no response {name!r:.80}."
+        raise NotFound(message, param="previous_response_id")
+    if chain[-1].running:
+        message = "previous_response_id: That response is still running."
+        raise InvalidRequest(message, param="previous_response_id")
+    return [part for one in chain for part in (one.input, one.output)]
+
+
+async def _talk(services: Services, access: Access, name: str) -> Sequence[bytes]:
+    found = await services.store.items(access.owner, name)
+    if found is None:
+        message = f"conversation: There is no conversation {name!r:.80}."
+        raise NotFound(message, param="conversation")
+    return [b"[" + b",".join(one.item for one in found) + b"]"]
+
+
+@asynccontextmanager
+async def _truncating(
+    services: Services, request: ChatRequest, access: Access, on_wait: OnWait
+) -> AsyncIterator[Answer]:
+    """Where the conversation is too long its beginning is left out: a quarter more at each try."""
+    async with AsyncExitStack() as held:
+        left: ChatRequest | None = request
+        while left is not None:
+            request = left
+            try:
+                answer = await held.enter_async_context(
+                    services.pipeline.chat(request, access, on_wait)
+                )
+            except ContextLengthExceeded:
+                left = _shortened(request)
+                if left is None:
+                    raise
+            else:
+                yield answer
+                return
+
+
+def _shortened(request: ChatRequest) -> ChatRequest | None:
+    """Without the oldest quarter of what was said; None where only the last turn is left."""
+    system = [message for message in request.messages if message.role == "system"]
+    said = [message for message in request.messages if message.role != "system"]
+    left = said[max(1, len(said) // 4) :]
+    while left and left[0].role == "tool":  # its call is gone
+        left = left[1:]
+    if not left:
+        return None
+    return msgspec.structs.replace(request, messages=(*system, *left))
+
+
+# ----------------------------------------------------------------------------------- in background
+
+
+async def _in_background(making: _Making, asked: ChatRequest, record: str) -> ASGIApp:
+    """It begins, and its client is told so at once, or reads along."""
+    services, reply = making.services, making.reply
+    services.runs.refuse_too_many()
+    run = Run(making.access.owner, reply.document)
+    run.take(reply.queued())
+    await making.keep(running=True)
+    exchange = making.telling(asked, record, in_background=True)
+    failed = services.failed(making.access, reply.failed)
+
+    async def work() -> None:
+        with run.scope:
+            try:
+                await run.collect(exchange)
+            except Exception as error:  # noqa: BLE001 - whoever asks for the response is told
+                run.take(failed(told(error)))
+        if run.scope.cancelled_caught:
+            reply.cancel()
+        with anyio.move_on_after(KEEPING, shield=True):
+            await _kept(making, run)
+
+    document = reply.document()
+    services.runs.begin(reply.id, run, work)
+    return _following(services, run, 0) if making.exchange.stream else Plain(document)
+
+
+async def _kept(making: _Making, run: Run) -> None:
+    try:
+        await making.keep(run.events() if making.exchange.stream else b"")
+    except GatewayError as error:
+        told(error)  # nobody waits for it: a later reader finds what was kept before
+
+
+def _following(services: Services, run: Run, start: int) -> ASGIApp:
+    async def tell(events: EventStream) -> None:
+        await events.begin()
+        async for frames in run.read(start):
+            await events.write(frames)
+
+    return ProgressStream(tell, lambda _error: b"", quiet=services.config.server.comment_after)
+
+
+@post("/v1/responses/{response_id:str}/cancel")
+async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
+    """End one that runs in the background; one that is over is told as it is."""
+    access = services.doorman.admit(request.headers)
+    run = services.runs.of(access.owner, response_id)
+    if run is not None:
+
+        async def whole() -> bytes:
+            run.scope.cancel()
+            await run.ended.wait()
+            return run.document()
+
+        return WholeErrand(whole)
+    kept = await _found(services, access, response_id)
+    if not msgspec.json.decode(kept.document)["background"]:
+        raise InvalidRequest("Only a response in the background can be cancelled.")
+    return Plain(kept.document)
+
+
+# ------------------------------------------------------------------------------------------- kept
+
+
+@get("/v1/responses/{response_id:str}")
+async def retrieve(
+    request: AnyRequest,
+    services: Services,
+    response_id: str,
+    stream: bool = False,  # noqa: FBT001, FBT002 - a parameter of the query
+    starting_after: int = -1,
+) -> ASGIApp:
+    """A response as it is now; or its events, from the one behind `starting_after` on."""
+    access = services.doorman.admit(request.headers)
+    run = services.runs.of(access.owner, response_id)
+    if run is not None:
+        return _following(services, run, starting_after + 1) if stream else Plain(run.document())
+    kept = await _found(services, access, response_id)
+    if not stream:
+        return Plain(kept.document)
+    if not kept.events:
+        message = "stream: Only a streamed response in the background can be read again as events."
+        raise InvalidRequest(message, param="stream")
+    left = kept.events.split(b"\n\n")[max(0, starting_after + 1) :]
+    return Plain(b"\n\n".join(left), media_type=SSE.media_type.encode())
+
+
+@delete("/v1/responses/{response_id:str}", status_code=200)
+async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
+    """Forget a response; one that runs is ended first."""
+    access = services.doorman.admit(request.headers)
+    run = services.runs.of(access.owner, response_id)
+
+    async def whole() -> bytes:
+        if run is not None:
+            run.scope.cancel()
+            await run.ended.wait()
+        if not await services.store.remove(access.owner, response_id):
+            raise _missing(response_id)
+        return stored.deleted_body(response_id, "response")
+
+    return WholeErrand(whole)
+
+
+@get("/v1/responses/{response_id:str}/input_items")
+async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
+    """What a response was asked with, not what it went on from."""
+    access = services.doorman.admit(request.headers)
+    wanted = stored.read_page(dict(request.query_params))
+    kept = await _found(services, access, response_id)
+    return Plain(stored.page_body(stored.ids_and_items(items.decoded(kept.input)), wanted))
+
+
+async def _found(services: Services, access: Access, name: str) -> KeptResponse:
+    kept = await services.store.get(access.owner, name)
+    if kept is None:
+        raise _missing(name)
+    return kept
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"There is no response {name!r:.80}.")
+
+
+ROUTES = (create, input_tokens, cancel, retrieve, remove, input_items)

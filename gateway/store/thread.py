@@ -1,0 +1,130 @@
+"""One thread with a SQLite connection.
+
+It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost one
+commit, and nobody is told that something is done before it is committed.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from gateway.errors import InternalError
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[sqlite3.Connection], Any]
+
+MOST = 256  # pieces of work in one transaction
+
+
+class StoreThread:
+    """`run` hands it work; `end` ends it."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        """`connect` is called in the thread."""
+        self._connect = connect
+        self._waiting: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="store", daemon=True)
+
+    def start(self) -> None:
+        """Once."""
+        self._thread.start()
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work` in the thread, committed. Raises InternalError where SQLite fails."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._waiting.put(_Piece(work, done, loop))
+        try:
+            return await done
+        except (sqlite3.Error, OSError) as error:
+            raise InternalError(f"the store failed: {error}") from error
+
+    async def end(self) -> None:
+        """When all that waits is done."""
+        self._waiting.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        try:
+            connection = self._connect()
+        except (sqlite3.Error, OSError) as error:
+            self._refuse_all(error)
+            return
+        while (batch := self._batch()) is not None:
+            _carry_out(connection, batch)
+        connection.close()
+
+    def _batch(self) -> "list[_Piece] | None":
+        """What waits; None: there will be no more."""
+        first = self._waiting.get()
+        if first is None:
+            return None
+        batch = [first]
+        while len(batch) < MOST and not self._waiting.empty():
+            if (piece := self._waiting.get()) is None:
+                self._waiting.put(None)
+                break
+            batch.append(piece)
+        return batch
+
+    def _refuse_all(self, error: Exception) -> None:
+        while (piece := self._waiting.get()) is not None:
+            piece.tell(None, error)
+
+
+class _Piece:
+    """Some work, and who waits for it."""
+
+    def __init__(
+        self, work: Work, done: "asyncio.Future[Any]", loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.work = work
+        self._done = done
+        self._loop = loop
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self._done.cancelled()
+
+    def tell(self, result: Any, error: Exception | None) -> None:
+        """From the thread."""
+        self._loop.call_soon_threadsafe(self._settle, result, error)
+
+    def _settle(self, result: Any, error: Exception | None) -> None:
+        if self._done.done():  # whoever waited has left
+            return
+        if error is None:
+            self._done.set_result(result)
+        else:
+            self._done.set_exception(error)
+
+
+def _carry_out(connection: sqlite3.Connection, batch: Sequence[_Piece]) -> None:
+    """All of it in one transaction; a piece that fails leaves no trace."""
+    outcomes: list[tuple[_Piece, Any, Exception | None]] = []
+    try:
+        connection.execute("BEGIN")
+        wanted = [piece for piece in batch if piece.is_wanted]
+        outcomes += [(piece, *_tried(connection, piece.work)) for piece in wanted]
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        outcomes = [(piece, None, error) for piece in batch]
+    for piece, result, failure in outcomes:
+        piece.tell(result, failure)
+
+
+def _tried(connection: sqlite3.Connection, work: Work) -> tuple[Any, Exception | None]:
+    connection.execute("SAVEPOINT piece")
+    try:
+        result = work(connection)
+    except Exception as error:  # noqa: BLE001 - whoever asked for the work gets it
+        connection.execute("ROLLBACK TO piece")
+        connection.execute("RELEASE piece")
+        return None, error
+    connection.execute("RELEASE piece")
+    return result, None
