@@ -5,12 +5,11 @@
             async with lease.container.generate(job) as outputs: ...
 
 It decides nothing: every decision is the scheduler's, made synchronously, and its orders are
-carried out by `Moves` in this registry's own task group. A lease is given back without an await, so
-no cancellation can lose it.
+carried out by `Orders` in this registry's own task group. A lease is given back without an await,
+so no cancellation can lose it.
 """
 
-import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -23,35 +22,20 @@ from anyio import to_thread
 from backends.catalog import CPU
 from config.settings import Config
 from gateway.access import ADMIN, Access
-from gateway.errors import (
-    Forbidden,
-    GatewayError,
-    ModelNotFound,
-    ModelUnavailable,
-    ShuttingDown,
-)
+from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import (
-    DEFAULT_NAMES,
-    HUB_SCHEME,
-    ModelEntry,
-    ModelLibrary,
-    check_files,
-    identity,
-)
-from gateway.registry.line import Alarm, Clock, LoopClock, Place, Places, Waiting, refusal
+from gateway.registry.library import ModelEntry, ModelLibrary, check_files, identity
+from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loading import CatalogLoader, FleetLoader, Loader, LoadPlanner
-from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
-from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
+from gateway.registry.moves import Moves
+from gateway.registry.names import ModelNames
+from gateway.registry.orders import Orders
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Happening,
     Lease,
-    ModelLoaded,
-    ModelLoadFailed,
     ModelStatus,
-    ModelUnloaded,
     UnloadReport,
     Watchers,
     in_order,
@@ -59,8 +43,6 @@ from gateway.registry.status import (
     unusable_status,
 )
 from gateway.tasks import companions
-
-LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of upstreams
 
 log = structlog.get_logger(__name__)
 
@@ -87,13 +69,8 @@ class Registry:
         self._clock = clock or LoopClock()
         self._watch = watch
         self._places = Places()
-        self._present: dict[str, ModelEntry] = {}
-        self._scan: anyio.Event | None = None  # of the next one, which has not begun
-        self._obstacles: dict[str, str] = {}  # why a model could not fit when it was asked for
-        self._departures: dict[str, anyio.Event] = {}
         self.watchers = Watchers()
-        self._alarm = Alarm(self._clock)
-        self._moved = anyio.Event()
+        self._names = ModelNames(library, self.watchers.note)
         self._closing = False
         self._exits = AsyncExitStack()
 
@@ -110,16 +87,28 @@ class Registry:
         )
         await self._exits.enter_async_context(self._library.fleet)
         self._tasks = await self._exits.enter_async_context(companions())
+        self._names.begin(self._tasks)
+        self._orders = Orders(
+            scheduler=self._scheduler,
+            planner=self._planner,
+            places=self._places,
+            present=self._names.present,
+            clock=self._clock,
+            changed=self.watchers.note,
+            watch=self._watch,
+        )
         self._moves = Moves(
             tasks=self._tasks,
             loader=self._loader,
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
-            tell=self._heard,
+            tell=self._orders.heard,
         )
-        self._tasks.start_soon(self._library.fleet.watch, self._scan_soon, name="watch upstreams")
-        self._tasks.start_soon(self._alarm.run, self._tick, name="registry alarm")
+        self._orders.begin(self._moves, self._tasks)
+        self._tasks.start_soon(
+            self._library.fleet.watch, self._names.scan_soon, name="watch upstreams"
+        )
         for entry in self._library.entries():
             if entry.preload:
                 self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
@@ -134,15 +123,14 @@ class Registry:
         self.cut_off()
         with anyio.CancelScope(shield=True):
             while self._places or self._moves.busy:
-                self._moved = anyio.Event()
-                await self._moved.wait()
+                await self._orders.next_change()
         await self._exits.aclose()
 
     def cut_off(self) -> None:
         """Refuse who waits and who comes, abort who is served, unload all. Returns at once."""
         self._closing = True
         self.watchers.end()
-        self._do(self._scheduler.closing(self._now))
+        self._orders.carry_out(self._scheduler.closing(self._now))
         self._places.abort()
 
     # ---------------------------------------------------------------------------- leases
@@ -211,13 +199,9 @@ class Registry:
         entry = await self.find(name)
         started, was_loaded = self._now, entry.name in self._moves.residents
         self._planner.forget_options(entry.name)
-        gone = self._departures.setdefault(entry.name, anyio.Event())
-        self._do(self._scheduler.unload_asked(self._now, entry.name), entry.name)
+        self._orders.carry_out(self._scheduler.unload_asked(self._now, entry.name), entry.name)
         aborted = self._places.abort(entry.name) if force else 0
-        if self._scheduler.phase(entry.name) == "absent":
-            self._departures.pop(entry.name, None)
-        else:
-            await gone.wait()
+        await self._orders.departed(entry.name)
         return UnloadReport(
             name=entry.name,
             was_loaded=was_loaded,
@@ -235,20 +219,7 @@ class Registry:
         Raises ModelNotFound with the nearest names, ModelUnavailable where its files are unusable.
         A model that `access` doesn't allow is none.
         """
-        try:
-            return self._library.resolve(name, access)
-        except GatewayError:
-            if (entry := self._resident(name)) is None or not access.allows(entry.name):
-                raise
-            return entry  # its files are gone, but it is in memory
-
-    def _resident(self, name: str) -> ModelEntry | None:
-        """The model in memory that is called `name`, by id or alias, or is the default."""
-        if name in DEFAULT_NAMES:
-            name = self._library.default_name() or next(iter(self._present), "")
-        spelled = {name, name.removeprefix(HUB_SCHEME)}
-        present = self._present.values()
-        return next((one for one in present if spelled & {one.name, *one.aliases}), None)
+        return self._names.resolve(name, access)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but what is not known, or could not be used, is looked for in the folders
@@ -256,28 +227,7 @@ class Registry:
         """
         if self._closing:
             raise ShuttingDown("the server is stopping")
-        try:
-            return self.resolve(name, access)
-        except (ModelNotFound, ModelUnavailable):
-            await self._scan_soon().wait()
-            return self.resolve(name, access)
-
-    def _scan_soon(self) -> anyio.Event:
-        """Set when a scan of the folders has ended that begins after this call; all who ask before
-        it begins share it. Scans are as rare as `Library.due` says.
-        """
-        if self._scan is None:
-            self._scan = anyio.Event()
-            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
-        return self._scan
-
-    async def _scan_when_due(self, done: anyio.Event) -> None:
-        try:
-            await anyio.sleep(max(0.0, self._library.due - time.monotonic()))
-            self._scan = None
-            await self.refresh()
-        finally:
-            done.set()
+        return await self._names.find(name, access)
 
     async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
         """What loads of a model, or of all, seemed to take is forgotten, over restarts too: the
@@ -291,24 +241,16 @@ class Registry:
         return found
 
     async def refresh(self) -> None:
-        """Look at the model folders again, off the event loop, and at the lists of upstreams."""
-        with anyio.move_on_after(LOOK_PATIENCE):
-            await self._library.fleet.look()
-        before = self._library.known()
-        await to_thread.run_sync(self._library.refresh)
-        after = self._library.known()
-        for name in before.keys() | after.keys():
-            if before.get(name) is not after.get(name):
-                self.watchers.note(name)
+        """See `ModelNames.refresh`."""
+        await self._names.refresh()
 
     def statuses(self, only: Collection[str] | None = None) -> tuple[ModelStatus, ...]:
         """All models, or those that `only` names, as they are now, in the order of `in_order`.
         Never waits: changed folders are seen by the next call.
         """
         if not self._closing and self._library.is_stale():
-            self._scan_soon()
-        known = {entry.name: entry for entry in self._library.entries()}
-        known |= self._present
+            self._names.scan_soon()
+        known = self._names.entries()
         broken = (unusable_status(one) for one in self._library.unusable() if one.name not in known)
         usable = (
             self._status(entry) for name, entry in known.items() if only is None or name in only
@@ -332,7 +274,7 @@ class Registry:
             resident=self._moves.residents.get(entry.name),
             now=self._now,
         )
-        obstacle = self._obstacles.get(entry.name)
+        obstacle = self._orders.obstacles.get(entry.name)
         if obstacle is None or status.state != "unloaded":
             return status
         return msgspec.structs.replace(status, state="failed", why_failed=obstacle)
@@ -349,11 +291,11 @@ class Registry:
         """
         if not self._is_outdated(entry.name):
             return entry
-        await self._scan_soon().wait()  # its header may say something else now
+        await self._names.scan_soon().wait()  # its header may say something else now
         name = entry.name
         if self._is_outdated(name):
             log.warning("the files of a loaded model were changed; it is loaded again", model=name)
-            self._do(self._scheduler.unload_asked(self._now, name, again=True), name)
+            self._orders.carry_out(self._scheduler.unload_asked(self._now, name, again=True), name)
         return self.resolve(name)
 
     def _is_outdated(self, name: str) -> bool:
@@ -371,25 +313,29 @@ class Registry:
         """A place in line that is given up, or the lease it became given back, without an await."""
         if self._scheduler.phase(entry.name) == "absent":
             check_files(entry)
-        model, scheduler = self._planner.model(entry), self._scheduler
+        model, scheduler, orders = self._planner.model(entry), self._scheduler, self._orders
         place = self._places.take(entry.name, self._now, holds=holds, keep_alive=keep_alive)
-        self._do(scheduler.requested(self._now, place.ticket, model), entry.name)
+        orders.carry_out(scheduler.requested(self._now, place.ticket, model), entry.name)
         try:
             yield place
         finally:
             self._places.give_up(place)
             if not place.answered:
-                self._do(scheduler.cancelled(self._now, place.ticket.number), entry.name)
+                self._orders.carry_out(
+                    scheduler.cancelled(self._now, place.ticket.number), entry.name
+                )
             elif place.is_lease:
                 self._look_after(entry.name)
-                self._do(scheduler.released(self._now, place.ticket.number), entry.name)
-            self._moved.set()
+                self._orders.carry_out(
+                    scheduler.released(self._now, place.ticket.number), entry.name
+                )
+            orders.note_change()
 
     def _look_after(self, name: str) -> None:
         """A lease ends: whoever had it may have found the model broken."""
         if (reason := self._moves.residents[name].container.failure) is not None:
             log.warning("the model broke", model=name, reason=reason)
-            self._do(self._scheduler.broke(self._now, name, reason), name)
+            self._orders.carry_out(self._scheduler.broke(self._now, name, reason), name)
 
     def _granted(self, place: Place) -> Lease:
         resident = self._moves.residents[place.model]
@@ -417,84 +363,10 @@ class Registry:
         there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
         if there is not None and there.plan.options != plan.options:
             orders = self._scheduler.unload_asked(self._now, entry.name, again=True)
-            self._do(orders, entry.name)
-
-    # ---------------------------------------------------------------------------- orders
-
-    def _do(self, orders: Iterable[Order], *models: str) -> None:
-        """Carry orders out; `models`: whose lines may have moved besides."""
-        moved = set(models)
-        for order in orders:
-            moved.add(self._carry_out(order))
-        for name in moved:
-            self._tell_line(name)
-        self._alarm.set(self._scheduler.wakes_at(self._now))
-
-    def _carry_out(self, order: Order) -> str:
-        """Carry one order out; the model it is about."""
-        match order:
-            case Load(model=name):
-                self._obstacles.pop(name, None)
-                self._moves.load(order, self._planner.planned(name))
-                return name
-            case CancelLoad(model=name):
-                self._moves.cancel(name)
-                return name
-            case Unload(model=name):
-                self._moves.unload(order)
-                return name
-            case Grant(ticket=number):
-                return self._answer(number, None)
-            case Refuse(ticket=number):
-                return self._answer(number, order)
-
-    def _answer(self, number: int, refused: Refuse | None) -> str:
-        place = self._places[number]
-        if refused is not None and refused.why == "too_large":
-            self._obstacles[place.model] = refused.reason
-        place.answer(refusal(place.model, refused) if refused else None)
-        return place.model
-
-    def _heard(self, outcome: Outcome) -> None:
-        """A move reported how it goes, or how it ended."""
-        now, name, scheduler = self._now, outcome.name, self._scheduler
-        match outcome:
-            case Progressed():
-                self._tell_line(name)
-                return
-            case Arrived(seconds=seconds, measured=measured):
-                plan = self._moves.residents[name].plan
-                if plan.entry.files.remote is None:  # what has left elsewhere is nowhere
-                    self._present[name] = plan.entry
-                held = self._planner.arrived(plan, seconds, measured)
-                self._do(scheduler.loaded(now, name, held, seconds), name)
-                self._watch(ModelLoaded(name, seconds))
-            case LoadFailure(seconds=seconds, reason=reason, memory=memory):
-                self._do(scheduler.load_failed(now, name, reason, memory=memory), name)
-                self._watch(ModelLoadFailed(name, seconds, reason))
-            case Gone(seconds=seconds, why=why):
-                self._present.pop(name, None)
-                self._do(scheduler.unloaded(now, name), name)
-                if (departure := self._departures.pop(name, None)) is not None:
-                    departure.set()
-                self._watch(
-                    ModelUnloaded(name, seconds, why)
-                    if why
-                    else ModelLoadFailed(name, seconds, None)
-                )
-        self._moved.set()
-
-    def _tell_line(self, name: str) -> None:
-        self.watchers.note(name)
-        record, loading = self._scheduler.residency(name), self._moves.loading.get(name)
-        if record is not None:
-            self._places.tell(record, loading.progress if loading else None)
+            self._orders.carry_out(orders, entry.name)
 
     async def _preload(self, name: str) -> None:
         try:
             await self.load(name)
         except GatewayError as error:
             log.warning("preload failed", model=name, reason=error.message)
-
-    def _tick(self) -> None:
-        self._do(self._scheduler.tick(self._now))

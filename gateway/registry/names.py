@@ -1,0 +1,88 @@
+"""Which model a name means: one that the library lists, looked for again where it is not known, or
+one in memory whose files are gone.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from gateway.access import ADMIN, Access
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
+from gateway.registry.library import DEFAULT_NAMES, HUB_SCHEME, ModelEntry, ModelLibrary
+
+LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of upstreams
+
+
+class ModelNames:
+    """The models that a request may name. `present`: those in memory, as they were loaded."""
+
+    def __init__(self, library: ModelLibrary, changed: Callable[[str], None]) -> None:
+        """`changed` is called with each model that a scan finds changed."""
+        self.present: dict[str, ModelEntry] = {}
+        self._library = library
+        self._changed = changed
+        self._scan: anyio.Event | None = None  # of the next one, which has not begun
+
+    def begin(self, tasks: TaskGroup) -> None:
+        """Scans run in `tasks`."""
+        self._tasks = tasks
+
+    def entries(self) -> Mapping[str, ModelEntry]:
+        """All models, by id."""
+        return {entry.name: entry for entry in self._library.entries()} | self.present
+
+    def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
+        """See `Registry.resolve`."""
+        try:
+            return self._library.resolve(name, access)
+        except GatewayError:
+            if (entry := self._resident(name)) is None or not access.allows(entry.name):
+                raise
+            return entry  # its files are gone, but it is in memory
+
+    def _resident(self, name: str) -> ModelEntry | None:
+        """The model in memory that is called `name`, by id or alias, or is the default."""
+        if name in DEFAULT_NAMES:
+            name = self._library.default_name() or next(iter(self.present), "")
+        spelled = {name, name.removeprefix(HUB_SCHEME)}
+        present = self.present.values()
+        return next((one for one in present if spelled & {one.name, *one.aliases}), None)
+
+    async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
+        """As `resolve`, but what is not known, or could not be used, is looked for first."""
+        try:
+            return self.resolve(name, access)
+        except (ModelNotFound, ModelUnavailable):
+            await self.scan_soon().wait()
+            return self.resolve(name, access)
+
+    def scan_soon(self) -> anyio.Event:
+        """Set when a scan of the folders has ended that begins after this call; all who ask before
+        it begins share it. Scans are as rare as `Library.due` says.
+        """
+        if self._scan is None:
+            self._scan = anyio.Event()
+            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
+        return self._scan
+
+    async def _scan_when_due(self, done: anyio.Event) -> None:
+        try:
+            await anyio.sleep(max(0.0, self._library.due - time.monotonic()))
+            self._scan = None
+            await self.refresh()
+        finally:
+            done.set()
+
+    async def refresh(self) -> None:
+        """Look at the model folders again, off the event loop, and at the lists of upstreams."""
+        with anyio.move_on_after(LOOK_PATIENCE):
+            await self._library.fleet.look()
+        before = self._library.known()
+        await to_thread.run_sync(self._library.refresh)
+        after = self._library.known()
+        for name in before.keys() | after.keys():
+            if before.get(name) is not after.get(name):
+                self._changed(name)
