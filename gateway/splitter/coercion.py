@@ -6,7 +6,7 @@ a string. Nothing is dropped.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from gateway.splitter.payloads import json_text, python_text
@@ -86,15 +86,29 @@ NOTHING = Declared({})
 
 
 def property_of(schema: Schema, key: str) -> Schema:
-    """The schema of a property; empty where none is declared."""
-    properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    return _resolved(found, schema)
+    """The schema of a property, the first that one of the alternatives declares; else empty."""
+    for each in _ways(schema):
+        properties = each.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return _resolved(properties[key], each)
+    return {}
 
 
 def items_of(schema: Schema) -> Schema:
-    """The schema of an array's items; empty where none is declared."""
-    return _resolved(schema.get("items"), schema)
+    """The schema of an array's items, the first that one of the alternatives declares; else
+    empty.
+    """
+    return next((_resolved(each["items"], each) for each in _ways(schema) if "items" in each), {})
+
+
+def _ways(schema: Schema) -> Iterator[Schema]:
+    """A schema and its alternatives, and theirs."""
+    waiting = [schema]
+    for _ in range(MOST_SCHEMAS):
+        if not waiting:
+            return
+        yield (looked_at := waiting.pop(0))
+        waiting += _alternatives(looked_at, MOST_SCHEMAS - len(waiting))
 
 
 def _resolved(schema: Any, root: Schema) -> Schema:

@@ -315,7 +315,7 @@ _FUNCTIONARY_31 = Format(
 _FUNCTIONARY_32 = Format(
     id="functionary_v3_2",
     families=("Functionary 3.2",),
-    syntaxes=(NamedJsonCalls(openers=(">>>",), call_opens=(">>>",)),),
+    syntaxes=(NamedJsonCalls(openers=(">>>",), call_opens=(">>>",), prose=True),),
     shell_opens=(">>>all\n",),
     implied_opener=">>>",
 )

@@ -283,6 +283,27 @@ _HARMONY = Format(
         channel=r"<\|channel\|>\s*(\w+)",
         reasoning=frozenset({"analysis"}),
         body_ends=("<|call|>", "<|end|>", "<|return|>"),
+        turn="<|start|>assistant",
+        thoughts=("<|channel|>analysis<|message|>",),
+        answers=(
+            "<|channel|>final<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|channel|>final <|constrain|>json<|message|>",
+            "<|channel|>final<|constrain|>json<|message|>",
+        ),
+        calls=(
+            "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>",
+            "<|channel|>commentary to=functions.{name}<|constrain|>json<|message|>",
+            "<|channel|>commentary to=functions.{name} json<|message|>",
+            "<|channel|>commentary to=functions.{name}<|message|>",
+            "<|channel|>analysis to=functions.{name} <|constrain|>json<|message|>",
+            " to=functions.{name}<|channel|>commentary <|constrain|>json<|message|>",
+            " to=functions.{name}<|channel|>commentary<|constrain|>json<|message|>",
+            " to=functions.{name}<|channel|>commentary json<|message|>",
+            " to=functions.{name}<|channel|>commentary<|message|>",
+            " to=functions.{name}<|channel|>analysis <|constrain|>json<|message|>",
+            " to=functions.{name}<|channel|>analysis<|message|>",
+        ),
     ),
     special_tokens=True,
 )
@@ -299,6 +320,9 @@ _MUSE = Format(
         channel=r"\bto=(\w+)",
         reasoning=frozenset({"self"}),
         body_ends=("<|eom|>", "<|eot|>"),
+        turn="<|start|>assistant ",
+        thoughts=("to=self<|message|>",),
+        answers=("to=user<|message|>",),
     ),
     syntaxes=(
         ElementCalls(

@@ -55,7 +55,8 @@ class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     `openers` begin a section, or at once a call where they are in `call_opens` too. `name_ends` and
     the closers may be missing. `id_end`: an id stands before the name and ends so. `id_opens`: an
     id follows the name. `numbered`: the name is written `functions.N:3`, which is the call's id.
-    `or_array`: how an array is read.
+    `or_array`: how an array is read. `prose`: the opener is ordinary text, too, unless a tool's
+    name follows.
     """
 
     openers: tuple[str, ...]
@@ -68,6 +69,7 @@ class NamedJsonCalls(msgspec.Struct, frozen=True, kw_only=True):
     id_opens: tuple[str, ...] = ()
     fences: tuple[str, ...] = ()
     numbered: bool = False
+    prose: bool = False
     or_array: JsonCalls | None = None
     at_start: bool = False
 
@@ -167,6 +169,9 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     with `inner` markers in it. Regular expressions with one group find the function called
     (`recipient`), a builtin tool (`foreign`), whose messages are dropped as everybody drops them,
     and the kind of text (`channel`): what is none of `reasoning` is content.
+
+    How a model is made to write it: `turn` before any header but the first, then one of `thoughts`,
+    of `answers`, or of `calls`, whose `{name}` is the function and whose body its arguments.
     """
 
     openers: tuple[str, ...]
@@ -178,6 +183,10 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
     channel: str
     reasoning: frozenset[str]
     body_ends: tuple[str, ...]
+    turn: str
+    thoughts: tuple[str, ...]
+    answers: tuple[str, ...]
+    calls: tuple[str, ...] = ()
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):

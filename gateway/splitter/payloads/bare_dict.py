@@ -1,13 +1,19 @@
 """Calls as `call:N{key:value,..}` with bare keys: Gemma 4 and FunctionGemma."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
+from typing import Any
 
 import msgspec
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar import raw
+from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of
+from gateway.splitter.grammar.schemas import Text
+from gateway.splitter.grammar.sections import Offered, Section, gap, plain_names
+from gateway.splitter.grammar.values import Values, arguments
 from gateway.splitter.payloads import json_text, values
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.reading import Parsing, Reader, markers_of
@@ -73,3 +79,59 @@ class _BareDict(msgspec.Struct, frozen=True):
         if not text or reader.over:
             raise reader.fault("no value")
         writer.scalar(json_text.scalar(text) or f'"{json_text.escaped(text)}"')
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[Offered]) -> Section:
+    """What follows the opener: one call, its keys in the order of their declaration or of the
+    alphabet, as templates sort them.
+    """
+    plain_names(tools)
+    calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    return Section(f"{gap(lark)} {calls}", f"{gap(lark)} {lark.any_of(syntax.closers)}")
+
+
+def _written_call(lark: Lark, syntax: BareDictCalls, tool: Offered) -> str:
+    reading = tool.reading
+    found = arguments(reading, tool.parameters)
+    ordered = tuple(sorted(found.fields, key=lambda field: field.key))
+    sorted_ = msgspec.structs.replace(found, fields=ordered)
+    values_ = Values(lark, _WrittenDict(lark, syntax.quote), reading)
+    begin = literal(f"call:{tool.name}{{")
+    orders = one_of((values_.members(sorted_), values_.members(found)))
+    return f'{begin} {orders} "}}"'
+
+
+class _WrittenDict:
+    """Bare keys and strings between quote marks as a notation of `grammar.values`."""
+
+    separator = '","'
+    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
+
+    def __init__(self, lark: Lark, quote: str) -> None:
+        self._lark = lark
+        self._quote = quote
+
+    def text(self, found: Text) -> str:
+        rest = raw.text(self._lark, found, raw.Frame((self._quote,)))
+        return f"{self._lark.text(self._quote)} {rest}"
+
+    def constant(self, text: str) -> str:
+        if self._quote in text:
+            return ""
+        return self._lark.rule(self._quoted(text))
+
+    def _quoted(self, text: str) -> str:
+        quote = self._lark.text(self._quote)
+        return f"{quote} {literal(text)} {quote}"
+
+    def key(self, key: str) -> str:
+        bare = _KEY.fullmatch(key) and key == key.strip().strip("\"'") and self._quote not in key
+        return literal(f"{key}:") if bare else f'{self._quoted(key)} ":"'
+
+    def any_key(self, declared: Sequence[str]) -> str:
+        others = "|".join(map(pattern_of, declared))
+        known = f" & ~/({others}):/" if declared else ""
+        return self._lark.terminal(f"/[A-Za-z_][0-9A-Za-z_-]*:/{known}")

@@ -1,6 +1,10 @@
-"""Which parser reads which syntax."""
+"""Which parser reads which syntax, and which writer makes its grammar."""
+
+from collections.abc import Mapping, Sequence
 
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar.lark import Lark
+from gateway.splitter.grammar.sections import Offered, Section, Unmarked
 from gateway.splitter.payloads import (
     bare_dict,
     elements,
@@ -18,6 +22,7 @@ from gateway.splitter.syntax import (
     KeyValueCalls,
     NamedJsonCalls,
     NestedElementCalls,
+    PythonicCalls,
     Syntax,
 )
 
@@ -39,3 +44,53 @@ def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[
             return bare_dict.parse(reader, calls, syntax)
         case _:
             return pythonic.parse(reader, calls, syntax)
+
+
+def openings(
+    lark: Lark, syntax: Syntax, tools: Sequence[Offered], *, parallel: bool
+) -> Mapping[str, Section]:
+    """What begins calls in text, and the calls that follow it. Raises Unwritable."""
+    match syntax:
+        case JsonCalls():
+            return json_calls.openings(lark, syntax, tools, parallel=parallel)
+        case NamedJsonCalls():
+            return named_json.openings(lark, syntax, tools, parallel=parallel)
+        case _:
+            return {
+                opener: _written(lark, syntax, opener, tools, parallel=parallel)
+                for opener in syntax.openers
+            }
+
+
+def _written(
+    lark: Lark,
+    syntax: ElementCalls | KeyValueCalls | NestedElementCalls | BareDictCalls | PythonicCalls,
+    opener: str,
+    tools: Sequence[Offered],
+    *,
+    parallel: bool,
+) -> Section:
+    match syntax:
+        case ElementCalls():
+            return elements.written(lark, syntax, opener, tools, parallel=parallel)
+        case KeyValueCalls():
+            return key_values.written(lark, syntax, opener, tools, parallel=parallel)
+        case NestedElementCalls():
+            return nested_elements.written(lark, syntax, tools, parallel=parallel)
+        case BareDictCalls():
+            return bare_dict.written(lark, syntax, tools)
+        case _:
+            return pythonic.written(lark, syntax, tools, parallel=parallel)
+
+
+def unmarked(
+    lark: Lark, syntax: Syntax, tools: Sequence[Offered], *, parallel: bool
+) -> Unmarked | None:
+    """The calls that an answer may be without an opener; None where it can't be one."""
+    match syntax:
+        case JsonCalls(at_start=True):
+            return json_calls.unmarked(lark, syntax, tools, parallel=parallel)
+        case PythonicCalls(at_start=True):
+            return pythonic.unmarked(lark, syntax, tools, parallel=parallel)
+        case _:
+            return None

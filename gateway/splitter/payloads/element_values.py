@@ -7,11 +7,16 @@ can be JSON.
 
 from collections.abc import Callable
 from io import StringIO
+from typing import Any
 
 import msgspec
 
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
+from gateway.splitter.grammar import raw
+from gateway.splitter.grammar.lark import Lark
+from gateway.splitter.grammar.raw import Frame
+from gateway.splitter.grammar.schemas import Reading
 from gateway.splitter.payloads import json_text
 from gateway.splitter.reading import Markers, Parsing, Reader, markers_of
 
@@ -74,3 +79,17 @@ def _text(
             return
         sink(close + space)
     raise reader.fault("a value is not closed")
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def written(
+    lark: Lark, reading: Reading, schema: Any, types: frozenset[str], border: Border
+) -> str:
+    """A value as an expression, with what closes it."""
+    plain = Frame(border.closes, newlines=border.trims_newline)
+    if border.cdata:
+        framed = Frame(border.closes, _CDATA_OPEN, _CDATA_CLOSE)
+        return lark.rule(raw.by_schema(lark, reading, schema, types, framed))
+    return lark.rule(raw.by_schema(lark, reading, schema, types, plain))

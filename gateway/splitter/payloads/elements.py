@@ -1,11 +1,33 @@
 """Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gateway.splitter import coercion
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar import raw
+from gateway.splitter.grammar.lark import Lark, literal, one_of
+from gateway.splitter.grammar.schemas import (
+    Alternative,
+    Field,
+    Items,
+    Listed,
+    Reading,
+    Scalar,
+    Text,
+)
+from gateway.splitter.grammar.sections import (
+    Offered,
+    Section,
+    Unwritable,
+    gap,
+    in_order,
+    plain_names,
+    repeated,
+)
+from gateway.splitter.grammar.values import arguments, json_type
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
 from gateway.splitter.payloads.sections import PayloadSection
@@ -124,3 +146,107 @@ class _Call:
             if attribute in head:
                 return head[attribute].strip()
         raise Malformed("an element without a name")
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+_KEY = re.compile(r"[\w.:/$@-]+")
+
+
+def written(
+    lark: Lark, syntax: ElementCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
+) -> Section:
+    """What follows an opener: calls, the first of which it may have begun."""
+    plain_names(tools)
+    space = gap(lark)
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    first = lark.any_of(syntax.call_opens)
+    if syntax.before_call:
+        first = f"{lark.any_of(syntax.before_call)} {space} {first}"
+    calls = repeated(one, f"{space} {first}", parallel=parallel)
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    if opener in syntax.call_opens:
+        return Section(calls, closer, done=True)
+    return Section(f"{space} {first} {calls}", closer)
+
+
+def _written_call(lark: Lark, syntax: ElementCalls, tool: Offered) -> str:
+    """One call after the text that opens it."""
+    space = gap(lark)
+    reading = tool.reading
+    fields = arguments(reading, tool.parameters).fields
+    parameters = in_order(
+        lark,
+        [
+            (
+                lark.rule(f"{space} {_written_parameter(lark, syntax, tool, reading, each)}"),
+                each.required,
+            )
+            for each in fields
+        ],
+    )
+    head = _written_head(syntax.call_opens[0], tool.name, syntax.name_attributes[0])
+    if syntax.typing == "type":
+        head += " " + lark.regex(r" index=\x22[0-9]{1,4}\x22") + "?"
+    close = lark.any_of(syntax.call_closes)
+    after = f"{space} {lark.any_of(syntax.after_call)}" if syntax.after_call else ""
+    return f"{head} {lark.any_of(syntax.head_ends)} {parameters} {space} {close} {after}"
+
+
+def _written_head(opener: str, name: str, attribute: str) -> str:
+    """The name of a call or parameter, in the way its opener asks for."""
+    if opener.endswith("name="):
+        return literal(f'"{name}"')
+    return literal(name) if opener.endswith("=") else literal(f' {attribute}="{name}"')
+
+
+def _written_parameter(
+    lark: Lark, syntax: ElementCalls, tool: Offered, reading: Reading, field: Field
+) -> str:
+    if not _KEY.fullmatch(field.key):
+        raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written in a tag")
+    opens, attribute = syntax.parameter_opens, syntax.name_attributes[-1]
+    head = _written_head(opens[0], field.key, attribute)
+    end = lark.any_of(syntax.head_ends)
+    types = tool.declared.property(field.key).types
+    border = border_of(syntax)
+    if syntax.typing == "schema":
+        value = element_values.written(lark, reading, field.schema, types, border)
+        return f"{lark.any_of(opens)} {head} {end} {value}"
+    kinds = (
+        f"{literal(says)} {end} {value}"
+        for says, value in _typed(lark, syntax, reading, field, border)
+    )
+    return f"{lark.any_of(opens)} {head} {lark.rule(one_of(kinds))}"
+
+
+def _typed(
+    lark: Lark, syntax: ElementCalls, reading: Reading, field: Field, border: Border
+) -> list[tuple[str, str]]:
+    """The ways to write a value that says its type itself: the attribute, and the text."""
+    found = []
+    for each in reading.alternatives(field.schema):
+        for kind, schema in _kinds(each):
+            if kind == "string":
+                types = coercion.STRING
+                value = element_values.written(lark, reading, schema, types, border)
+            else:
+                value = raw.json_value(lark, reading, schema, raw.Frame(border.closes))
+            says = kind if syntax.typing == "type" else str(kind == "string").lower()
+            found.append((f' {syntax.typing}="{says}"', value))
+    return found
+
+
+def _kinds(each: Alternative) -> list[tuple[str, Any]]:
+    """An alternative by its types, as these syntaxes name them."""
+    match each:
+        case Text():
+            return [("string", each.schema)]
+        case Scalar():
+            return [("number" if each.kind == "integer" else each.kind, each.schema)]
+        case Listed(values):
+            return [(json_type(value), {"enum": [value]}) for value in values]
+        case Items():
+            return [("array", each.schema)]
+        case _:
+            return [("object", each.schema)]

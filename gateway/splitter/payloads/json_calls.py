@@ -5,10 +5,14 @@ stream. Arguments before the name wait for it. Arguments given as a string of JS
 object with a name, no arguments and other keys is no call.
 """
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.grammar.sections import SPACES, Offered, Section, Unmarked, gap, repeated
 from gateway.splitter.payloads import json_text
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import JsonCalls
@@ -191,3 +195,150 @@ class _Call:
 
 def _nowhere(_fragment: str) -> None:
     """Drops the values of keys that mean nothing."""
+
+
+# ---------------------------------------------------------------------------------------- writing
+# The same as a grammar. What the reader forgives is not written.
+
+_GAP = r"[ \t\r\n]{0,16}"
+_COMMA = rf"{_GAP},{_GAP}"
+_BREAK = r"[ \t\r\n]{0,4}[;\n][ \t\r\n]{0,4}"
+_END = rf"{_GAP}\}}"
+_TYPE = rf'"type"{_GAP}:{_GAP}"function"{_GAP},{_GAP}'
+_ANY_ID = r'"[0-9A-Za-z_.:-]{1,64}"'
+
+
+def openings(
+    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Mapping[str, Section]:
+    """What begins calls, and what follows it.
+
+    An opener that is a word of ordinary text begins calls with what has to follow it.
+    """
+    if syntax.needs_array:
+        rest = Section(_rest_of_array(lark, syntax, tools, parallel=parallel))
+        return {f"{opener}{space}[": rest for opener in syntax.openers for space in SPACES}
+    section = written(lark, syntax, tools, parallel=parallel)
+    if syntax.needs_fence:
+        fence = syntax.fences[0]
+        return {f"{opener}{space}{fence}": section for opener in syntax.openers for space in SPACES}
+    return dict.fromkeys(syntax.openers, section)
+
+
+def written(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> Section:
+    """What follows an opener, or its fence: an object, several, or an array of them."""
+    space = gap(lark)
+    calls = _array(lark, syntax, tools, parallel=parallel)
+    if not syntax.needs_array:
+        several = repeated(_object(lark, syntax, tools), lark.regex(_BREAK), parallel=parallel)
+        calls = lark.rule(one_of((calls, several)))
+    if syntax.needs_fence:
+        return Section(f"{space} {calls}", f'{space} "```"')
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    return Section(f"{space} {calls}", closer)
+
+
+def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> str:
+    """Objects, or an array of them without white space before the first."""
+    one = _object(lark, syntax, tools)
+    several = repeated(one, lark.regex(_BREAK), parallel=parallel)
+    listed = repeated(one, lark.regex(_COMMA), parallel=parallel)
+    return one_of((several, f'"[" {listed} {gap(lark)} "]"'))
+
+
+def _array(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> str:
+    rest = _rest_of_array(lark, syntax, tools, parallel=parallel)
+    return lark.rule(f'"[" {rest}')
+
+
+def _rest_of_array(
+    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
+) -> str:
+    one = _object(lark, syntax, tools)
+    several = repeated(one, lark.regex(_COMMA), parallel=parallel)
+    return lark.rule(f'{gap(lark)} {several} {gap(lark)} "]"')
+
+
+def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered]) -> str:
+    begin = lark.regex(rf"\{{{_GAP}")
+    return lark.rule(one_of(f"{begin} {_members(lark, syntax, tool)}" for tool in tools))
+
+
+def _members(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
+    """The rest of a call's object after its "{"."""
+    name, arguments = literal(_quoted(tool.name)), lark.json(tool.parameters)
+    end, comma = lark.regex(_END), lark.regex(_COMMA)
+    if syntax.named_by_key:
+        return f"{name} {lark.regex(f'{_GAP}:{_GAP}')} {arguments} {end}"
+    named = f"{_key(lark, syntax.name_keys)} {name}"
+    given = f"{_key(lark, syntax.argument_keys)} {arguments}"
+    orders = f"({named} {comma} {given} | {given} {comma} {named})"
+    if syntax.id_keys:
+        id_ = f"{_key(lark, syntax.id_keys)} {lark.regex(_ANY_ID)}"
+        orders = f"({id_} {comma})? {orders} ({comma} {id_})?"
+    return f"{lark.regex(_TYPE)}? {orders} {end}"
+
+
+def _key(lark: Lark, keys: Sequence[str]) -> str:
+    return lark.regex(f"{_pattern_of_key(keys)}{_GAP}:{_GAP}")
+
+
+def _pattern_of_key(keys: Sequence[str]) -> str:
+    return '"(' + "|".join(map(pattern_of, keys)) + ')"'
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def unmarked(
+    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Unmarked:
+    """An answer that is a call itself.
+
+    One that begins as no call of a known tool is text, whatever JSON it holds; but other ways to
+    begin a call that the reader knows are neither.
+    """
+    one, comma = _object(lark, syntax, tools), lark.regex(_COMMA)
+    fence = f'({gap(lark)} "```")?' if syntax.fences else ""
+    in_array = f"({comma} {one})* {gap(lark)}" if parallel else gap(lark)
+    alone = f"({lark.regex(_BREAK)} {one})*" if parallel else ""
+    calls = []
+    for tool in tools:
+        rest = _after_name(lark, syntax, tool)
+        name = _named(syntax, pattern_of(_quoted(tool.name)))
+        calls.append(f'{lark.regex(_bracket(syntax) + name)} {rest} {in_array} "]" {fence}')
+        if not syntax.needs_array:
+            calls.append(f"{lark.regex(name)} {rest} {alone}")
+    return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, tools))
+
+
+_SPACES = rf"{SPACE}*"
+_LEAD = rf'\{{{_SPACES}("type"{_SPACES}:{_SPACES}"[^"\\]*"{_SPACES},{_SPACES})*'
+
+
+def _named(syntax: JsonCalls, name: str) -> str:
+    """A regular expression: an object up to its name."""
+    return f"{_LEAD}{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
+
+
+def _bracket(syntax: JsonCalls) -> str:
+    """A regular expression: an array up to its first object."""
+    fences = "|".join(map(pattern_of, syntax.fences))
+    return (f"(({fences}){_SPACES})?" if fences else "") + rf"\[{_SPACES}"
+
+
+def _unlike(syntax: JsonCalls, tools: Sequence[Offered]) -> str:
+    """A regular expression of all that begins as a call: also with other keys first, or escapes."""
+    names = "|".join(pattern_of(_quoted(tool.name)) for tool in tools)
+    optional = "" if syntax.needs_array else "?"
+    keys = _pattern_of_key((*syntax.argument_keys, "function"))
+    odd_type = rf'{_LEAD}"type"{_SPACES}:{_SPACES}([^"\s]|"[^"\\]*\\)'
+    escaped = _named(syntax, r'"[^"\\]*\\')
+    begins = (_named(syntax, f"({names})"), escaped, f"{_LEAD}{keys}{_SPACES}:", odd_type)
+    return f"({_bracket(syntax)}){optional}({'|'.join(begins)})"
+
+
+def _after_name(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
+    key = _key(lark, syntax.argument_keys)
+    return f"{lark.regex(_COMMA)} {key} {lark.json(tool.parameters)} {lark.regex(_END)}"

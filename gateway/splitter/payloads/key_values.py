@@ -1,8 +1,21 @@
 """Calls as a name and pairs of key and value elements: GLM and Hunyuan 3."""
 
 import re
+from collections.abc import Sequence
 
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar.lark import Lark, literal, one_of
+from gateway.splitter.grammar.schemas import Field, Reading
+from gateway.splitter.grammar.sections import (
+    Offered,
+    Section,
+    Unwritable,
+    gap,
+    in_order,
+    plain_names,
+    repeated,
+)
+from gateway.splitter.grammar.values import arguments
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
 from gateway.splitter.payloads.named_json import NAME
@@ -58,3 +71,50 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
         yield from reader.space()
         if not (yield from reader.accept(syntax.key_opens)):
             return
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def written(
+    lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
+) -> Section:
+    """What follows an opener: calls, the first of which it may have begun."""
+    plain_names(tools)
+    space = gap(lark)
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    first = lark.any_of(syntax.call_opens)
+    calls = repeated(f"{space} {one}", f"{space} {first}", parallel=parallel)
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    if opener in syntax.call_opens:
+        return Section(calls, closer, done=True)
+    return Section(f"{space} {first} {calls}", closer)
+
+
+def _written_call(lark: Lark, syntax: KeyValueCalls, tool: Offered) -> str:
+    space = gap(lark)
+    reading = tool.reading
+    pairs = in_order(
+        lark,
+        [
+            (
+                lark.rule(f"{space} {_written_pair(lark, syntax, tool, reading, each)}"),
+                each.required,
+            )
+            for each in arguments(reading, tool.parameters).fields
+        ],
+    )
+    end = f"{space} {lark.any_of(syntax.name_ends)}" if syntax.name_ends else ""
+    return f"{literal(tool.name)} {end} {pairs} {space} {lark.any_of(syntax.call_closes)}"
+
+
+def _written_pair(
+    lark: Lark, syntax: KeyValueCalls, tool: Offered, reading: Reading, field: Field
+) -> str:
+    if "<" in field.key or field.key != field.key.strip():
+        raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")
+    types = tool.declared.property(field.key).types
+    border = Border(syntax.value_closes, ())
+    value = element_values.written(lark, reading, field.schema, types, border)
+    key = f"{lark.any_of(syntax.key_opens)} {literal(field.key)} {lark.any_of(syntax.key_closes)}"
+    return f"{key} {gap(lark)} {lark.any_of(syntax.value_opens)} {value}"

@@ -1,8 +1,13 @@
 """Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`."""
 
 import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar.lark import Lark, literal, one_of
+from gateway.splitter.grammar.sections import SPACES, Offered, Section, gap, plain_names, repeated
 from gateway.splitter.payloads import json_calls, json_text, sections
 from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Parsing, Reader
@@ -74,3 +79,76 @@ def arguments(
     writer.open("{")
     yield from json_text.copy_members(reader, writer)
     calls.close()
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+_WRITTEN_ID = r"[0-9A-Za-z_.-]{1,64}"
+
+
+def openings(
+    lark: Lark, syntax: NamedJsonCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Mapping[str, Section]:
+    """What begins calls, and what follows it: the opener, or in prose the opener with a name."""
+    if not syntax.prose:
+        return {
+            opener: written(lark, syntax, opener, tools, parallel=parallel)
+            for opener in syntax.openers
+        }
+    plain_names(tools)
+    space = gap(lark)
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
+    return {
+        f"{opener}{before}{tool.name}": Section(f"{space} {lark.json(tool.parameters)} {again}")
+        for opener in syntax.openers
+        for before in SPACES
+        for tool in tools
+    }
+
+
+def written(
+    lark: Lark, syntax: NamedJsonCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
+) -> Section:
+    """What follows an opener: calls, or an array of them where that is known too."""
+    plain_names(tools)
+    space = gap(lark)
+    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    first = lark.any_of(syntax.call_opens)
+    separator = f"{space} {first} {space}"
+    calls = repeated(one, separator, parallel=parallel)
+    if opener not in syntax.call_opens:
+        calls = f"{first} {space} {calls}"
+    options = [f"{space} {calls}"]
+    if syntax.or_array is not None:
+        array = msgspec.structs.replace(syntax.or_array, needs_array=True)
+        section = json_calls.written(lark, array, tools, parallel=parallel)
+        options.append(f"{space} {section.calls}")
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    done = bool(syntax.call_closes) and (not closer or opener in syntax.call_opens)
+    return Section(lark.rule(one_of(options)), closer, done, again=False)
+
+
+def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: Offered) -> str:
+    """One call after what opens it."""
+    space, given = gap(lark), lark.json(tool.parameters)
+    close = f"{space} {lark.any_of(syntax.call_closes)}" if syntax.call_closes else ""
+    name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
+    if syntax.numbered:
+        name = literal(f"functions.{tool.name}:") + " " + lark.regex("[0-9]{1,6}")
+    if syntax.id_opens:
+        name += f" {space} ({lark.any_of(syntax.id_opens)} {lark.regex(_WRITTEN_ID)})?"
+    end = lark.any_of(syntax.name_ends) if syntax.name_ends else ""
+    optional = "?" if syntax.or_array is not None and end else ""
+    before_end = "" if syntax.id_opens else space
+    plain = f"{name} {before_end} {end}{optional} {space} {given} {close}"
+    if not syntax.name_prefixes:
+        return plain
+    fence = lark.any_of(syntax.fences[:1])
+    prefix = lark.any_of(syntax.name_prefixes)
+    fenced = f'{prefix} {name} {space} {fence} {space} {given} {space} "```"'
+    return one_of((plain, f"{fenced} {close}"))
+
+
+def _written_id(lark: Lark, syntax: NamedJsonCalls) -> str:
+    return f"{lark.regex(_WRITTEN_ID)} {lark.text(syntax.id_end)}" if syntax.id_end else ""

@@ -1,6 +1,7 @@
 """Calls as nested elements named after their keys, typed by the schema: MiniMax-M3."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from io import StringIO
 
@@ -9,6 +10,20 @@ import msgspec
 from gateway.splitter import coercion
 from gateway.splitter.calls import Calls
 from gateway.splitter.coercion import Declared
+from gateway.splitter.grammar import raw
+from gateway.splitter.grammar.free_text import until
+from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.grammar.schemas import Alternative, Fields, Items, Text
+from gateway.splitter.grammar.sections import (
+    Offered,
+    Section,
+    Unwritable,
+    gap,
+    in_order,
+    plain_names,
+    repeated,
+)
+from gateway.splitter.grammar.values import DEEPEST, arguments
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.elements import attributes
 from gateway.splitter.payloads.sections import PayloadSection
@@ -178,3 +193,114 @@ def _whole(text: str, types: frozenset[str]) -> str:
         if "array" in types:
             return "[]"
     return coercion.coerce(text, types)
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+
+def written(
+    lark: Lark, syntax: NestedElementCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Section:
+    """What follows the opener: calls and the end of the section."""
+    plain_names(tools)
+    space = gap(lark)
+    calls = lark.rule(one_of(_WrittenCall(lark, syntax, tool).whole() for tool in tools))
+    first = lark.text(f"{syntax.prefix}<{syntax.call}")
+    one = f"{first} {calls}"
+    end = lark.text(f"{syntax.prefix}</{syntax.section}>")
+    return Section(f"{space} {repeated(one, space, parallel=parallel)}", f"{space} {end}")
+
+
+class _WrittenCall:
+    """One call of a tool as an expression, after the text that opens it."""
+
+    def __init__(self, lark: Lark, syntax: NestedElementCalls, tool: Offered) -> None:
+        self._lark = lark
+        self._syntax = syntax
+        self._tool = tool
+        self._reading = tool.reading
+        self._rules: dict[tuple[int, str], tuple[object, str]] = {}
+        self._depth = 0
+
+    def whole(self) -> str:
+        fields = arguments(self._reading, self._tool.parameters)
+        head = literal(f' name="{self._tool.name}">')
+        inner = self._fields(fields, self._tool.declared)
+        return f"{head} {inner} {gap(self._lark)} {self._close(self._syntax.call)}"
+
+    def _close(self, tag: str) -> str:
+        return self._lark.text(f"{self._syntax.prefix}</{tag}>")
+
+    def _fields(self, found: Fields, declared: Declared) -> str:
+        each = [
+            (self._element(field.key, field.schema, declared.property(field.key)), field.required)
+            for field in found.fields
+        ]
+        return in_order(self._lark, each)
+
+    def _element(self, tag: str, schema: object, declared: Declared) -> str:
+        """The name of a rule: white space and an element."""
+        key = id(schema), tag
+        if key not in self._rules:
+            name = self._lark.reserve()
+            self._rules[key] = schema, name
+            opens = self._lark.text(f"{self._syntax.prefix}<{_proper(tag)}>")
+            value = self._value(tag, schema, declared)
+            self._lark.define(name, f"{gap(self._lark)} {opens} {value}")
+        return self._rules[key][1]
+
+    def _value(self, tag: str, schema: object, declared: Declared) -> str:
+        """A value with its close tag."""
+        if self._depth >= DEEPEST:
+            raise Unwritable(f"{self._tool.name}: schemas nested deeper than {DEEPEST} levels")
+        self._depth += 1
+        found = self._reading.alternatives(schema)
+        holds = declared.types != coercion.STRING  # else whatever it says is read as text
+        nested = [self._nested(tag, each, declared) for each in found if holds and _holds(each)]
+        flat = not holds or not all(map(_holds, found))
+        options = [*nested, *([self._flat(tag, schema, declared)] if flat else [])]
+        self._depth -= 1
+        if not any(options):
+            raise Unwritable(f"{self._tool.name}: no value of <{tag[:60]}> can be written")
+        return one_of(filter(None, options))
+
+    def _flat(self, tag: str, schema: object, declared: Declared) -> str:
+        """A scalar or a string. Where it isn't only that, a tag in it would be a child."""
+        types, lark = declared.types, self._lark
+        found = self._reading.alternatives(schema)
+        free = any(isinstance(each, Text) and each.free for each in found)
+        if declared.is_string or not free:
+            frame = raw.Frame((f"{self._syntax.prefix}</{tag}>",))
+            return raw.by_schema(lark, self._reading, schema, types - {"object", "array"}, frame)
+        text = f"{until(lark, [self._syntax.prefix])} {literal(f'</{tag}>')}"
+        # Nothing at all would be an empty object or array.
+        return f"{self._visible()} {text}" if types & {"object", "array"} else text
+
+    def _visible(self) -> str:
+        """White space and one character, not one that begins a tag."""
+        head = self._lark.pieces(self._syntax.prefix)[0]
+        begins = pattern_of(head[0]) if isinstance(head, str) else ""
+        return self._lark.regex(rf"{SPACE}*[^\s\x1c-\x1f{begins}]")
+
+    def _nested(self, tag: str, found: Alternative, declared: Declared) -> str:
+        """An array or an object; "" where it can't be written."""
+        close = self._close(tag)
+        match found:
+            case Items():
+                item = self._element(_ITEM, found.each, declared.items())
+                most = "" if found.most is None else max(found.most, found.fewest)
+                return f"{item}{{{found.fewest},{most}}} {gap(self._lark)} {close}"
+            case Fields():
+                return f"{self._fields(found, declared)} {gap(self._lark)} {close}"
+            case _:
+                return ""
+
+
+def _holds(found: Alternative) -> bool:
+    return isinstance(found, Items | Fields)
+
+
+def _proper(tag: str) -> str:
+    if not tag or set(tag) & set("<>/ \n"):
+        raise Unwritable(f"{tag[:60]!r} can't be written as a tag")
+    return tag

@@ -1,8 +1,23 @@
 """Calls as Python writes them: `[f(a='x', b=1), g()]`: Llama, ToolACE, Olmo 3, LFM2."""
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gateway.splitter.calls import Calls
+from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
+from gateway.splitter.grammar.schemas import Text
+from gateway.splitter.grammar.sections import (
+    Offered,
+    Section,
+    Unmarked,
+    Unwritable,
+    gap,
+    members,
+    repeated,
+)
+from gateway.splitter.grammar.values import COMPACT, Values, arguments
 from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.json_text import escaped
 from gateway.splitter.reading import Malformed, Parsing, Reader
@@ -74,3 +89,105 @@ def _keyword(reader: Reader) -> Parsing[str]:
     if not keyword:
         raise Malformed("an argument without a name")
     return keyword
+
+
+# ---------------------------------------------------------------------------------------- writing
+
+_SINGLE = r"'([^'\\\x00-\x1f]|\\[\\'\x22nrt])*'"
+_BRACKET = rf"\[{SPACE}*"
+_COLON = "[ ]{0,4}:[ ]{0,4}"
+_BREAK = r"[ \t\r\n]{0,8},[ \t\r\n]{0,8}"
+
+
+def written(
+    lark: Lark, syntax: PythonicCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Section:
+    """What follows an opener: calls in a list, or one a line."""
+    names = [literal(tool.name) for tool in tools]
+    found = [(f'{name} "("', tool) for name, tool in zip(names, tools, strict=True)]
+    one = lark.rule(one_of(_written_call(lark, head, tool) for head, tool in found))
+    comma, space, line = lark.regex(_BREAK), gap(lark), lark.regex(r"[ \t\r]{0,8}\n[ \t\r\n]{0,8}")
+    options = [f'"[" {space} {repeated(one, comma, parallel=parallel)} {space} "]"']
+    if not syntax.needs_list:
+        options.append(repeated(one, line, parallel=parallel))
+    if syntax.or_objects is not None:
+        options.append(json_calls.tight(lark, syntax.or_objects, tools, parallel=parallel))
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    return Section(f"{space} {one_of(options)}", closer)
+
+
+def unmarked(
+    lark: Lark, syntax: PythonicCalls, tools: Sequence[Offered], *, parallel: bool
+) -> Unmarked:
+    """An answer that is calls itself: it begins as one of a known tool. Builtin tools' calls, with
+    their method, are in no list.
+    """
+    space, comma = gap(lark), lark.regex(_BREAK)
+    names = [pattern_of(tool.name) for tool in tools]
+    method = f"({pattern_of(syntax.method)})?" if syntax.method else ""
+    one = lark.rule(
+        one_of(
+            _written_call(lark, lark.regex(rf"{name}{method}\("), tool)
+            for name, tool in zip(names, tools, strict=True)
+        )
+    )
+    more = f"({comma} {one})*" if parallel else ""
+    calls, begins = [], "|".join(names)
+    for name, tool in zip(names, tools, strict=True):
+        alone = _written_call(lark, lark.regex(rf"{name}{method}\("), tool)
+        first = _written_call(lark, lark.regex(rf"{_BRACKET}{name}{method}\("), tool)
+        calls += [] if syntax.method else [f'{first} {more} {space} "]"']
+        calls += [] if syntax.needs_list else [f"{alone} {more}"]
+    bracket = "" if syntax.method else _BRACKET if syntax.needs_list else f"({_BRACKET})?"
+    return Unmarked(lark.rule(one_of(calls)), rf"{bracket}({begins}){method}\(")
+
+
+def _written_call(lark: Lark, head: str, tool: Offered) -> str:
+    """One call; `head` is its name with the bracket."""
+    if not _NAME.fullmatch(tool.name):
+        raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
+    reading = tool.reading
+    found = arguments(reading, tool.parameters).fields
+    values = Values(lark, _WrittenPython(lark), reading)
+    given = [
+        (f"{_written_keyword(field.key)} {values.of(field.schema)}", field.required)
+        for field in found
+    ]
+    inside = members(lark, given, lark.regex(_BREAK))
+    return f'{head} {gap(lark)} {inside} {gap(lark)} ")"' if given else f'{head} ")"'
+
+
+def _written_keyword(key: str) -> str:
+    if not key or not _KEYWORD.fullmatch(key):
+        raise Unwritable(f"{key[:60]!r} can't be written as a keyword")
+    return literal(f"{key}=")
+
+
+class _WrittenPython:
+    """Python's literals as a notation of `grammar.values`. JSON's strings are Python's, too."""
+
+    words: Mapping[Any, Sequence[str]] = {
+        True: ("True", "true"), False: ("False", "false"), None: ("None", "null")
+    }  # fmt: skip
+
+    def __init__(self, lark: Lark) -> None:
+        self._lark = lark
+        self.separator = lark.regex(_BREAK)
+
+    def text(self, found: Text) -> str:
+        double = self._lark.json({"x-guidance": COMPACT, **found.schema})
+        return one_of((double, self._lark.regex(_SINGLE))) if found.free else double
+
+    def constant(self, text: str) -> str:
+        double = literal(json.dumps(text, ensure_ascii=False))
+        plain = text.isprintable() and not set(text) & set("'\\")
+        return one_of((double, literal(f"'{text}'"))) if plain else double
+
+    def key(self, key: str) -> str:
+        return f"{self.constant(key)} {self._lark.regex(_COLON)}"
+
+    def any_key(self, declared: Sequence[str]) -> str:
+        others = "|".join(map(pattern_of, declared))
+        known = f" & ~/.({others})./" if declared else ""
+        name = self._lark.terminal(rf"/'[0-9A-Za-z_ .-]+'|\x22[0-9A-Za-z_ .-]+\x22/{known}")
+        return f"{name} {self._lark.regex(_COLON)}"

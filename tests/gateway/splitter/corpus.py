@@ -68,16 +68,19 @@ class Case(msgspec.Struct, frozen=True):
     finish_reason: FinishReason = "stop"
     tags: tuple[str, ...] = ()
 
-    def splitter(self) -> Splitter:
-        """A splitter as the pipeline would make it for this case."""
-        tools = [
+    def offered(self) -> list[Tool]:
+        """The tools of the request."""
+        return [
             Tool(name=tool.function.name, parameters=tool.function.parameters)
             for tool in self.tools
         ]
+
+    def splitter(self) -> Splitter:
+        """A splitter as the pipeline would make it for this case."""
         return Splitter(
             FORMATS[self.format],
             in_reasoning=self.start_in_reasoning,
-            tools=tools,
+            tools=self.offered(),
             parse_tools=self.tool_choice != "none",
             prompt_tail=self.prompt_tail or "",
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.splitter.coercion import coerce, guess, items_of, property_of, types_of
+from gateway.splitter.coercion import Declared, coerce, guess, items_of, property_of, types_of
 
 
 @pytest.mark.parametrize(
@@ -121,3 +121,18 @@ def test_the_value(text: str, types: set[str], value: Any) -> None:
 )
 def test_a_value_that_has_no_type_is_the_json_it_is(text: str, value: Any) -> None:
     assert json.loads(guess(text)) == value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/point"}]},
+        {"oneOf": [{"type": "string"}, {"anyOf": [{"$ref": "#/$defs/point"}]}]},
+    ],
+)
+def test_what_an_alternative_declares_of_a_property_counts(schema: dict[str, Any]) -> None:
+    point = {"properties": {"x": {"type": "integer"}, "tags": {"items": {"type": "boolean"}}}}
+    declared = Declared({**schema, "$defs": {"point": point}})
+    assert declared.property("x").types == {"integer"}
+    assert declared.property("tags").items().types == {"boolean"}
+    assert declared.property("y").types == {"string"}

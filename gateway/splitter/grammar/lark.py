@@ -1,0 +1,148 @@
+"""A Lark grammar of llguidance while it is being written: texts, markers, terminals, rules.
+
+llguidance's dialect is described in its docs/syntax.md. What counts here: the lexer takes the
+longest lexeme and never goes back; a lexeme that can't grow any more ends at once; a control token
+is matched by `<[id]>` alone and ends any lexeme before it. Of all that only two forms make masks
+slow in free text, lazy lexemes and complements (`~`), so text is written without them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
+SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words
+GUIDANCE = {"json_allow_general_unicode_escapes": True}
+_REGEX_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].&~#/\"<>-]")
+
+
+class TooLarge(Exception):
+    """A grammar of more rules than `Lark.MOST`; `args[0]` says what of."""
+
+
+class Lark:
+    """The rules of one grammar. `control`: the vocabulary's control tokens, text to id."""
+
+    MOST = 20_000  # rules and terminals: a client's schemas are as large as it likes
+
+    def __init__(self, control: Mapping[str, int]) -> None:
+        self.control = control
+        self._token = re.compile(
+            "|".join(map(re.escape, sorted(filter(None, control), key=len, reverse=True)))
+            or r"(?!)"
+        )
+        self._bodies: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._defined: set[str] = set()
+
+    # ---- texts
+
+    def pieces(self, text: str) -> list[str | int]:
+        """`text` cut at its control tokens: stretches of text, and ids."""
+        found: list[str | int] = []
+        at = 0
+        for token in self._token.finditer(text):
+            found += [text[at : token.start()]] if token.start() > at else []
+            found.append(self.control[token.group()])
+            at = token.end()
+        return found + ([text[at:]] if at < len(text) else [])
+
+    def text(self, text: str) -> str:
+        """An expression that matches `text`, its control tokens as such."""
+        parts = (
+            f"<[{piece}]>" if isinstance(piece, int) else literal(piece)
+            for piece in self.pieces(text)
+        )
+        return " ".join(parts) or '""'
+
+    def any_of(self, texts: Iterable[str]) -> str:
+        """An expression that matches one of `texts`."""
+        return one_of(self.text(text) for text in texts)
+
+    # ---- rules
+
+    def rule(self, body: str) -> str:
+        """The name of a rule; the same for the same body."""
+        return self._named(body, "r")
+
+    def terminal(self, body: str) -> str:
+        """The name of a terminal: one lexeme. The same for the same body."""
+        return self._named(body, "T")
+
+    def regex(self, pattern: str) -> str:
+        """The name of a terminal that matches a regular expression (Rust's syntax)."""
+        return self.terminal(f"/{pattern}/")
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """The name of a rule that matches JSON of a schema, with escapes as any writer has them."""
+        whole = {"x-guidance": GUIDANCE, **schema}
+        return self.rule(f"%json {msgspec.json.encode(whole).decode()}")
+
+    @property
+    def nothing(self) -> str:
+        """The name of a terminal that matches no text at all."""
+        return self.terminal("/a/ & /b/")
+
+    def reserve(self) -> str:
+        """The name of a rule whose body comes later, by `define`: it may refer to itself."""
+        return self._new("r")
+
+    def define(self, name: str, body: str) -> None:
+        """Gives a reserved rule its body."""
+        self._bodies[name] = body
+
+    def _named(self, body: str, kind: str) -> str:
+        key = f"{kind}: {body}"
+        if key not in self._names:
+            self._names[key] = name = self._new(kind)
+            self._bodies[name] = body
+        return self._names[key]
+
+    def _new(self, kind: str) -> str:
+        if len(self._bodies) >= self.MOST:
+            raise TooLarge(f"more than {self.MOST} rules")
+        name = f"{kind}{len(self._bodies)}"
+        self._bodies[name] = ""
+        return name
+
+    def written(self, start: str) -> str:
+        """The grammar whose beginning is the expression `start`."""
+        rules = (f"{name}: {body}" for name, body in self._bodies.items())
+        return "\n".join((f"start: {start}", *rules))
+
+
+# ------------------------------------------------------------------------------------------ pieces
+
+
+def literal(text: str) -> str:
+    """`text` as a string of the grammar, without control tokens. Escapes are JSON's."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def pattern_of(text: str) -> str:
+    """`text` as a regular expression (Rust's syntax) that can stand between slashes."""
+    return "".join(map(_pattern_sign, text))
+
+
+def _pattern_sign(character: str) -> str:
+    if character.isprintable() and not _REGEX_SIGNS.match(character) and character != " ":
+        return character
+    return f"\\x{{{ord(character):x}}}"
+
+
+def one_of(expressions: Iterable[str]) -> str:
+    """An expression that matches one of some; each once."""
+    options = list(dict.fromkeys(expressions))
+    return options[0] if len(options) == 1 else f"({' | '.join(options)})"
+
+
+def sequence(expressions: Sequence[str]) -> str:
+    """An expression that matches some, one after the other."""
+    return " ".join(part for part in expressions if part) or '""'
+
+
+def token_set(ids: Iterable[int]) -> str:
+    """An expression that matches one of some control tokens."""
+    return f"<[{','.join(map(str, sorted(ids)))}]>"

@@ -1,0 +1,314 @@
+"""The places of one output, and what leads from one to another: the rules of its grammar.
+
+The phases are those of `gateway.splitter.phases`, with each marker and what it does, written as
+rules that grow to the right: a rule is a place in the output and matches everything up to there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from gateway.splitter.grammar import free_text
+from gateway.splitter.grammar.free_text import Markers
+from gateway.splitter.grammar.lark import ASCII_SPACE, Lark, one_of, sequence
+from gateway.splitter.grammar.sections import Offered, Section, Unmarked, gap, plain_names
+from gateway.splitter.syntax import Format, Headers, ReasoningMarkers
+
+Thinking: TypeAlias = Literal["opened", "possible", "off"]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted. `sections`: the calls after each opener; `shape`: a grammar's name or ""."""
+
+    tools: Sequence[Offered]
+    parallel: bool
+    free: bool
+    shape: str
+    sections: Mapping[str, Section]
+    unmarked: Sequence[Unmarked]
+
+
+class _Place:
+    """A place in the output: all the ways to come there. Its name is a rule's."""
+
+    def __init__(self, lark: Lark) -> None:
+        self._lark = lark
+        self._ways: list[str] = []
+        self.name = lark.reserve()
+
+    def reached(self, *parts: str) -> None:
+        """One more way: the rule of another place and what comes after it."""
+        self._ways.append(sequence(parts))
+
+    def close(self) -> None:
+        """No more ways come. A place without any is in no output."""
+        ways = dict.fromkeys(self._ways) or [self._lark.nothing]
+        self._lark.define(self.name, " | ".join(ways))
+
+
+_BEGIN = '""'
+_SHELLS = 3  # markers around an answer that may follow one another
+
+
+class Output:
+    """Writes the places of one output and what leads from one to another.
+
+    `free`: the answer may be any text, in which calls are constrained. Otherwise it is a call, or
+    the shape, with no more around it than the format's markers.
+    """
+
+    def __init__(self, lark: Lark, format: Format, answer: Answer, thinking: Thinking) -> None:
+        self._lark = lark
+        self._format = format
+        self._wanted = answer
+        self._may_think = thinking != "off"
+        self._gap = gap(lark)
+        self._white = f"{lark.regex(f'[{ASCII_SPACE}]+')}?"
+        marked = format.reasoning if format.headers is None else None
+        self._reasoning = marked or ReasoningMarkers((), ())
+        self._shells = (*format.shell_opens, *format.shell_closes)
+        self._others = _others(lark, format) if answer.free else ()
+        # What opens and closes reasoning or an answer counts at its edge; elsewhere it is text.
+        tags = () if self._reasoning.anywhere else (*self._reasoning.opens, *self._reasoning.closes)
+        tags += () if format.special_tokens else self._shells
+        self._tags = [control for tag in tags if (control := lark.control.get(tag)) is not None]
+        # Where the answer begins, anew after a marker; where its text ends; in calls, after whole
+        # ones, which others may follow or not; after their section; where reasoning begins; after
+        # the shape; between two messages.
+        self._answer, self._text, self._called, self._finished, self._closed = (
+            _Place(lark) for _ in range(5)
+        )
+        self._thought, self._shaped, self._turn = (_Place(lark) for _ in range(3))
+        self._calls = (self._called, self._finished, self._closed)
+        self._blank: list[str] = []  # rules: no more than white space where an answer begins
+        self._opened = {opener: _Place(lark) for opener in answer.sections}
+
+    def written(self, thinking: Thinking, prompt_tail: str) -> str:
+        """The expression of the whole output."""
+        self._begin(thinking, prompt_tail)
+        thoughts = self._think()
+        if self._wanted.free:
+            self._speak()
+        else:
+            self._obey()
+        self._call()
+        if self._format.headers is not None:
+            self._header(self._format.headers, self._next_turn(self._format.headers))
+        places = (self._answer, self._text, *self._calls, self._thought)
+        for place in (*places, self._shaped, self._turn, *self._opened.values()):
+            place.close()
+        return one_of(self._ends(thoughts))
+
+    def _ends(self, thoughts: str) -> list[str]:
+        """Where the output may end."""
+        done = [place.name for place in self._calls] if self._wanted.tools else []
+        done += [self._shaped.name] if self._wanted.shape else []
+        ends = [f"{one_of(done)} {self._closing()} {self._gap}"]
+        if self._wanted.free:
+            ends += [*self._blank, self._text.name, thoughts]
+            ends += [self._turn.name] if self._format.headers is not None else []
+        return ends
+
+    def _closing(self) -> str:
+        """Markers that may come at the very end."""
+        headers = self._format.headers
+        texts = (*self._format.shell_closes, *(headers.body_ends if headers is not None else ()))
+        return f"({self._gap} {self._lark.any_of(texts)}){{0,{_SHELLS}}}" if texts else ""
+
+    # ---- the beginning
+
+    def _begin(self, thinking: Thinking, prompt_tail: str) -> None:
+        headers, implied = self._format.headers, self._format.implied_opener
+        opens = self._reasoning.opens if self._may_think else ()
+        if thinking == "opened":
+            self._thought.reached(_BEGIN)
+        elif headers is not None and not prompt_tail.endswith(headers.end):
+            self._header(headers, self._gap)
+            if self._wanted.free:
+                self._answer.reached(_BEGIN)
+        elif implied and (prompt_tail.endswith(implied) or not prompt_tail):
+            self._begin_implied(implied)
+        elif self._wanted.free and opens:
+            self._begin_free(opens)
+        else:
+            self._answer.reached(_BEGIN)
+            self._thought.reached(self._gap, self._lark.any_of(opens)) if opens else None
+
+    def _begin_implied(self, implied: str) -> None:
+        """The prompt ends with the opener of a call or of an answer."""
+        shells = [shell.removeprefix(implied) for shell in self._format.shell_opens]
+        self._answer.reached(self._lark.any_of(shells))
+        for opener, place in self._opened.items():
+            if opener.startswith(implied):
+                place.reached(self._lark.text(opener.removeprefix(implied)))
+
+    def _begin_free(self, opens: Sequence[str]) -> None:
+        """The very beginning, where a textual marker may open reasoning."""
+        first = self._fresh(_BEGIN, (*self._fresh_markers(), *opens))
+        self._thought.reached(self._white, first.of(opens))
+
+    # ---- reasoning
+
+    def _think(self) -> str:
+        """Reasoning: any text up to what ends it. Gives the name of a rule: up to there."""
+        headers, special = self._format.headers, self._format.special_tokens
+        ends = [*self._reasoning.closes, *(self._shells if special else ())]
+        openers = [*self._opened] if self._format.calls_end_reasoning else []
+        turns = [*headers.body_ends] if headers is not None else []
+        found = free_text.markers(self._lark, (*ends, *openers, *turns))
+        closes = {self._lark.control.get(close) for close in self._reasoning.closes}
+        tags = [tag for tag in self._tags if tag not in closes]  # also what the prompt had opened
+        text = free_text.text(self._lark, found, (*self._others, *tags))
+        thoughts = self._lark.rule(f"{self._thought.name} {text}")
+        if ends:
+            self._answer.reached(thoughts, found.of(ends))
+        if turns:
+            self._turn.reached(thoughts, found.of(turns))
+        for opener in openers:
+            self._opened[opener].reached(thoughts, found.of([opener]))
+        return thoughts
+
+    # ---- an answer that may be anything
+
+    def _text_markers(self) -> list[str]:
+        """What counts in the middle of text."""
+        reasons = self._reasoning.anywhere and self._may_think
+        headers = self._format.headers
+        return [
+            *(self._reasoning.opens if reasons else ()),
+            *(self._shells if self._format.special_tokens else ()),
+            *(headers.body_ends if headers is not None else ()),
+            *self._opened,
+        ]
+
+    def _fresh_markers(self) -> list[str]:
+        """What counts where an answer begins."""
+        return [*self._reasoning.closes, *self._format.shell_opens, *self._text_markers()]
+
+    def _speak(self) -> None:
+        """Free text, and the markers in it."""
+        self._fresh(self._answer.name, self._fresh_markers())
+        found = free_text.markers(self._lark, self._text_markers())
+        self._follow(self._text.name, found)
+
+    def _fresh(self, source: str, texts: Sequence[str]) -> Markers:
+        """What may come where an answer begins; `source` is the rule up to there."""
+        lark, unmarked = self._lark, self._wanted.unmarked
+        before = lark.rule(f"{source} {self._white}")
+        self._blank.append(before)
+        first = free_text.markers(lark, texts)
+        found = free_text.markers(lark, self._text_markers())
+        unlike = "|".join(f"({each.unlike})" for each in unmarked)
+        text = free_text.first_text(
+            lark, first, found, first_others=self._others, others=(*self._others, *self._tags),
+            unlike=unlike,
+        )  # fmt: skip
+        self._text.reached(before, text)
+        for each in unmarked:
+            self._called.reached(before, each.calls)
+        begins = (*self._reasoning.closes, *self._format.shell_opens)
+        if begins:
+            self._answer.reached(before, first.of(begins))
+        self._follow(before, first)
+        return first
+
+    def _follow(self, source: str, found: Markers) -> None:
+        """The markers that count in text, wherever they stand."""
+        headers = self._format.headers
+        if self._reasoning.anywhere and self._may_think:
+            self._thought.reached(source, found.of(self._reasoning.opens))
+        if self._shells and self._format.special_tokens:
+            self._answer.reached(source, found.of(self._shells))
+        if headers is not None:
+            self._turn.reached(source, found.of(headers.body_ends))
+        for opener, place in self._opened.items():
+            place.reached(source, found.of([opener]))
+
+    # ---- an answer that is demanded
+
+    def _obey(self) -> None:
+        """Calls or the shape, after no more than markers."""
+        lark = self._lark
+        around = (*self._reasoning.closes, *self._shells)
+        shells = f"({lark.any_of(around)} {self._gap}){{0,{_SHELLS}}}" if around else ""
+        before = lark.rule(f"{self._answer.name} {self._gap} {shells}")
+        if self._reasoning.anywhere and self._may_think:
+            self._thought.reached(before, lark.any_of(self._reasoning.opens))
+        for opener, place in self._opened.items():
+            place.reached(before, lark.text(opener))
+        for each in self._wanted.unmarked:
+            self._called.reached(before, each.calls)
+        if self._wanted.shape:
+            self._shaped.reached(before, f"@{self._wanted.shape}")
+
+    # ---- calls
+
+    def _call(self) -> None:
+        """The calls after each opener, and what may follow them."""
+        for opener, section in self._wanted.sections.items():
+            calls = self._lark.rule(f"{self._opened[opener].name} {section.calls}")
+            (self._called if section.again else self._finished).reached(calls)
+            if section.done:
+                self._closed.reached(calls)
+            if section.closer:
+                self._closed.reached(calls, section.closer)
+        if self._wanted.parallel:
+            self._call_again()
+
+    def _call_again(self) -> None:
+        """After calls others, or text where it is free."""
+        lark = self._lark
+        if self._wanted.free:
+            self._answer.reached(self._closed.name)
+        ended = lark.rule(f"({self._called.name} | {self._closed.name}) {self._gap}")
+        for opener, place in self._opened.items():
+            place.reached(ended, lark.text(opener))
+        if self._shells and self._wanted.free:
+            whole = one_of(place.name for place in self._calls)
+            self._answer.reached(whole, self._gap, lark.any_of(self._shells))
+        if self._format.headers is not None:
+            self._turn.reached(ended, lark.any_of(self._format.headers.body_ends))
+
+    # ---- messages
+
+    def _next_turn(self, headers: Headers) -> str:
+        return f"{self._turn.name} {self._lark.text(headers.turn)}"
+
+    def _header(self, headers: Headers, source: str) -> None:
+        """A header and what it begins; `source` is the rule up to there."""
+        lark = self._lark
+        if self._may_think:
+            self._thought.reached(source, lark.any_of(headers.thoughts))
+        if self._wanted.free or self._wanted.shape or self._format.syntaxes:
+            self._answer.reached(source, lark.any_of(headers.answers))
+        if headers.calls and self._wanted.tools:
+            calls = (_message(lark, headers, tool) for tool in self._wanted.tools)
+            self._called.reached(source, lark.rule(one_of(calls)))
+
+
+def _message(lark: Lark, headers: Headers, tool: Offered) -> str:
+    """A call as a message."""
+    plain_names([tool])
+    heads = (lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
+    return f"{one_of(heads)} {lark.json(tool.parameters)}"
+
+
+def _others(lark: Lark, format: Format) -> Sequence[int]:
+    """The control tokens that are no part of the format."""
+    own = {piece for text in texts_of(format) for piece in lark.pieces(text)}
+    return [token for token in lark.control.values() if token not in own]
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts of a format."""
+    match value:
+        case str():
+            yield value
+        case tuple() | frozenset():
+            for inner in value:
+                yield from texts_of(inner)
+        case msgspec.Struct():
+            yield from texts_of(msgspec.structs.astuple(value))
+        case _:
+            pass

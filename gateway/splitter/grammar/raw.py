@@ -1,0 +1,212 @@
+"""Values as bare text: strings as they are up to a closer, everything else as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.splitter.coercion import STRING, coerce
+from gateway.splitter.grammar.free_text import until
+from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of, sequence
+from gateway.splitter.grammar.schemas import (
+    Alternative,
+    Fields,
+    Items,
+    Listed,
+    Reading,
+    Scalar,
+    Schema,
+    Text,
+)
+from gateway.splitter.grammar.sections import Unwritable, gap
+from gateway.splitter.grammar.values import COMPACT, Values
+
+_BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
+_COLON, _COMMA = r"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}", r"[ \t\r\n]{0,16},[ \t\r\n]{0,16}"
+_STRING = r"\x22([^\x22\\\x00-\x1f]|\\[\x22\\\/bfnrt]|\\u[0-9a-fA-F]{4})*\x22"
+_DEFINITIONS = ("$defs", "definitions")
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """What stands around a value: one of `closers` after it. It may be framed by `before` and
+    `after`, or (`newlines`) by one newline at each side, which are no part of it.
+    """
+
+    closers: tuple[str, ...]
+    before: str = ""
+    after: str = ""
+    newlines: bool = False
+
+    def around(self) -> Sequence[tuple[str, str]]:
+        """What may stand before and after a value that is not free text."""
+        framed = [(self.before, self.after)] if self.before else []
+        return (*framed, *([("\n", "\n")] if self.newlines else []), ("", ""))
+
+
+def text(lark: Lark, found: Text, frame: Frame) -> str:
+    """An expression: a string in its frame."""
+    if found.free:
+        if not frame.before:
+            return until(lark, frame.closers)
+        framed = until(lark, [frame.after + closer for closer in frame.closers])
+        other = f"{lark.regex(f'[^{pattern_of(frame.before[0])}]')} {until(lark, frame.closers)}"
+        return one_of((f"{literal(frame.before)} {framed}", other, lark.any_of(frame.closers)))
+    return one_of(
+        _bounded(lark, found, before, after, closer)
+        for before, after in frame.around()
+        for closer in frame.closers
+    )
+
+
+def _bounded(lark: Lark, found: Text, before: str, after: str, closer: str) -> str:
+    """A string under conditions that doesn't hold its closer, with its frame.
+
+    It is one lexeme with the text around it, because a lexeme can't be empty.
+    """
+    most = "" if found.longest is None else found.longest
+    conditions = [rf"/(?s:.){{{found.shortest},{most}}}/"]
+    conditions += [f"/{found.pattern}/"] if found.pattern else []
+    head, *tail = lark.pieces(closer)
+    begun = after + (head if isinstance(head, str) else "")
+    # A closer with a control token in it can't be spelled by text.
+    unlike = [f"~/(?s:.*){pattern_of(head)}(?s:.*)/"] if isinstance(head, str) and not tail else []
+    whole = f"({' & '.join([*conditions, *unlike])})"
+    parts = [literal(part) if part else "" for part in (before, begun)]
+    lexeme = lark.terminal(sequence((parts[0], whole, parts[1])))
+    rest = closer[len(head) :] if isinstance(head, str) else closer
+    nothing = "?" if not before + begun and not found.shortest and not found.pattern else ""
+    return f"{lexeme}{nothing} {lark.text(rest) if rest else ''}"
+
+
+def listed(lark: Lark, values: Sequence[Any], types: frozenset[str], frame: Frame) -> str:
+    """An expression: one of some values as text, in its frame. "" where none can be read back."""
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    readable = [
+        written
+        for written, value in zip(texts, values, strict=True)
+        if json.loads(coerce(written, types)) == value
+        and not any(closer in written for closer in frame.closers)
+    ]
+    closers = lark.any_of(frame.closers)
+    framed = (
+        f"{literal(before + written + after)} {closers}"
+        for before, after in frame.around()
+        for written in readable
+    )
+    return one_of(framed) if readable else ""
+
+
+def by_schema(
+    lark: Lark, reading: Reading, schema: Any, types: frozenset[str], frame: Frame
+) -> str:
+    """An expression: a value that is read back by `types`, those that its schema declares."""
+    found = reading.alternatives(schema)
+    if types == {"boolean"} and all(isinstance(each, Scalar) for each in found):
+        return _framed(lark, one_of(_BOOLEANS), frame)  # as JSON has them, and Python
+    if "string" not in types:
+        return json_value(lark, reading, schema, frame)
+    texts = [each for each in found if isinstance(each, Text)]
+    values = [value for each in found if isinstance(each, Listed) for value in each.values]
+    options = [listed(lark, values, types, frame)] if values else []
+    if types == STRING:
+        options += [text(lark, each, frame) for each in texts]
+    elif texts:
+        options += _mixed(lark, reading, found, frame)
+    if not any(options):
+        raise Unwritable(f"no value of {json.dumps(schema)[:60]} can be written as text")
+    return one_of(filter(None, options))
+
+
+def _mixed(lark: Lark, reading: Reading, found: Sequence[Alternative], frame: Frame) -> list[str]:
+    """Strings beside other types: text that could be taken for another type is JSON of it.
+
+    `starts`: what such texts begin with. Text that may be a number, a boolean or null is one, so
+    that it needs no second look unless the schema bounds it.
+    """
+    others = [each for each in found if not isinstance(each, Text | Listed) and _bounds(each)]
+    closers = frame.closers
+    if not others:
+        return [text(lark, Text(), frame)]
+    heads = (lark.pieces(closer)[0] for closer in closers)
+    signs = {sign for each in others for sign in _signs(each)}
+    signs |= {head[0] for head in heads if isinstance(head, str)}
+    unlike = pattern_of("".join(sorted(signs)))
+    first = lark.regex(rf"[\s\x1c-\x1f]*[^\s\x1c-\x1f{unlike}]")
+    json_values = (json_value(lark, reading, each.schema, frame) for each in others)
+    return [f"{first} {until(lark, closers)}", lark.any_of(closers), *json_values]
+
+
+def _bounds(each: Alternative) -> bool:
+    """Not every text of its type is one."""
+    return not isinstance(each, Scalar) or len(each.schema) > 1
+
+
+def _signs(each: Items | Fields | Scalar) -> str:
+    """What a text begins with that may be taken for such a value."""
+    match each:
+        case Items():
+            return "["
+        case Fields():
+            return "{"
+        case _:
+            return "0123456789+-."
+
+
+def json_value(lark: Lark, reading: Reading, schema: Any, frame: Frame) -> str:
+    """An expression: JSON of a schema, in its frame."""
+    return _framed(lark, _json(lark, reading, schema, frame.closers), frame)
+
+
+def _framed(lark: Lark, value: str, frame: Frame) -> str:
+    """A value around which white space means nothing."""
+    space = gap(lark)
+    plain = f"{space} {value} {space}"
+    framed = f"{literal(frame.before)} {plain} {literal(frame.after)}" if frame.before else plain
+    return f"{one_of((plain, framed))} {lark.any_of(frame.closers)}"
+
+
+def _json(lark: Lark, reading: Reading, schema: Any, closers: Sequence[str]) -> str:
+    """JSON in which no string holds a closer."""
+    spelled = [closer for closer in closers if lark.pieces(closer) == [closer]]
+    found = reading.alternatives(schema)
+    if not spelled or all(isinstance(each, Scalar) for each in found):
+        return lark.json(with_definitions(reading.resolved(schema), reading.root))
+    return Values(lark, _JsonWithout(lark, spelled), reading).of(schema)
+
+
+class _JsonWithout:
+    """JSON as a notation of values, whose strings don't hold some texts."""
+
+    words: Mapping[Any, Sequence[str]] = {True: ("true",), False: ("false",), None: ("null",)}
+
+    def __init__(self, lark: Lark, texts: Sequence[str]) -> None:
+        self._lark = lark
+        self._texts = texts
+        self.separator = lark.regex(_COMMA)
+        unlike = "|".join(map(pattern_of, texts))
+        self._any = lark.terminal(f"/{_STRING}/ & ~/(?s:.*)({unlike})(?s:.*)/")
+
+    def text(self, found: Text) -> str:
+        return self._any if found.free else self._lark.json({"x-guidance": COMPACT, **found.schema})
+
+    def constant(self, text: str) -> str:
+        written = json.dumps(text, ensure_ascii=False)
+        return "" if any(each in written for each in self._texts) else literal(written)
+
+    def key(self, key: str) -> str:
+        return f"{literal(json.dumps(key, ensure_ascii=False))} {self._lark.regex(_COLON)}"
+
+    def any_key(self, declared: Sequence[str]) -> str:
+        others = "|".join(pattern_of(json.dumps(key, ensure_ascii=False)) for key in declared)
+        unlike = "|".join(map(pattern_of, self._texts))
+        known = f" & ~/({others})/" if declared else ""
+        name = self._lark.terminal(
+            rf"/\x22[^\x22\\\x00-\x1f]*\x22/ & ~/(?s:.*)({unlike})(?s:.*)/{known}"
+        )
+        return f"{name} {self._lark.regex(_COLON)}"
+
+
+def with_definitions(schema: Schema, root: Schema) -> Schema:
+    """A part of a schema that can stand alone: with what references lead to."""
+    return {key: root[key] for key in _DEFINITIONS if key in root} | dict(schema)

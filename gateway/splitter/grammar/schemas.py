@@ -1,0 +1,253 @@
+"""What a JSON schema allows, for syntaxes that don't write their values as JSON.
+
+A schema is read as alternatives of one type each. What this can't say (`not`, `uniqueItems`, an
+unknown pattern..) is left out, so that everything valid stays possible, and named.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from llguidance import LLMatcher, regex_to_lark
+
+Schema: TypeAlias = Mapping[str, Any]
+
+MOST_ALTERNATIVES = 200  # of one value: references can make a small schema endless
+LONGEST_PATTERN = 1000  # characters
+_MOST_STEPS = 20  # references that lead to references
+_KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
+_LEFT_OUT = frozenset((
+    "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains",
+    "propertyNames", "minProperties", "maxProperties", "patternProperties", "prefixItems", "format",
+    "unevaluatedProperties", "unevaluatedItems",
+))  # fmt: skip
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A string. `pattern`: a regular expression of the whole (Rust's syntax, for Lark). `schema`:
+    the same as a schema.
+    """
+
+    pattern: str = ""
+    shortest: int = 0
+    longest: int | None = None
+    schema: Schema = msgspec.field(default_factory=lambda: {"type": "string"})
+
+    @property
+    def free(self) -> bool:
+        """Any string."""
+        return not self.pattern and not self.shortest and self.longest is None
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+
+class Scalar(msgspec.Struct, frozen=True):
+    """A number, a boolean or null: JSON of `schema`, which has a `type`."""
+
+    schema: Schema
+
+    @property
+    def kind(self) -> str:
+        """The type."""
+        return str(self.schema["type"])
+
+
+class Items(msgspec.Struct, frozen=True):
+    """An array: JSON of `schema`, whose items are `each`."""
+
+    schema: Schema
+    each: Any
+    fewest: int = 0
+    most: int | None = None
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A property of an object."""
+
+    key: str
+    schema: Any
+    required: bool
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """An object: JSON of `schema`. `others`: what undeclared properties are; None: none may be."""
+
+    schema: Schema
+    fields: tuple[Field, ...]
+    others: Any = None
+
+
+Alternative: TypeAlias = Text | Listed | Scalar | Items | Fields
+
+
+class Reading:
+    """Reads the parts of one schema. `relaxed`: what was left out, in words."""
+
+    def __init__(self, root: Schema, place: str = "$") -> None:
+        self.root = root
+        self._place = place
+        self.relaxed: list[str] = []
+
+    def alternatives(self, schema: Any) -> tuple[Alternative, ...]:
+        """What a value may be; nothing where the schema allows none."""
+        found: list[Alternative] = []
+        waiting = [schema]
+        for _ in range(MOST_ALTERNATIVES):
+            if not waiting:
+                break
+            looked_at = self.resolved(waiting.pop(0))
+            options = _options(looked_at)
+            waiting += options
+            found += [] if options else self._plain(looked_at)
+        return tuple({repr(each): each for each in found}.values())
+
+    def resolved(self, schema: Any) -> Schema:
+        """A schema as an object, references followed and what all of `allOf` say put together."""
+        for _ in range(_MOST_STEPS):
+            if schema is False:
+                return {"enum": []}
+            if not isinstance(schema, Mapping):
+                return {}
+            if isinstance(reference := schema.get("$ref"), str):
+                schema = self._target(reference)
+            elif isinstance(parts := schema.get("allOf"), list):
+                schema = _together(schema, [self.resolved(part) for part in parts[:_MOST_STEPS]])
+            else:
+                return schema
+        return {}
+
+    def _target(self, reference: str) -> Any:
+        target: Any = self.root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            target = target.get(key) if isinstance(target, Mapping) else None
+        return target
+
+    def _plain(self, schema: Schema) -> list[Alternative]:
+        """The alternatives of a schema without `anyOf` and `oneOf`."""
+        self._note(schema)
+        if "const" in schema:
+            return [Listed((schema["const"],))]
+        if isinstance(values := schema.get("enum"), list):
+            return [Listed(tuple(values))]
+        return [self._of(kind, schema) for kind in kinds(schema)]
+
+    def _note(self, schema: Schema) -> None:
+        self.relaxed += [f'{self._place}: "{key}"' for key in schema if key in _LEFT_OUT]
+
+    def _of(self, kind: str, schema: Schema) -> Alternative:
+        match kind:
+            case "string":
+                return self._text(schema)
+            case "array":
+                counts = _counts(schema, "minItems", "maxItems")
+                return Items({**schema, "type": "array"}, schema.get("items", {}), *counts)
+            case "object":
+                return _fields({**schema, "type": "object"})
+            case _:
+                bounds = {key: schema[key] for key in _BOUNDS if key in schema}
+                return Scalar({"type": kind} | (bounds if kind in ("integer", "number") else {}))
+
+    def _text(self, schema: Schema) -> Text:
+        given = schema.get("pattern")
+        pattern = _whole(given) if isinstance(given, str) else ""
+        if isinstance(given, str) and not pattern:
+            self.relaxed.append(f'{self._place}: "pattern"')
+        shortest, longest = _counts(schema, "minLength", "maxLength")
+        kept = {"type": "string"} | ({"pattern": given} if pattern else {})
+        kept |= {"minLength": shortest} if shortest else {}
+        kept |= {} if longest is None else {"maxLength": longest}
+        return Text(pattern, shortest, longest, kept)
+
+
+def kinds(schema: Schema) -> tuple[str, ...]:
+    """The types that a schema names or implies; all of them where it says nothing."""
+    named = schema.get("type")
+    listed = [named] if isinstance(named, str) else named
+    found = [kind for kind in _KINDS if isinstance(listed, list) and kind in listed]
+    if "number" in found and "integer" in found:
+        found.remove("integer")
+    if not found and ("properties" in schema or "required" in schema):
+        found = ["object"]
+    if not found and "items" in schema:
+        found = ["array"]
+    if schema.get("nullable") is True and found:
+        found.append("null")
+    return tuple(found) or tuple(kind for kind in _KINDS if kind != "integer")
+
+
+def _options(schema: Schema) -> list[Any]:
+    """The schemas of which one has to fit, each with what stands beside them."""
+    for keyword in ("anyOf", "oneOf"):
+        if isinstance(listed := schema.get(keyword), list):
+            beside = {key: value for key, value in schema.items() if key != keyword}
+            says = any(key in beside for key in ("type", "properties", "enum", "const"))
+            return [{"allOf": [beside, option]} if says else option for option in listed]
+    return []
+
+
+def _together(schema: Schema, parts: Sequence[Schema]) -> Schema:
+    """What several schemas say of one value; where two say it of the same, the later counts."""
+    whole: dict[str, Any] = {}
+    for part in ({key: value for key, value in schema.items() if key != "allOf"}, *parts):
+        properties = {**_mapping(whole.get("properties")), **_mapping(part.get("properties"))}
+        required = [*_list(whole.get("required")), *_list(part.get("required"))]
+        whole |= part
+        whole |= {"properties": properties} if properties else {}
+        whole |= {"required": required} if required else {}
+    return whole
+
+
+def _fields(schema: Schema) -> Fields:
+    """An object's properties; undeclared ones where nothing is declared or they are allowed."""
+    required = {key for key in _list(schema.get("required")) if isinstance(key, str)}
+    declared = _mapping(schema.get("properties"))
+    fields = [Field(key, inner, key in required) for key, inner in declared.items()]
+    fields += [Field(key, {}, required=True) for key in sorted(required - set(declared))]
+    others = schema.get("additionalProperties", None if "properties" in schema else {})
+    return Fields(
+        schema, tuple(fields), None if others is False else {} if others is True else others
+    )
+
+
+def _counts(schema: Schema, low: str, high: str) -> tuple[int, int | None]:
+    fewest, most = schema.get(low), schema.get(high)
+    return (
+        fewest if isinstance(fewest, int) and fewest > 0 else 0,
+        most if isinstance(most, int) and most >= 0 else None,
+    )
+
+
+def _whole(pattern: str) -> str:
+    """A schema's pattern, which is searched for, as one of the whole string; "" if it is too much.
+
+    Anchors count at the ends alone.
+    """
+    if len(pattern) > LONGEST_PATTERN:
+        return ""
+    begins, ends = pattern.startswith("^"), re.search(r"(?<!\\)(?:\\\\)*\$$", pattern) is not None
+    body = pattern[begins : len(pattern) - ends]
+    anchored = re.search(r"(?<!\\)(?:\\\\)*[\^$]", re.sub(r"\[(?:\\.|[^\]\\])*\]", "", body))
+    if anchored or ((begins or ends) and "|" in body):
+        return ""
+    around = ("" if begins else "(?s:.*)", "" if ends else "(?s:.*)")
+    try:
+        whole = regex_to_lark(f"{around[0]}(?:{body}){around[1]}", "d")
+    except ValueError:
+        return ""
+    refused = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(f"start: /{whole}/"))
+    return "" if refused else whole
+
+
+def _mapping(value: Any) -> Schema:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
