@@ -7,7 +7,7 @@ are imported on the loading thread, not on the event loop's.
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
@@ -18,8 +18,6 @@ from config.engines import EngineOptions
 if TYPE_CHECKING:
     from backends.exllama.engine import ExLlamaEngine
     from backends.exllama.loading import ExLlamaModel
-
-Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
 
 
 async def driven(

@@ -7,7 +7,7 @@ import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import torch
@@ -15,13 +15,14 @@ import torch
 from backends import generation_config
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
-from backends.exllama.container import Tell
 from backends.exllama.files import PagedCacheSize
 from backends.exllama.jobs import Drawn, ExLlamaJob, Result
 from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
+
+Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
 
 # Forced tokens are a new job of the library, which costs about as much as a few drawn ones.
 FORCES_FROM = 4

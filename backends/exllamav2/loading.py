@@ -14,10 +14,9 @@ from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import InvalidJob, UnsupportedModel
 from backends.exllama import jobs, loading
-from backends.exllama.container import Tell
 from backends.exllama.files import PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
-from backends.exllama.loading import PlacedModel, fill, per_card, telling
+from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.filtering import GrammarFilter
@@ -156,7 +155,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, tell: Tell) -> None:
     loaded.main = _place(loaded, config, "model", tell)
     loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
     if tower is not None:
-        loaded.pictures = ImageEmbeddings(_eye(loaded, tower))
+        loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
     drafted = loaded.plan.drafted
     together = min(loaded.options.max_concurrent, config.max_input_len // (drafted + 1))
     loaded.info = loaded.describe(
@@ -257,7 +256,7 @@ def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, tell: Tell) 
     return tower
 
 
-def _eye(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
+def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
     text = PLACEHOLDERS[tower.config.vision_model_type]
     placeholder = loaded.vocabulary.id_of(text)
     if placeholder is None:

@@ -13,10 +13,9 @@ import torch
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import jobs, loading
-from backends.exllama.container import Tell
 from backends.exllama.files import PAGE, PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
-from backends.exllama.loading import PlacedModel, fill, per_card, telling
+from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
 from backends.exllamav3.filtering import GrammarFilter
@@ -131,7 +130,7 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, tell: Tell) -> None:
     loaded.tokenizer = library.tokenizer.from_config(config)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     if "image" in files.modalities:
-        loaded.pictures = ImageEmbeddings(_eye(loaded, config, tell))
+        loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, tell))
     if guess is not None:
         loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
     loaded.main = _place(loaded, config, "model", tell)
@@ -215,7 +214,7 @@ def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, tell: Tell) -> N
 # -- what belongs to it ----------------------------------------------------------------------------
 
 
-def _eye(loaded: ExLlamaV3Model, config: Any, tell: Tell) -> ImageEncoder:
+def _image_encoder(loaded: ExLlamaV3Model, config: Any, tell: Tell) -> ImageEncoder:
     if text := PLACEHOLDERS.get(config.architecture):
         placeholder = loaded.vocabulary.id_of(text)
     else:
