@@ -50,11 +50,20 @@ def order_of(sampling: Sampling) -> tuple[str, ...]:
 
 def _listed(names: Sequence[str]) -> tuple[str, ...]:
     order = [name for name in dict.fromkeys(names) if name in FIELDS]
-    for name in ORDER:
+    for name in _TRUNCATIONS:
         if name in _ELSEWHERE and name not in order:
-            before = [order.index(one) for one in ORDER[: ORDER.index(name)] if one in order]
-            order.insert(max(before, default=-1) + 1, name)
+            order.insert(_place(name, order), name)
     return tuple(order)
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    """Of a truncation that a list can't mean: behind those listed that stand before it in `ORDER`,
+    else before the others listed.
+    """
+    earlier = _TRUNCATIONS[: _TRUNCATIONS.index(name)]
+    behind = [place + 1 for place, one in enumerate(order) if one in earlier]
+    others = [place for place, one in enumerate(order) if one in _TRUNCATIONS]
+    return max(behind) if behind else min(others, default=len(order))
 
 
 def penalties_first(order: Sequence[str]) -> bool:

@@ -178,9 +178,9 @@ def _leaves_some(banned: Collection[int], sampling: Sampling, vocabulary: LlamaV
     """Whether a token may come at all that is none of `banned`."""
     bias = _biases(sampling, vocabulary) if banned else None
     if bias is None:
-        return len(banned) < vocabulary.size
+        return bool(len(banned) < vocabulary.size)
     bias[list(banned)] = _NEVER
-    return float(bias.max()) > _NEVER
+    return bool(np.any(bias > _NEVER))
 
 
 def _bans(tokens: Collection[int], vocabulary: LlamaVocabulary) -> Biases:

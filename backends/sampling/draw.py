@@ -70,6 +70,7 @@ class Draw:
         self._states = list(states)
         self._context = context
         self._way = way
+        self._seeded = [row for row, state in enumerate(states) if state.sampling.seed is not None]
         self._wishes = [state.sampling for state in states]
         temperature = Temperature(self._wishes, context.device)
         self._leads = way.order[:1] == ("temperature",)  # then it is all logits that it changes
@@ -143,7 +144,17 @@ class Draw:
         self.feedback.update(told)
 
     def _noise(self, ids: torch.Tensor) -> torch.Tensor:
-        keys = [state.key for state in self._states]
+        """Only rows with a seed have numbers of their own."""
+        if len(self._seeded) == len(self._states):
+            return self._own_noise(ids)
+        noise = torch.empty(ids.shape, device=ids.device)
+        noise.uniform_(generator=self._context.generator).log_().neg_()
+        if self._seeded:
+            noise[self._seeded] = self._own_noise(ids[self._seeded])
+        return noise
+
+    def _own_noise(self, ids: torch.Tensor) -> torch.Tensor:
+        keys = [self._states[row].key for row in self._seeded]
         return exponential(ids, keys, on_host=self._context.on_host)
 
     def _feedback(self, memory: torch.Tensor | None) -> Feedback | None:

@@ -36,7 +36,7 @@ class Counts(msgspec.Struct):
 
 class SamplingContext:
     """What all jobs of a model share: the vocabulary's size and ends, the tensors' device, the
-    seeds of jobs without one.
+    random numbers of jobs without a seed.
     """
 
     def __init__(self, vocabulary: HfVocabulary, device: torch.device) -> None:
@@ -46,6 +46,8 @@ class SamplingContext:
         self.on_host = device.type == "cpu"
         self.breakers = vocabulary.containing
         self.seeds = random.SystemRandom()
+        self.generator = torch.Generator(device)  # for all jobs without a seed
+        self.generator.seed()
         self.ids = torch.arange(self.size, device=device)[None]
 
 

@@ -4,6 +4,8 @@ computed once stays computed, who is long stalls nobody, and a scarce cache serv
 For containers with four jobs at once and a context of 512 tokens.
 """
 
+import random
+
 import anyio
 
 from backends.protocol import Ended, Generation, ModelContainer, Sampling
@@ -126,3 +128,52 @@ BATCHING = (
     answers_that_fill_the_context_all_end,
     a_long_prompt_does_not_stall_the_others,
 )
+
+
+COMPANY = (
+    Sampling(temperature=0, repetition_penalty=1.3),
+    Sampling(seed=1, temperature=0.9),
+    Sampling(seed=2, top_p=0.9, min_p=0.02, temperature=1.3, temperature_last=True),
+    Sampling(seed=3, min_temp=0.5, max_temp=1.5, xtc_probability=0.5, xtc_threshold=0.05),
+    Sampling(seed=4, typical_p=0.8, tfs=0.95, top_a=0.05, smoothing_factor=0.1),
+    Sampling(seed=5, mirostat_mode=1, mirostat_tau=3.0),
+    Sampling(seed=6, mirostat_mode=2, mirostat_tau=3.0),
+    Sampling(seed=7, adaptive_target=0.3, min_p=0.02, frequency_penalty=0.3),
+    Sampling(seed=8, skew=0.4, dry_multiplier=0.8, banned_strings=("e ", "th")),
+    Sampling(
+        seed=9,
+        repetition_penalty=1.2,
+        penalty_range=6,
+        repetition_decay=8,
+        top_k=30,
+        samplers=("penalties", "top_k", "temperature", "min_p"),
+        min_p=0.05,
+        temperature=1.4,
+    ),
+)
+
+
+async def a_seed_gives_the_same_text_in_any_company(
+    container: ModelContainer, *, seed: int, rounds: int = 3
+) -> None:
+    """Jobs of all kinds come and go at random moments; some leave before they have ended."""
+    prompts = [asked("Hello!"), asked("Tell me a short story.", thinking=True)]
+    cases = [(prompt, wish) for prompt in prompts for wish in COMPANY]
+    alone = {case: await said(container, *case) for case in cases}
+    dice = random.Random(seed)
+    different: list[tuple[object, str, str]] = []
+
+    async def one(case: tuple[str, Sampling], patience: float | None) -> None:
+        with anyio.move_on_after(patience):
+            text = await said(container, *case)
+            if text != alone[case]:
+                different.append((case, text, alone[case]))
+
+    for _ in range(rounds):
+        async with anyio.create_task_group() as tasks:
+            for case in dice.sample(cases, len(cases)):
+                patience = dice.choice((None, None, None, 0.01, 0.05))
+                tasks.start_soon(one, case, patience)
+                for _ in range(dice.choice((0, 0, 1, 5, 20))):
+                    await anyio.lowlevel.checkpoint()
+    assert not different

@@ -331,8 +331,8 @@ def test_logprobs_are_of_the_raw_distribution_and_only_where_asked_for() -> None
         (Sampling(temperature=0.8), 150_000, None),
         (Sampling(top_p=0.9), 150_000, 64),
         (Sampling(top_k=64), 150_000, 64),
-        (Sampling(top_k=65), 150_000, 1024),
-        (Sampling(top_k=65), 768, 768),
+        (Sampling(top_k=65), 150_000, 256),
+        (Sampling(top_k=257), 768, 768),
         (Sampling(top_k=5_000), 150_000, 150_000),
         (Sampling(top_k=5, typical_p=0.9), 150_000, 64),
         (Sampling(top_p=0.9, typical_p=0.9), 150_000, 150_000),
@@ -345,4 +345,4 @@ def test_the_first_window_holds_what_a_job_s_own_wishes_can_leave(
 
 
 def test_windows_widen_up_to_everything() -> None:
-    assert [wider(count, 150_000) for count in (0, 64, 1024)] == [64, 1024, 150_000]
+    assert [wider(count, 150_000) for count in (0, 64, 256, 1024)] == [64, 256, 1024, 150_000]
