@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.errors import BackendError
 from backends.protocol import Ended, Generation, Outputs, Piece, Scored, TokenLogprob
+from gateway.answers.fingerprint import fingerprint
 from gateway.answers.stopping import Splitting, StopStrings
 from gateway.errors import GatewayError, translated
 from gateway.events import (
@@ -233,6 +234,7 @@ class Answer:
     ) -> None:
         self.model = lease.name
         self.backend = lease.container.info.backend
+        self.fingerprint = fingerprint(lease)
         self.queued_seconds = lease.queued_seconds
         self.load_seconds = lease.load_seconds
         self.ignored = ignored  # sampling parameters that are not applied

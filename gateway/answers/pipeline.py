@@ -142,7 +142,9 @@ class Pipeline:
         if entry.files.remote is None:
             _refuse_what_is_missing(request)
         album = await self._album(held, request, entry)
-        held.enter_context(as_written({**request.answering.spelled, "prompt": "messages"}))
+        spelled = request.answering.spelled
+        prompt_field = spelled.get("messages", "messages")
+        held.enter_context(as_written({**spelled, "prompt": prompt_field}))
         held.enter_context(length_explained(request))
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._presets.current.over(request.answering)

@@ -240,6 +240,11 @@ class Encoding:
         async with self.leased(model, access) as lease:
             return (await self._tokens.chat(request, lease)).tokens
 
+    async def render_chat(self, model: str | None, request: ChatRequest, access: Access) -> str:
+        """The same prompt as text, special tokens spelled out. Raises InvalidRequest."""
+        async with self.leased(model, access) as lease:
+            return (await self._tokens.chat(request, lease)).rendered.text
+
     async def decode(
         self, model: str | None, tokens: Sequence[int], access: Access, *, special: bool = True
     ) -> str:

@@ -16,6 +16,15 @@ ROLES: dict[str, Role] = {
 }
 
 
+_MEDIA_TYPES = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "Qk": "image/bmp",
+}
+
+
 def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, ...]:
     """The conversation. Results find their calls by id, by name, or by their order. Raises
     InvalidRequest.
@@ -43,10 +52,14 @@ def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, .
 def read_parts(path: str, text: str, images: Sequence[str]) -> tuple[Part, ...]:
     """The pictures, and behind them the text. `path` is where `images` stands; "": in the body."""
     place = f"{path}.images" if path else "images"
-    pictures = (
-        ImagePart(f"data:;base64,{data}", field=f"{place}[{k}]") for k, data in enumerate(images)
-    )
+    pictures = (ImagePart(_url(data), field=f"{place}[{k}]") for k, data in enumerate(images))
     return (*pictures, *((TextPart(text),) if text else ()))
+
+
+def _url(data: str) -> str:
+    """A `data:` URL; its media type is seen from the first bytes, which are base64 too."""
+    kinds = (kind for begin, kind in _MEDIA_TYPES.items() if data.startswith(begin))
+    return f"data:{next(kinds, '')};base64,{data}"
 
 
 def _calls(wire: MessageWire, turn: int) -> tuple[ToolCall, ...]:

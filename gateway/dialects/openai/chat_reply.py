@@ -200,11 +200,13 @@ class ChatReply:
         created: int,
         model: str,
         parameters: Parameters | None = None,
+        fingerprint: str = "",
     ) -> None:
         self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
         self._model = model
+        self._fingerprint = fingerprint or UNSET
         self._include_usage = exchange.include_usage
         hidden = exchange.request.thinking.shown == "hidden"
         choices = range(exchange.request.answering.n)
@@ -236,6 +238,7 @@ class ChatReply:
             id=self._id,
             created=self._created,
             model=self._model,
+            system_fingerprint=self._fingerprint,
             choices=(),
             usage=usage_wire(usage) if self._include_usage else UNSET,
             timings=timings(usage) if self._include_usage else UNSET,
@@ -263,6 +266,7 @@ class ChatReply:
             id=self._id,
             created=self._created,
             model=self._model,
+            system_fingerprint=self._fingerprint,
             choices=tuple(fold.whole() for fold in self._folds),
             usage=usage_wire(usage),
             timings=timings(usage),
@@ -283,7 +287,13 @@ class ChatReply:
         }
 
     def _chunk(self, choice: ChunkChoice) -> ChatChunk:
-        return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
+        return ChatChunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=(choice,),
+        )
 
 
 class ChatLoading:

@@ -60,6 +60,7 @@ class ChatChunk(
     id: str
     created: int
     model: str
+    system_fingerprint: str | UnsetType = UNSET
     choices: tuple[ChunkChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
@@ -108,6 +109,7 @@ class ChatCompletion(
     id: str
     created: int
     model: str
+    system_fingerprint: str | UnsetType = UNSET
     choices: tuple[WholeChoice, ...]
     usage: UsageWire
     timings: Timings

@@ -48,6 +48,7 @@ class TextCompletion(
     id: str
     created: int
     model: str
+    system_fingerprint: str | UnsetType = UNSET
     choices: tuple[TextChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
@@ -163,11 +164,13 @@ class TextReply:
         model: str,
         echoes: Sequence[str] | None = None,
         parameters: Parameters | None = None,
+        fingerprint: str = "",
     ) -> None:
         self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
         self._model = model
+        self._fingerprint = fingerprint or UNSET
         self._include_usage = exchange.include_usage
         n = exchange.request.answering.n
         texts = _echoes(exchange, echoes)
@@ -222,7 +225,11 @@ class TextReply:
 
     def _chunk(self, choice: TextChoice) -> TextCompletion:
         return TextCompletion(
-            id=self._id, created=self._created, model=self._model, choices=(choice,)
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=(choice,),
         )
 
     def _completion(self, choices: tuple[TextChoice, ...], usage: Usage) -> TextCompletion:
@@ -230,6 +237,7 @@ class TextReply:
             id=self._id,
             created=self._created,
             model=self._model,
+            system_fingerprint=self._fingerprint,
             choices=choices,
             usage=usage_wire(usage),
             timings=timings(usage),

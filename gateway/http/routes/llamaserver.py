@@ -335,6 +335,32 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
+@post("/apply-template")
+async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text that a conversation becomes for its model."""
+    access = services.doorman.admit(request.headers)
+    asked = (await services.read(openai.read_chat, await request.body())).request
+
+    async def whole() -> bytes:
+        text = await services.wording.render_chat(asked.model, asked, access)
+        return body(wire.Rendered(text))
+
+    return WholeErrand(whole)
+
+
+@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
+    """How many tokens a conversation has, its pictures left out."""
+    access = services.doorman.admit(request.headers)
+    asked = (await services.read(openai.read_chat, await request.body())).request
+
+    async def whole() -> bytes:
+        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        return body(wire.InputTokens(len(tokens)))
+
+    return WholeErrand(whole)
+
+
 @post("/completion")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on, in llama-server's form."""
@@ -369,5 +395,7 @@ ROUTES = (
     props,
     tokenize,
     detokenize,
+    apply_template,
+    input_tokens,
     completion,
 )

@@ -5,7 +5,7 @@ out.
 import time
 from typing import Any
 
-from litestar import Request, get, post
+from litestar import Request, get, head, post
 from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic, openai
@@ -37,6 +37,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             created=created,
             model=answer.model,
             parameters=answer.parameters,
+            fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id),
@@ -67,6 +68,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             model=answer.model,
             echoes=answer.echoes or None,
             parameters=answer.parameters,
+            fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id),
@@ -108,10 +110,15 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     )
 
 
-@get("/health")
+@get(["/health", "/v1/health"])
 async def health() -> ASGIApp:
     """The process lives and its event loop turns."""
     return Plain(b'{"status":"ok"}')
+
+
+@head(["/health", "/v1/health"])
+async def health_head() -> None:
+    """The same without a body."""
 
 
 @get("/metrics")
@@ -123,4 +130,4 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 ROUTES = (chat_completions, completions, models, model)
-SERVER_ROUTES = (health, metrics)  # of no API
+SERVER_ROUTES = (health, health_head, metrics)  # of no API

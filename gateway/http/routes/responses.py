@@ -5,7 +5,7 @@ Each key sees its own: another's response is not found.
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -14,12 +14,14 @@ import msgspec
 from litestar import Request, delete, get, post
 from litestar.types import ASGIApp
 
+from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
 from gateway.dialects.responses import items, stored
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
+from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
 from gateway.http.runs import Run
@@ -54,23 +56,26 @@ class _Making:
             exchange, id=f"resp_{fresh_id()}", created=self.created, new_id=fresh_id
         )
 
-    def telling(self, request: ChatRequest, record: str, *, in_background: bool) -> Exchange:
+    def telling(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
         """As an answer to one client; in the background as a stream for whoever comes."""
         quiet = NEVER if in_background else self.services.config.server.comment_after
         stream = self.exchange.stream or in_background
         return Exchange(
-            lambda on_wait: self._opened(request, on_wait),
+            lambda on_wait: self._opened(request, on_wait, by),
             lambda answer: self.reply.answered_by(answer.model),
             self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", request.model, record),
+            self.services.account("responses", request.model, by.request_id),
             msgspec.structs.replace(self.exchange, stream=stream),
             Telling(quiet=quiet, keep=None if in_background else self.keep),
         )
 
-    def _opened(self, request: ChatRequest, on_wait: OnWait) -> AbstractAsyncContextManager[Answer]:
-        if not self.exchange.truncates:
-            return self.services.pipeline.chat(request, self.access, on_wait)
-        return _truncating(self.services, request, self.access, on_wait)
+    def _opened(
+        self, request: ChatRequest, on_wait: OnWait, by: Caller
+    ) -> AbstractAsyncContextManager[Answer]:
+        def chat(asked: ChatRequest) -> AbstractAsyncContextManager[Answer]:
+            return self.services.pipeline.chat(asked, self.access, on_wait, by)
+
+        return _truncating(chat, request) if self.exchange.truncates else chat(request)
 
     async def keep(self, events: bytes = b"", *, running: bool = False) -> None:
         """In the store, and at the end of its conversation once it is over."""
@@ -101,9 +106,10 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     exchange = await services.read(responses.read_response, await request.body())
     asked = await _asked(services, access, exchange)
     making = _Making(services, access, exchange)
+    by = caller(request.headers, new_id(request))
     if not exchange.background:
-        return making.telling(asked, new_id(request), in_background=False)
-    return await _in_background(making, asked, new_id(request))
+        return making.telling(asked, by, in_background=False)
+    return await _in_background(making, asked, by)
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"])
@@ -156,7 +162,7 @@ async def _talk(services: Services, access: Access, name: str) -> Sequence[bytes
 
 @asynccontextmanager
 async def _truncating(
-    services: Services, request: ChatRequest, access: Access, on_wait: OnWait
+    chat: Callable[[ChatRequest], AbstractAsyncContextManager[Answer]], request: ChatRequest
 ) -> AsyncIterator[Answer]:
     """Where the conversation is too long its beginning is left out: a quarter more at each try."""
     async with AsyncExitStack() as held:
@@ -164,9 +170,7 @@ async def _truncating(
         while left is not None:
             request = left
             try:
-                answer = await held.enter_async_context(
-                    services.pipeline.chat(request, access, on_wait)
-                )
+                answer = await held.enter_async_context(chat(request))
             except ContextLengthExceeded:
                 left = _shortened(request)
                 if left is None:
@@ -191,14 +195,14 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 # ----------------------------------------------------------------------------------- in background
 
 
-async def _in_background(making: _Making, asked: ChatRequest, record: str) -> ASGIApp:
+async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASGIApp:
     """It begins, and its client is told so at once, or reads along."""
     services, reply = making.services, making.reply
     services.runs.refuse_too_many()
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
     await making.keep(running=True)
-    exchange = making.telling(asked, record, in_background=True)
+    exchange = making.telling(asked, by, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:

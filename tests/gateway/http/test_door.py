@@ -29,7 +29,9 @@ async def test_keys_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[
             answer = await running.client.post("/v1/chat/completions", json=HELLO, headers=headers)
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "invalid_api_key"
-        assert (await running.client.get("/health")).status_code == 200
+        for path in ("/health", "/v1/health"):
+            assert (await running.client.get(path)).json() == {"status": "ok"}
+            assert (await running.client.head(path)).status_code == 200
     told = capsys.readouterr()
     assert "secret" not in told.out + told.err
 

@@ -1,5 +1,6 @@
 """Calls that manage models: llama-server's, transformers serve's and our own, on a real server."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 
 import bundled
 from config.settings import HubConfig, KeyConfig, ModelConfig
-from tests.gateway.http.serving import Running, config, events, serving, state
+from tests.gateway.http.serving import HELLO, Running, config, events, serving, state
 
 pytestmark = pytest.mark.anyio
 
@@ -203,3 +204,32 @@ async def test_a_completion_that_breaks_ends_with_an_error(running: Running) -> 
     told = events((await running.client.post("/completion", json=body)).text)
     assert told[-1]["error"]["message"]
     assert not any(event.get("stop") for event in told)
+
+
+async def test_a_conversation_as_text_and_its_length(running: Running) -> None:
+    chat = {"model": "roundhouse-tiny", "messages": HELLO}
+    told = (await running.client.post("/apply-template", json=chat)).json()
+    assert "Hello!" in told["prompt"]
+    assert told["prompt"].count("<|") >= 2
+    counts = [
+        (await running.client.post(path, json=chat)).json()["input_tokens"]
+        for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
+    ]
+    answer = await running.client.post("/v1/chat/completions", json={**chat, "max_tokens": 1})
+    assert counts == [answer.json()["usage"]["prompt_tokens"]] * 2
+
+
+async def test_every_openai_answer_tells_what_computed_it(running: Running) -> None:
+    async def found(path: str, model: str, **body: object) -> set[str | None]:
+        told = {"model": model, "max_tokens": 3, **body}
+        whole = (await running.client.post(path, json=told)).json()
+        streamed = await running.client.post(path, json={**told, "stream": True})
+        chunks = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
+        return {one.get("system_fingerprint") for one in (whole, *map(json.loads, chunks))}
+
+    chat = await found("/v1/chat/completions", "scripted", messages=HELLO)
+    text = await found("/v1/completions", "scripted", prompt="Hello")
+    other = await found("/v1/completions", "roundhouse-tiny", prompt="Hello")
+    assert len(chat) == 1
+    assert chat == text != other
+    assert all(one is not None and one.startswith("fp_") for one in chat | other)

@@ -61,6 +61,8 @@ def asking(name: str) -> list[tuple[str, str, Any]]:
         ("POST", "/api/embed", {"model": name, "input": "Hi"}),
         ("POST", "/api/show", {"model": name}),
         ("POST", "/completion", text),
+        ("POST", "/apply-template", chat),
+        ("POST", "/chat/completions/input_tokens", chat),
         ("POST", "/load_model", {"model": name}),
         ("POST", "/tokenize", {"model": name, "content": "Hi"}),
         ("POST", "/detokenize", {"model": name, "tokens": [1]}),

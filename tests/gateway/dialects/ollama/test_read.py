@@ -1,5 +1,6 @@
 """What bodies of `/api/chat` and `/api/generate` mean, and which field of them is at fault."""
 
+from base64 import b64encode
 from typing import Any
 
 import msgspec
@@ -75,6 +76,18 @@ def test_images_come_without_a_media_type() -> None:
     request = generate(prompt="Look", images=["AAAA"]).request
     assert isinstance(request, ChatRequest)
     assert request.messages[0].parts[0] == ImagePart("data:;base64,AAAA", "images[0]")
+
+
+def test_what_kind_a_picture_is_its_first_bytes_tell() -> None:
+    kinds = {
+        b"\x89PNG\r\n\x1a\n": "image/png",
+        b"\xff\xd8\xff\xe0": "image/jpeg",
+        b"GIF89a": "image/gif",
+    }
+    for begin, kind in kinds.items():
+        data = b64encode(begin + bytes(9)).decode()
+        (message,) = asked({"role": "user", "images": [data]}).messages
+        assert message.parts == (ImagePart(f"data:{kind};base64,{data}", "messages[0].images[0]"),)
 
 
 def test_options_are_the_names_of_llama_cpp() -> None:
