@@ -7,6 +7,8 @@ thread.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from backends.banned_strings import Taken, Verdict
 from backends.engine import Engine, Token
 from backends.jobs import DriverJob
@@ -25,11 +27,31 @@ def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Writt
     text = engine.piece(token.id)
     if running.banned is None:
         written = running.transcript.add(token.id, text, token.logprob, ends=ends, last=last)
-        if written.cause is None:
-            _force(running, engine, written.force)
-        return written
+        return written if written.cause is not None else _followed(running, engine, written)
     verdict = running.banned.add(Taken(token.id, text, token.logprob, ends, last))
     return _carried_out(running, engine, verdict, ahead)
+
+
+def _followed(running: DriverJob, engine: Engine, written: Written) -> Written:
+    """With what must come next. Where nothing can follow that, with all of it and the end: there is
+    nothing to compute.
+    """
+    matcher = running.matcher
+    forced = written.force if matcher is None else matcher.force(written.force)
+    if not forced:
+        return written
+    if matcher is None or not matcher.complete:
+        engine.force(running.key, forced)
+        return written
+    pieces = [written.piece]
+    for token in forced:
+        matcher.take(token)
+        text, ends, last = engine.piece(token), engine.ends(token), matcher.stopped
+        written = running.transcript.add(token, text, None, ends=ends, last=last)
+        pieces.append(written.piece)
+        if written.cause is not None:
+            break
+    return msgspec.structs.replace(written, piece=_joined(pieces), force=())
 
 
 def _carried_out(running: DriverJob, engine: Engine, verdict: Verdict, ahead: int) -> Written:
@@ -66,13 +88,18 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
             pieces.append(written.piece)
         if written.cause is not None or written.force:
             break
-    joined = Piece(
+    return Written(_joined(pieces), written.cause, written.stop_string, written.force), left
+
+
+def _joined(told: Sequence[Piece | None]) -> Piece | None:
+    pieces = [piece for piece in told if piece is not None]
+    if not pieces:
+        return None
+    return Piece(
         "".join(piece.text for piece in pieces),
         tuple(token for piece in pieces for token in piece.tokens),
         tuple(logprob for piece in pieces for logprob in piece.logprobs),
     )
-    piece = joined if pieces else None
-    return Written(piece, written.cause, written.stop_string, written.force), left
 
 
 def _take_back(

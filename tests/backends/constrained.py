@@ -131,6 +131,19 @@ async def a_budget_is_kept_within_a_grammar(subject: Subject) -> None:
     assert ended.cause == "end_token"
 
 
+async def banned_strings_hold_within_a_grammar(subject: Subject) -> None:
+    """The grammar goes back with the text, wherever tokens' borders are."""
+    if not subject.container.info.rewinds:
+        return
+    banned = ("aa", "ab", "1-", "b2")
+    for seed in range(12):
+        sampling = Sampling(temperature=HOT, seed=seed, banned_strings=banned)
+        text, ended = await _said(subject, regex("[ab]{6}[0-9]{3}-[ab0-9]{9}"), sampling)
+        assert ended.cause == "end_token"
+        assert re.fullmatch("[ab]{6}[0-9]{3}-[ab0-9]{9}", text)
+        assert not any(one in text for one in banned)
+
+
 async def leaving_a_constrained_job_frees_the_device(subject: Subject) -> None:
     """Wherever it is left: while its grammar compiles, in line, while a mask is computed."""
     rng = random.Random(3)
@@ -155,6 +168,7 @@ PROMISES = (
     logprobs_are_the_model_s_own,
     contradictions_fail_alone,
     a_budget_is_kept_within_a_grammar,
+    banned_strings_hold_within_a_grammar,
     leaving_a_constrained_job_frees_the_device,
 )
 

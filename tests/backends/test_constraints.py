@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import anyio
@@ -57,6 +57,28 @@ async def test_forced_text_is_streamed_at_once(container: ModelContainer) -> Non
     name = lark('start: "Hello, and " /[a-z]+/ "."')
     pieces, _ = await run(container, job(subject, "hello", constraint=name))
     assert any(len(piece.tokens) >= len("ello, and ") for piece in pieces)
+
+
+async def test_what_can_only_end_so_is_not_computed(container: ModelContainer) -> None:
+    """A step for the first letter and none for the others."""
+    engine = container._engine  # type: ignore[attr-defined]  # noqa: SLF001 - its steps
+    step, steps = engine.step, []
+
+    def counted() -> Sequence[object]:
+        steps.append(1)
+        found: Sequence[object] = step()
+        return found
+
+    engine.step = counted
+    whole = lark('start: "Hello, and welcome."')
+    assert await said(container, whole) == "Hello, and welcome."
+    assert len(steps) == 1
+    subject = Subject(container, prompt="hello", long="long")
+    pieces, ended = await run(container, job(subject, "hello", constraint=whole, stop=(", ",)))
+    assert (text_of(pieces), ended.cause) == ("Hello", "stop_string")
+    assert ended.completion_tokens == len("Hello, ")
+    pieces, ended = await run(container, job(subject, "hello", constraint=whole, max_tokens=3))
+    assert (text_of(pieces), ended.cause) == ("Hel", "max_tokens")
 
 
 async def test_where_only_the_end_is_left_the_job_ends(container: ModelContainer) -> None:
