@@ -4,6 +4,7 @@ wire.py       what is sent
 sse.py        bytes of a stream to the payloads of its events, within limits
 reading.py    payloads to what the model said, whatever the other server's habits
 calls.py      tool calls with broken indexes, put in order
+http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one rests
 refusals.py   what another server's error tells a client
 relay.py      one request: replica after replica until an answer begins

@@ -19,6 +19,7 @@ from backends.remote import (
     RemoteText,
 )
 from backends.upstream.discovery import Offer, read_offers
+from backends.upstream.http1 import Http1Transport
 from backends.upstream.refusals import Cleaner, refusal
 from backends.upstream.relay import Question, Relay, plain, read_body, told
 from backends.upstream.replicas import Balance, Replica
@@ -105,8 +106,11 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     headers = {"user-agent": AGENT, "accept-encoding": "identity", **config.headers}
     if config.key is not None:
         headers["authorization"] = f"Bearer {config.key}"
+    trusted = _trusted(config)
+    direct = not config.http2 and config.proxy is None
     return httpx.AsyncClient(
-        verify=_trusted(config),
+        transport=Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE) if direct else None,
+        verify=trusted or False,  # where nothing is encrypted there is nothing to check
         http2=config.http2,
         proxy=config.proxy,
         trust_env=False,
@@ -117,9 +121,10 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     )
 
 
-def _trusted(config: UpstreamConfig) -> ssl.SSLContext | bool:
+def _trusted(config: UpstreamConfig) -> ssl.SSLContext | None:
+    """None where nothing is encrypted."""
     if all(url.startswith("http:") for url in (*config.urls, config.proxy or "http:")):
-        return False  # nothing is encrypted, so there is nothing to check
+        return None
     return ssl.create_default_context(cafile=config.ca_file)
 
 

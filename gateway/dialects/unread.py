@@ -3,6 +3,7 @@ means.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,13 +21,19 @@ def unread(values: Mapping[str, Any], shape: type[msgspec.Struct]) -> tuple[str,
     `MOST_NAMED` at most. Empty values ask for nothing. Linear in the values.
     """
     found: dict[str, None] = {}
-    for field in msgspec.structs.fields(shape):
-        kind = inspect.type_info(field.type)
-        for path in _unread(values.get(field.encode_name), kind, field.encode_name):
+    for name, kind in _fields(shape):
+        for path in _unread(values.get(name), kind, name):
             found[path] = None
             if len(found) == MOST_NAMED:
                 return tuple(found)
     return tuple(found)
+
+
+@cache
+def _fields(shape: type[msgspec.Struct]) -> tuple[tuple[str, inspect.Type], ...]:
+    """Names and kinds. Finding them out takes a millisecond, and shapes are few."""
+    fields = msgspec.structs.fields(shape)
+    return tuple((field.encode_name, inspect.type_info(field.type)) for field in fields)
 
 
 def _unread(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:

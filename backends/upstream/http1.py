@@ -1,0 +1,271 @@
+"""HTTP/1.1 for httpx, over httptools' parser in C: what a relay of streams spends its time on.
+
+httpx's own transport parses in Python and hands every chunk of a stream through several generators,
+some 12 µs each; here all that arrived together is one piece, and connections are kept. Proxies and
+HTTP/2 are httpx's own transport's.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator
+from typing import TypeAlias, cast
+
+import httptools
+import httpx
+
+MAX_HEAD = 64 << 10  # bytes of a response's head
+AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
+
+Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one response at a time."""
+
+    def __init__(self) -> None:
+        self.idle_since = 0.0
+        self.is_open = True
+        self.heard = False  # a byte of the present response came
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._head_size = 0
+        self._parts: list[bytes] = []
+        self._held = 0
+        self._paused = self._complete = self._headed = self.heard = self._stays = False
+
+    # ------------------------------------------------------------------------------- the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = True
+        if not self._headed:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(httpx.RemoteProtocolError(f"no HTTP: {error}"))
+        if not self._headed and self._head_size > MAX_HEAD:
+            self._fail(httpx.RemoteProtocolError("a head without end"))
+        if self._held > AHEAD and not self._paused and self.is_open:
+            self._paused = True
+            self._open.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        if exc is None and self._headed and self._ends_with_connection:
+            self._complete = True
+        if not self._complete and self._error is None:
+            self._error = httpx.RemoteProtocolError("the connection was closed")
+        self._wake()
+
+    # ----------------------------------------------------------------------------------- the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A line of the head, or of trailers, which mean nothing here."""
+        if not self._headed:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self._headed = True
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+        self._held += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # 100 Continue and its like come before the response
+            self.headers.clear()
+            return
+        self._complete = True
+        self._stays = bool(self._parser.should_keep_alive())  # it can be asked only here
+
+    # ------------------------------------------------------------------------------------- who asks
+
+    async def ask(self, head: bytes, body: bytes) -> None:
+        """Send a request; return when the response's head is there. Raises httpx.HTTPError."""
+        self._begin()
+        self._open.write(head + body)
+        while not self._headed:
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Some more of the body, all that is there; b"" at its end. Raises httpx.HTTPError."""
+        while not self._parts:
+            if self._complete:
+                return b""
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._held = 0
+        if self._paused:
+            self._paused = False
+            if self.is_open:
+                self._open.resume_reading()
+        return data
+
+    @property
+    def is_reusable(self) -> bool:
+        """The response was read to its end, and the other side takes another request."""
+        whole = self._complete and not self._parts
+        return whole and self.is_open and self._stays
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def _open(self) -> asyncio.Transport:
+        assert self._transport is not None, "it is connected"
+        return self._transport
+
+    @property
+    def _ends_with_connection(self) -> bool:
+        """The body has no other end."""
+        names = {name.lower() for name, _ in self.headers}
+        return names.isdisjoint((b"content-length", b"transfer-encoding"))
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self.abort()
+
+
+class Http1Transport(httpx.AsyncBaseTransport):
+    """Connections by origin, kept while they are idle for less than `idle` seconds."""
+
+    def __init__(self, trusted: ssl.SSLContext | None, *, most: int, idle: float) -> None:
+        """`trusted`: for https; `most`: idle connections to one origin."""
+        self._trusted = trusted
+        self._most = most
+        self._idle = idle
+        self._kept: dict[Origin, list[Connection]] = {}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        origin, head = _origin(request.url), _head(request)
+        body = b"".join([part async for part in cast(httpx.AsyncByteStream, request.stream)])
+        connection = self._pop(origin)
+        if connection is not None:
+            try:
+                await self._asked(connection, head, body)
+            except httpx.RemoteProtocolError:
+                if connection.heard:
+                    raise
+                connection = None  # it was closed while it was idle: nobody has read the request
+        if connection is None:
+            connection = await self._connected(origin, request)
+            await self._asked(connection, head, body)
+        return httpx.Response(
+            connection.status,
+            headers=connection.headers,
+            stream=_Body(connection, self, origin),
+            request=request,
+        )
+
+    async def aclose(self) -> None:
+        """Close what is idle; answers under way close their own."""
+        for kept in self._kept.values():
+            for connection in kept:
+                connection.abort()
+        self._kept.clear()
+
+    def give_back(self, connection: Connection, origin: Origin) -> None:
+        """Whoever asked has done with it."""
+        kept = self._kept.setdefault(origin, [])
+        if connection.is_reusable and len(kept) < self._most:
+            connection.idle_since = time.monotonic()
+            kept.append(connection)
+        else:
+            connection.abort()
+
+    async def _asked(self, connection: Connection, head: bytes, body: bytes) -> None:
+        try:
+            await connection.ask(head, body)
+        except BaseException:
+            connection.abort()
+            raise
+
+    def _pop(self, origin: Origin) -> Connection | None:
+        """The one used last, because it is the likeliest to be open still."""
+        kept, oldest = self._kept.get(origin, []), time.monotonic() - self._idle
+        while kept:
+            connection = kept.pop()
+            if connection.is_open and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connected(self, origin: Origin, request: httpx.Request) -> Connection:
+        encrypted, host, port = origin
+        loop, limit = asyncio.get_running_loop(), request.extensions["timeout"]["connect"]
+        trusted = self._trusted if encrypted else None
+        try:
+            async with asyncio.timeout(limit):
+                _, connection = await loop.create_connection(Connection, host, port, ssl=trusted)
+        except TimeoutError:
+            raise httpx.ConnectTimeout("no connection in time", request=request) from None
+        except OSError as error:  # ssl.SSLError is one
+            raise httpx.ConnectError(str(error), request=request) from None
+        return connection
+
+
+class _Body(httpx.AsyncByteStream):
+    """A response's, piece by piece as they arrive."""
+
+    def __init__(self, connection: Connection, pool: Http1Transport, origin: Origin) -> None:
+        self._connection: Connection | None = connection
+        self._pool = pool
+        self._origin = origin
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert self._connection is not None, "it isn't closed"
+        while data := await self._connection.read():
+            yield data
+
+    async def aclose(self) -> None:
+        """Without an await, so that no cancellation can lose the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.give_back(connection, self._origin)
+
+
+def _origin(url: httpx.URL) -> Origin:
+    encrypted = url.scheme == "https"
+    return encrypted, url.host, url.port or (443 if encrypted else 80)
+
+
+def _head(request: httpx.Request) -> bytes:
+    """Raises httpx.LocalProtocolError for a header that would end its line."""
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if b"\r" in value or b"\n" in value:
+            raise httpx.LocalProtocolError("a header of more than one line", request=request)
+        lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join((*lines, b"", b""))

@@ -1,0 +1,308 @@
+"""What it costs to stand in front of another server: python -m benchmarks.relay
+
+A stub on this machine says 200 chunks at once, or one body, or a chunk a second. A driver asks it
+straight, through Roundhouse, and through LiteLLM where `--litellm PYTHON` names the interpreter of
+an environment that has `litellm[proxy]`. All share the machine, so the times are of this run alone.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import psutil  # type: ignore[import-untyped,unused-ignore]
+import uvloop
+
+from benchmarks.peers import DidNotStart, free_port, roundhouse, serving
+
+CHUNKS = 200
+ROUNDS = 3  # of which the best counts: other work on the machine only ever slows one down
+SLOW = 1_000  # streams held at once
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+
+
+# ----------------------------------------------------------------------------------------- the stub
+
+
+def _chunk(delta: object, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    told = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "stub"}
+    return b"data: " + msgspec.json.encode({**told, "choices": [choice]}) + b"\n\n"
+
+
+def _piece(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+_WORDS = [_piece(_chunk({"content": f"word{k} "})) for k in range(CHUNKS)]
+_OPENING = _piece(_chunk({"role": "assistant", "content": ""}))
+_CLOSING = _piece(_chunk({}, "stop")) + _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+_STREAM = b"".join((_STREAM_HEAD, _OPENING, *_WORDS, _CLOSING))
+
+
+def _whole() -> bytes:
+    message = {"role": "assistant", "content": "word " * CHUNKS}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 5, "completion_tokens": CHUNKS, "total_tokens": CHUNKS + 5}
+    told = {"id": "c", "object": "chat.completion", "created": 1, "model": "stub"}
+    body = msgspec.json.encode({**told, "choices": [choice], "usage": usage})
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_WHOLE = _whole()
+_LIST = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n"
+    b'{"data":[{"id":"stub"}]}'
+)
+
+
+class Stub(asyncio.Protocol):
+    """Answers by the model that is asked for: stub, or slow."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            head, rest = self._data[:end], self._data[end + 4 :]
+            length = int(found[1]) if (found := _LENGTH.search(head)) else 0
+            if len(rest) < length:
+                return
+            body, self._data = rest[:length], rest[length:]
+            self._answer(head, body)
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        transport = self._transport
+        if head.startswith(b"GET"):
+            transport.write(_LIST)
+        elif b'"slow"' in body:
+            transport.write(_STREAM_HEAD + _OPENING)
+            self._drip(transport)
+        else:
+            transport.write(_STREAM if b'"stream":true' in body.replace(b" ", b"") else _WHOLE)
+
+    def _drip(self, transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.write(_WORDS[0])
+            asyncio.get_running_loop().call_later(1.0, self._drip, transport)
+
+
+async def _serve_stub(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", port, backlog=2_000)
+    await server.serve_forever()
+
+
+# --------------------------------------------------------------------------------------- the driver
+
+
+class Driven(msgspec.Struct, frozen=True, kw_only=True):
+    """One load on one server. Times are seconds, `cpu` is what the server's process used."""
+
+    clients: int
+    streamed: bool
+    requests: int
+    seconds: float
+    cpu: float
+    first: float  # until the first content, of the middle request
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.requests / self.seconds
+
+    @property
+    def chunks_per_second(self) -> float:
+        return self.requests_per_second * CHUNKS
+
+    @property
+    def cpu_per_chunk(self) -> float:
+        """Microseconds, all of a request shared out among its chunks."""
+        return self.cpu / (self.requests * CHUNKS) * 1e6
+
+
+def _request(model: str, *, stream: bool) -> bytes:
+    body = msgspec.json.encode(
+        {"model": model, "stream": stream, "messages": [{"role": "user", "content": "Hello!"}]}
+    )
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-1\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _client(port: int, request: bytes, streamed: bool, until: float) -> list[float]:  # noqa: FBT001
+    """Asks again and again; the time to the first content of each."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+    found = []
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        writer.write(request)
+        found.append(await (_streamed if streamed else _read_whole)(reader) - began)
+    writer.close()
+    return found
+
+
+async def _streamed(reader: asyncio.StreamReader) -> float:
+    """Reads one stream to its end; when its first content came."""
+    first, data = 0.0, b""
+    while not data.endswith(b"0\r\n\r\n"):
+        got = await reader.read(1 << 20)
+        assert got, data[-2_000:]
+        data += got
+        if not first and b'"content":"w' in data.replace(b'": "', b'":"'):
+            first = time.perf_counter()
+    assert data.count(b"word") == CHUNKS, data[:2_000]
+    return first
+
+
+async def _read_whole(reader: asyncio.StreamReader) -> float:
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b" 200 " in head, head
+    found = _LENGTH.search(head)
+    assert found, head
+    await reader.readexactly(int(found[1]))
+    return time.perf_counter()
+
+
+async def drive(
+    port: int, pid: int, model: str, *, clients: int, stream: bool, seconds: float
+) -> Driven:
+    """`clients` ask for `seconds`, each one request after the other."""
+    request, server = _request(model, stream=stream), psutil.Process(pid)
+    await _client(port, request, stream, time.perf_counter() + 0.3)
+    used, began = sum(server.cpu_times()[:2]), time.perf_counter()
+    until = began + seconds
+    asked = [_client(port, request, stream, until) for _ in range(clients)]
+    times = [one for each in await asyncio.gather(*asked) for one in each]
+    return Driven(
+        clients=clients,
+        streamed=stream,
+        requests=len(times),
+        seconds=time.perf_counter() - began,
+        cpu=sum(server.cpu_times()[:2]) - used,
+        first=statistics.median(times),
+    )
+
+
+async def hold(port: int, pid: int) -> int:
+    """Bytes that the server takes while `SLOW` streams are open and move."""
+    request = _request("slow", stream=True)
+    streams = []
+    for _ in range(SLOW):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        streams.append((reader, writer))
+    for reader, _ in streams:
+        seen = b""
+        while b"word0" not in seen:
+            seen += await reader.read(65_536)
+    resident: int = psutil.Process(pid).memory_info().rss
+    for _, writer in streams:
+        writer.transport.abort()
+    return resident
+
+
+# ---------------------------------------------------------------------------------------- the whole
+
+
+@contextlib.contextmanager
+def stub() -> Iterator[int]:
+    """The stub's port."""
+    port = free_port()
+    with serving([sys.executable, "-m", "benchmarks.relay", "--stub", str(port)], port):
+        yield port
+
+
+@contextlib.contextmanager
+def ours(port: int, folder: Path) -> Iterator[tuple[int, int]]:
+    """Roundhouse in front of the stub: port and process."""
+    config = folder / "roundhouse.yaml"
+    names = "{stub: stub, slow: slow}"
+    config.write_text(
+        f"upstreams:\n  - name: stub\n    urls: ['http://127.0.0.1:{port}']\n"
+        f"    models: {names}\n    max_concurrent: 2000\nlog: {{level: warning}}\n"
+    )
+    environment = {"XDG_CACHE_HOME": str(folder)}
+    with roundhouse("--config", str(config), environment=environment) as running:
+        yield running.port, running.pid
+
+
+@contextlib.contextmanager
+def litellm(python: str, port: int, folder: Path) -> Iterator[tuple[int, int]]:
+    """LiteLLM's proxy in front of the stub, with one worker: port and process."""
+    config = folder / "litellm.yaml"
+    config.write_text(
+        "model_list:\n  - model_name: stub\n    litellm_params:\n      model: openai/stub\n"
+        f"      api_base: http://127.0.0.1:{port}/v1\n      api_key: sk-1\n"
+    )
+    mine = free_port()
+    command = [str(Path(python).parent / "litellm"), "--config", str(config), "--port", str(mine)]
+    with serving([*command, "--host", "127.0.0.1", "--num_workers", "1"], mine) as running:
+        time.sleep(5)  # it listens before it is ready
+        yield mine, running.pid
+
+
+async def best(port: int, pid: int, *, clients: int, stream: bool, seconds: float) -> Driven:
+    """The best of some rounds."""
+    rounds = [
+        await drive(port, pid, "stub", clients=clients, stream=stream, seconds=seconds)
+        for _ in range(ROUNDS)
+    ]
+    return max(rounds, key=lambda one: one.requests_per_second)
+
+
+async def measure(name: str, port: int, pid: int, seconds: float) -> None:
+    """All loads on one server, printed."""
+    for stream in (True, False):
+        for clients in (1, 16):
+            told = await best(port, pid, clients=clients, stream=stream, seconds=seconds)
+            kind = "stream" if stream else "whole "
+            line = f"{name:10} {kind} {clients:3} clients: {told.requests_per_second:8.0f} req/s"
+            line += f", first {told.first * 1e3:7.2f} ms"
+            if stream:
+                line += f", {told.chunks_per_second:8.0f} chunks/s"
+                line += f", {told.cpu_per_chunk:6.2f} us CPU per chunk"
+            print(line, flush=True)
+
+
+async def main(arguments: argparse.Namespace) -> None:
+    """Measure all, one after the other, and print."""
+    with tempfile.TemporaryDirectory() as name, stub() as port:
+        folder = Path(name)
+        await measure("straight", port, os.getpid(), arguments.seconds)
+        with ours(port, folder) as (mine, pid):
+            await measure("roundhouse", mine, pid, arguments.seconds)
+            resident = await hold(mine, pid)
+            print(f"roundhouse holds {SLOW} slow streams in {resident / 2**20:.0f} MiB", flush=True)
+        if arguments.litellm:
+            try:
+                with litellm(arguments.litellm, port, folder) as (theirs, pid):
+                    await measure("litellm", theirs, pid, arguments.seconds)
+            except DidNotStart as error:
+                print(f"litellm: {error}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stub", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--litellm", metavar="PYTHON", help="an interpreter that has LiteLLM")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
+    told = parser.parse_args()
+    uvloop.run(_serve_stub(told.stub) if told.stub else main(told))
