@@ -160,7 +160,7 @@ async def a_seed_gives_the_same_text_in_any_company(
     prompts = [asked("Hello!"), asked("Tell me a short story.", thinking=True)]
     cases = [(prompt, wish) for prompt in prompts for wish in COMPANY]
     alone = {case: await said(container, *case) for case in cases}
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     different: list[tuple[object, str, str]] = []
 
     async def one(case: tuple[str, Sampling], patience: float | None) -> None:
@@ -171,9 +171,9 @@ async def a_seed_gives_the_same_text_in_any_company(
 
     for _ in range(rounds):
         async with anyio.create_task_group() as tasks:
-            for case in dice.sample(cases, len(cases)):
-                patience = dice.choice((None, None, None, 0.01, 0.05))
+            for case in rng.sample(cases, len(cases)):
+                patience = rng.choice((None, None, None, 0.01, 0.05))
                 tasks.start_soon(one, case, patience)
-                for _ in range(dice.choice((0, 0, 1, 5, 20))):
+                for _ in range(rng.choice((0, 0, 1, 5, 20))):
                     await anyio.lowlevel.checkpoint()
     assert not different

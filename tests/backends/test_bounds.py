@@ -153,8 +153,16 @@ def test_every_number_that_reaches_native_code_fits_32_bits_or_is_a_seed() -> No
 def test_lists_of_texts_are_bounded_in_number_and_length(
     table: type, name: str, bound: Texts
 ) -> None:
-    bounded(job(table, **{name: ("x" * bound.size,) * bound.count}), INFO)
-    for value in (("x",) * (bound.count + 1), ("x" * (bound.size + 1),), ("\ud83d",)):
+    total = bound.total or bound.size * bound.count
+    full = ("x" * bound.size,) * (total // bound.size)
+    for value in (full, ("x",) * bound.count):
+        bounded(job(table, **{name: value}), INFO)
+    for value in (
+        (*full, "x" * (total % bound.size + 1)),
+        ("x",) * (bound.count + 1),
+        ("x" * (bound.size + 1),),
+        ("\ud83d",),
+    ):
         with pytest.raises(InvalidJob) as caught:
             bounded(job(table, **{name: value}), INFO)
         assert caught.value.param == name

@@ -21,16 +21,16 @@ WORDS = ("ab", "Hello", " is ", "42", ": ", "-", "é", "蒸気", "🚂", "<", '"
 CLASSES = ("[a-z]", "[0-9]", "[A-F]", "[xyzé]", "[^a-z]", "[ \\n]")
 
 
-def pattern(dice: random.Random, depth: int = 3) -> str:
+def pattern(rng: random.Random, depth: int = 3) -> str:
     """A regular expression that Python and llguidance read alike, of bounded texts."""
     if not depth:
-        return dice.choice((*map(re.escape, WORDS), *CLASSES)).replace("\\-", "-")
-    parts = [pattern(dice, depth - 1) for _ in range(dice.randint(1, 3))]
-    match dice.randrange(4):
+        return rng.choice((*map(re.escape, WORDS), *CLASSES)).replace("\\-", "-")
+    parts = [pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    match rng.randrange(4):
         case 0:
             return f"({'|'.join(parts)})"
         case 1:
-            return f"({''.join(parts)}){{{dice.randint(0, 1)},{dice.randint(1, 3)}}}"
+            return f"({''.join(parts)}){{{rng.randint(0, 1)},{rng.randint(1, 3)}}}"
         case _:
             return "".join(parts)
 
@@ -48,7 +48,7 @@ async def transformers() -> ModelContainer:
 
 
 async def fuzz(loaded: Callable[[], Awaitable[ModelContainer]], grammars: int, seed: int) -> None:
-    container, dice = await loaded(), random.Random(seed)
+    container, rng = await loaded(), random.Random(seed)
     subject = Subject(container, prompt=GREETING, long=STORY)
     limited = anyio.CapacityLimiter(10)
 
@@ -67,9 +67,9 @@ async def fuzz(loaded: Callable[[], Awaitable[ModelContainer]], grammars: int, s
 
     async with anyio.create_task_group() as tasks:
         for number in range(grammars):
-            heat = dice.choice((0.0, 0.7, 1.5, 5.0))
-            sampling = Sampling(temperature=heat, seed=number, top_p=dice.choice((1.0, 0.8)))
-            tasks.start_soon(one, pattern(dice), sampling, dice.random() < 0.7)
+            heat = rng.choice((0.0, 0.7, 1.5, 5.0))
+            sampling = Sampling(temperature=heat, seed=number, top_p=rng.choice((1.0, 0.8)))
+            tasks.start_soon(one, pattern(rng), sampling, rng.random() < 0.7)
             if number % 4 == 0:
                 tasks.start_soon(free)
     await container.aclose()

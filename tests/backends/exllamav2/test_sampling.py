@@ -73,7 +73,13 @@ def test_their_penalties_that_count_the_prompt_stay_off() -> None:
 
 
 def test_all_that_is_said_to_be_supported_is_a_wish() -> None:
-    assert set(Sampling.__struct_fields__) - SUPPORTED == {"smoothing_curve", "top_n_sigma"}
+    assert set(Sampling.__struct_fields__) - SUPPORTED == {
+        "smoothing_curve",
+        "top_n_sigma",
+        "adaptive_target",
+        "adaptive_decay",
+        "samplers",
+    }
 
 
 def test_temperature_zero_is_greedy_whatever_else_is_wished() -> None:

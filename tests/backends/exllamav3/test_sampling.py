@@ -101,6 +101,9 @@ def test_what_it_lacks() -> None:
         "mirostat_mode",
         "mirostat_tau",
         "mirostat_eta",
+        "adaptive_target",
+        "adaptive_decay",
+        "samplers",
     }
 
 

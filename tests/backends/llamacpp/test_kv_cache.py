@@ -162,12 +162,12 @@ class Fuzz:
             left = self.rng.choice(list(self.running))
             del self.running[left]
             self.engine.release(left)
-        if self.running and not self.dice.randrange(6):  # an answer goes back and on otherwise
-            self._rewind(*self.dice.choice(list(self.running.items())))
+        if self.running and not self.rng.randrange(6):  # an answer goes back and on otherwise
+            self._rewind(*self.rng.choice(list(self.running.items())))
 
     def _rewind(self, key: int, asked: Asked) -> None:
         if asked.drawn:
-            count = self.dice.randrange(1, len(asked.drawn) + 1)
+            count = self.rng.randrange(1, len(asked.drawn) + 1)
             del asked.drawn[len(asked.drawn) - count :]
             self.engine.rewind(key, count, ())
 

@@ -32,8 +32,8 @@ class Allowing:
 def test_only_what_masks_allow_is_left(*, on_host: bool) -> None:
     context = SamplingContext(HfVocabulary(Path(bundled.SAFETENSORS), SIZE), torch.device("cpu"))
     context.on_host = on_host
-    dice = random.Random(1)
-    allowed = [set(dice.sample(range(SIZE), count)) for count in (1, 8, 400, SIZE)]
+    rng = random.Random(1)
+    allowed = [set(rng.sample(range(SIZE), count)) for count in (1, 8, 400, SIZE)]
     states = [SamplerState(Generation(prompt=(1,)), [1], context) for _ in range(5)]
     for state, tokens in zip(states, allowed, strict=False):
         state.mask = Allowing(tokens)
