@@ -213,4 +213,4 @@ class Matcher:
         self.complete = self._place.is_stopped()
 
     def _failure(self) -> GenerationFailed:
-        return GenerationFailed(f"the output left its grammar: {self._place.get_error()}")
+        return GenerationFailed(f"the grammar could not be followed: {self._place.get_error()}")
