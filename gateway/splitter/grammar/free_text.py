@@ -175,6 +175,10 @@ def until(lark: Lark, closers: Sequence[str]) -> str:
 
     Where a closer can begin inside its own beginning it is one lexeme, whose masks cost more.
     """
+    return lark.once(("until", *closers), lambda: _until(lark, closers))
+
+
+def _until(lark: Lark, closers: Sequence[str]) -> str:
     found = markers(lark, closers)
     if found.cut and all(len(lark.pieces(closer)) == 1 for closer in closers):
         ends = "|".join(map(pattern_of, closers))

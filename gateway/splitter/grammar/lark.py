@@ -7,7 +7,7 @@ slow in free text, lazy lexemes and complements (`~`), so text is written withou
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ class Lark:
             "|".join(map(re.escape, sorted(filter(None, control), key=len, reverse=True)))
             or r"(?!)"
         )
+        self._made: dict[object, str] = {}
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._defined: set[str] = set()
@@ -84,6 +85,12 @@ class Lark:
     def nothing(self) -> str:
         """The name of a terminal that matches no text at all."""
         return self.terminal("/a/ & /b/")
+
+    def once(self, key: object, make: Callable[[], str]) -> str:
+        """What `make` gives; made once for each key."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def reserve(self) -> str:
         """The name of a rule whose body comes later, by `define`: it may refer to itself."""

@@ -57,7 +57,8 @@ def output_grammar(
 
     Raises Unwritable, which says what can't be written and where: a shape and a demanded call, a
     demanded call without tools or of an unknown one, a name or a schema that the format's syntax
-    can't spell, schemas of too many parts.
+    can't spell, schemas of too many parts. Raises InvalidRequest where a tool's schema is none, or
+    the tool is `strict` and its schema can't be enforced.
     """
     tools, shape = _offered(format, wanted), wanted.shape
     demanded = wanted.tool_choice not in ("auto", "none")
@@ -73,7 +74,9 @@ def output_grammar(
     except TooLarge as error:
         raise Unwritable(f"the tools' schemas: {error}") from None
     entries = [{"name": "output", "lark_grammar": lark.written(start)}, *shape]
-    relaxed = dict.fromkeys(note for tool in chosen for note in tool.reading.relaxed)
+    relaxed = dict.fromkeys(
+        note for tool in chosen for note in (*tool.relaxed, *tool.reading.relaxed)
+    )
     return OutputGrammar(msgspec.json.encode({"grammars": entries}).decode(), tuple(relaxed))
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.constraints.json_schema import schema_grammar
 from gateway.request import Tool
+from gateway.shapes import JsonSchema
 from gateway.splitter.calls import NAME
 from gateway.splitter.coercion import Declared
 from gateway.splitter.grammar.lark import Lark, sequence
@@ -13,6 +15,13 @@ from gateway.splitter.grammar.schemas import Reading
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
+LAYOUT = "x-guidance"  # how the JSON of an answer is laid out; a call's is as its model writes it
+_LOOKED_AT = (
+    b"not", b"oneOf", b"allOf", b"if", b"format", b"pattern", b"patternProperties", b"uniqueItems",
+    b"propertyNames", b"minProperties", b"maxProperties", b"contains", b"dependencies",
+    b"dependentRequired", b"dependentSchemas", b"unevaluatedProperties", b"unevaluatedItems",
+    b"multipleOf", b"$ref", b"$dynamicRef", b"$id", b"definitions",
+)  # fmt: skip
 _LEADS_ELSEWHERE = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
 
 
@@ -42,14 +51,36 @@ class Unmarked(msgspec.Struct, frozen=True):
 
 class Offered:
     """A tool as its calls are to be written. `parameters`: its schema, closed where it says nothing
-    of further properties: the model is to invent none. `reading`: what was made of it.
+    of further properties: the model is to invent none. `json`: what of that llguidance carries.
+    `reading`: what was made of it for other notations. Raises InvalidRequest, naming the tool, for
+    a schema that is none, and where the tool is `strict` and not all of it can be carried.
     """
 
     def __init__(self, tool: Tool) -> None:
         self.name = tool.name
         self.parameters = closed(tool.parameters)
+        self.json, self.relaxed = _carried(tool, self.parameters)
         self.declared = Declared(tool.parameters or {})
         self.reading = Reading(self.parameters, tool.name)
+
+
+def _carried(tool: Tool, parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """What of a tool's schema the grammar carries as JSON, and what it doesn't, in words.
+
+    Only a schema with a keyword that may be too much for llguidance is looked at closely: that
+    takes milliseconds, and of tools there are dozens.
+    """
+    text = msgspec.json.encode(parameters)
+    if not any(b'"%s":' % keyword in text for keyword in _LOOKED_AT):
+        return parameters, []
+    shape = JsonSchema(
+        schema=text, strict=bool(tool.strict), field=f"tools[{tool.name}].parameters"
+    )
+    found = schema_grammar(shape, tool.name)
+    carried = {
+        key: value for key, value in found.entries[0]["json_schema"].items() if key != LAYOUT
+    }
+    return carried, [f"{shape.field}: {each}" for each in found.relaxed]
 
 
 def closed(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.splitter import coercion
@@ -159,7 +159,7 @@ def written(
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
     space = gap(lark)
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     first = lark.any_of(syntax.call_opens)
     if syntax.before_call:
         first = f"{lark.any_of(syntax.before_call)} {space} {first}"
@@ -168,6 +168,11 @@ def written(
     if opener in syntax.call_opens:
         return Section(calls, closer, done=True)
     return Section(f"{space} {first} {calls}", closer)
+
+
+def _each(lark: Lark, syntax: ElementCalls, tools: Sequence[Offered]) -> Iterator[str]:
+    """One call of each tool, after what opens it."""
+    return (_written_call(lark, syntax, tool) for tool in tools)
 
 
 def _written_call(lark: Lark, syntax: ElementCalls, tool: Offered) -> str:

@@ -201,6 +201,7 @@ def _nowhere(_fragment: str) -> None:
 # The same as a grammar. What the reader forgives is not written.
 
 _GAP = r"[ \t\r\n]{0,16}"
+_SPACES = rf"{SPACE}*"
 _COMMA = rf"{_GAP},{_GAP}"
 _BREAK = r"[ \t\r\n]{0,4}[;\n][ \t\r\n]{0,4}"
 _END = rf"{_GAP}\}}"
@@ -266,7 +267,7 @@ def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered]) -> str:
 
 def _members(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
     """The rest of a call's object after its "{"."""
-    name, arguments = literal(_quoted(tool.name)), lark.json(tool.parameters)
+    name, arguments = literal(_quoted(tool.name)), lark.json(tool.json)
     end, comma = lark.regex(_END), lark.regex(_COMMA)
     if syntax.named_by_key:
         return f"{name} {lark.regex(f'{_GAP}:{_GAP}')} {arguments} {end}"
@@ -297,23 +298,26 @@ def unmarked(
     """An answer that is a call itself.
 
     One that begins as no call of a known tool is text, whatever JSON it holds; but other ways to
-    begin a call that the reader knows are neither.
+    begin a call that the reader knows are neither. An array is written where it has to be one.
     """
-    one, comma = _object(lark, syntax, tools), lark.regex(_COMMA)
-    fence = f'({gap(lark)} "```")?' if syntax.fences else ""
-    in_array = f"({comma} {one})* {gap(lark)}" if parallel else gap(lark)
-    alone = f"({lark.regex(_BREAK)} {one})*" if parallel else ""
+    one, fence = _object(lark, syntax, tools), f'({gap(lark)} "```")?' if syntax.fences else ""
+    separator = lark.regex(_COMMA if syntax.needs_array else _BREAK)
+    more = f"({separator} {one})*" if parallel else ""
+    end = f'{gap(lark)} "]" {fence}' if syntax.needs_array else ""
+    bracket = _bracket(syntax) if syntax.needs_array else ""
     calls = []
     for tool in tools:
-        rest = _after_name(lark, syntax, tool)
-        name = _named(syntax, pattern_of(_quoted(tool.name)))
-        calls.append(f'{lark.regex(_bracket(syntax) + name)} {rest} {in_array} "]" {fence}')
-        if not syntax.needs_array:
-            calls.append(f"{lark.regex(name)} {rest} {alone}")
+        name = rf"\{{{_SPACES}({_TYPE})?{_known(syntax, tool)}"
+        calls.append(f"{lark.regex(bracket + name)} {_after_name(lark, syntax, tool)} {more} {end}")
     return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, tools))
 
 
-_SPACES = rf"{SPACE}*"
+def _known(syntax: JsonCalls, tool: Offered) -> str:
+    """A regular expression: the name's key and a tool's name."""
+    name = pattern_of(_quoted(tool.name))
+    return f"{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
+
+
 _LEAD = rf'\{{{_SPACES}("type"{_SPACES}:{_SPACES}"[^"\\]*"{_SPACES},{_SPACES})*'
 
 
@@ -341,4 +345,4 @@ def _unlike(syntax: JsonCalls, tools: Sequence[Offered]) -> str:
 
 def _after_name(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
     key = _key(lark, syntax.argument_keys)
-    return f"{lark.regex(_COMMA)} {key} {lark.json(tool.parameters)} {lark.regex(_END)}"
+    return f"{lark.regex(_COMMA)} {key} {lark.json(tool.json)} {lark.regex(_END)}"

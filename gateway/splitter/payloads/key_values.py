@@ -1,7 +1,7 @@
 """Calls as a name and pairs of key and value elements: GLM and Hunyuan 3."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import Lark, literal, one_of
@@ -82,13 +82,18 @@ def written(
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
     space = gap(lark)
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     first = lark.any_of(syntax.call_opens)
     calls = repeated(f"{space} {one}", f"{space} {first}", parallel=parallel)
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
     if opener in syntax.call_opens:
         return Section(calls, closer, done=True)
     return Section(f"{space} {first} {calls}", closer)
+
+
+def _each(lark: Lark, syntax: KeyValueCalls, tools: Sequence[Offered]) -> Iterator[str]:
+    """One call of each tool, after what opens it."""
+    return (_written_call(lark, syntax, tool) for tool in tools)
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: Offered) -> str:

@@ -1,7 +1,7 @@
 """Calls as a name followed by the arguments as JSON: `N[ARGS]{..}`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -97,10 +97,10 @@ def openings(
         }
     plain_names(tools)
     space = gap(lark)
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
     return {
-        f"{opener}{before}{tool.name}": Section(f"{space} {lark.json(tool.parameters)} {again}")
+        f"{opener}{before}{tool.name}": Section(f"{space} {lark.json(tool.json)} {again}")
         for opener in syntax.openers
         for before in SPACES
         for tool in tools
@@ -113,7 +113,7 @@ def written(
     """What follows an opener: calls, or an array of them where that is known too."""
     plain_names(tools)
     space = gap(lark)
-    one = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     first = lark.any_of(syntax.call_opens)
     separator = f"{space} {first} {space}"
     calls = repeated(one, separator, parallel=parallel)
@@ -129,9 +129,14 @@ def written(
     return Section(lark.rule(one_of(options)), closer, done, again=False)
 
 
+def _each(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[Offered]) -> Iterator[str]:
+    """One call of each tool, after what opens it."""
+    return (_written_call(lark, syntax, tool) for tool in tools)
+
+
 def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: Offered) -> str:
     """One call after what opens it."""
-    space, given = gap(lark), lark.json(tool.parameters)
+    space, given = gap(lark), lark.json(tool.json)
     close = f"{space} {lark.any_of(syntax.call_closes)}" if syntax.call_closes else ""
     name = f"{_written_id(lark, syntax)} {literal(tool.name)}"
     if syntax.numbered:

@@ -146,15 +146,19 @@ def _written_call(lark: Lark, head: str, tool: Offered) -> str:
     """One call; `head` is its name with the bracket."""
     if not _NAME.fullmatch(tool.name):
         raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
-    reading = tool.reading
-    found = arguments(reading, tool.parameters).fields
-    values = Values(lark, _WrittenPython(lark), reading)
+    key = ("arguments in Python", tool.name)
+    return f"{head} {lark.once(key, lambda: lark.rule(_written_arguments(lark, tool)))}"
+
+
+def _written_arguments(lark: Lark, tool: Offered) -> str:
+    found = arguments(tool.reading, tool.parameters).fields
+    values = Values(lark, _WrittenPython(lark), tool.reading)
     given = [
         (f"{_written_keyword(field.key)} {values.of(field.schema)}", field.required)
         for field in found
     ]
-    inside = members(lark, given, lark.regex(_BREAK))
-    return f'{head} {gap(lark)} {inside} {gap(lark)} ")"' if given else f'{head} ")"'
+    inside = members(lark, given, lark.regex(_BREAK)) if given else ""
+    return f'{gap(lark)} {inside} {gap(lark) if given else ""} ")"'
 
 
 def _written_keyword(key: str) -> str:

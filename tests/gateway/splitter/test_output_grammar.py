@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.errors import InvalidRequest
 from gateway.events import ArgumentsGrown, Content, Event, Finished, Reasoning, ToolOpened
 from gateway.request import NamedTool, Tool, ToolChoice
 from gateway.splitter import FORMATS, Splitter
+from gateway.splitter.grammar.output import Wanted, output_grammar
 from gateway.splitter.grammar.places import Thinking
 from gateway.splitter.grammar.sections import Unwritable
 from gateway.splitter.syntax import Format
@@ -364,3 +366,25 @@ def test_the_corpus_is_allowed() -> None:
                 refusals[case.id] = fault
     assert count > 100
     assert refusals == {}
+
+
+HARD = {
+    "type": "object",
+    "properties": {"size": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}},
+    "required": ["size"],
+}
+
+
+@pytest.mark.parametrize("id", ["hermes_json", "qwen3_coder_xml", "pythonic", "mistral_v11"])
+def test_what_a_schema_asks_beyond_a_grammar_is_named(id: str) -> None:
+    entry, wanted = FORMATS[id], Wanted(tools=[Tool(name="f", parameters=HARD)])
+    found = output_grammar(entry, wanted, control={}, thinking="off")
+    assert found is not None
+    assert any("uniqueItems" in note for note in found.relaxed)
+    assert not vocabulary(()).matcher(found.text).is_error()
+
+
+def test_a_strict_tool_that_cannot_be_enforced_is_refused() -> None:
+    wanted = Wanted(tools=[Tool(name="f", parameters=HARD, strict=True)])
+    with pytest.raises(InvalidRequest, match=r"tools\[f\].*uniqueItems"):
+        output_grammar(FORMATS["hermes_json"], wanted, control={}, thinking="off")
