@@ -16,7 +16,7 @@ from backends.exllamav2.library import ExLlamaV2Library
 from backends.hf_vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 
-# What exllamav2 0.3.2 has. It lacks smoothing_curve and top_n_sigma.
+# What exllamav2 0.3.2 has. It lacks smoothing_curve, top_n_sigma, adaptive-p, and any other order.
 SUPPORTED = frozenset(
     {
         "seed",
