@@ -45,6 +45,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
+    state_bytes: int = 0  # of one sequence in one recurrent layer
+    recurrent_layers: int = 0
     windowed: bool = False  # some layers attend to a sliding window
     remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
 

@@ -10,7 +10,7 @@ import msgspec
 
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
-from backends.llamacpp import defaults, projectors, repacking
+from backends.llamacpp import defaults, dimensions, projectors, repacking
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
@@ -24,6 +24,7 @@ LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
+PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
@@ -101,6 +102,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     if missing := [file.name for file in files if not file.is_file()]:
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
     headers = [header, *map(read_header, files[1:])]
+    tensors = [tensor for part in headers for tensor in part.tensors]
+    graph = dimensions.graph(header, tensors)
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
         path=path,
@@ -108,11 +111,11 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         format="gguf",
         architecture=architecture,
         size_bytes=sum(file.stat().st_size for file in files),
-        added_bytes=repacking.added_bytes(
-            (tensor for part in headers for tensor in part.tensors), layouts
-        ),
+        added_bytes=repacking.added_bytes(tensors, layouts),
         context_length=header.number(f"{architecture}.context_length", 2048),
-        cache_bytes_per_token=_cache_bytes(architecture, header),
+        cache_bytes_per_token=graph.cache,
+        state_bytes=graph.state,
+        recurrent_layers=graph.recurrent_layers,
         chat_template=header.text("tokenizer.chat_template") or None,
         modalities=("text", "image") if projector else ("text",),
         parts=files,
@@ -120,7 +123,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         generation_defaults=defaults.carried(header),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
-        activation_bytes=_activation_bytes(architecture, header),
+        activation_bytes=graph.activation,
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
     )
 
@@ -134,36 +137,6 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
         return files
     projector = projectors.named(Path(options.mmproj).expanduser())
     return msgspec.structs.replace(files, projector=projector, modalities=("text", "image"))
-
-
-def _cache_bytes(architecture: str, header: Header) -> int:
-    """Keys and values of one token over all layers, at 16 bits each."""
-    layers = header.number(f"{architecture}.block_count")
-    heads = header.number(f"{architecture}.attention.head_count", 1)
-    kv_heads = header.number(f"{architecture}.attention.head_count_kv", heads)
-    width = header.number(f"{architecture}.embedding_length") // max(heads, 1)
-    key = header.number(f"{architecture}.attention.key_length", width)
-    value = header.number(f"{architecture}.attention.value_length", width)
-    return layers * kv_heads * (key + value) * 2
-
-
-def _activation_bytes(architecture: str, header: Header) -> int:
-    """What one token of a pass holds at the widest place of the graph, at 32 bits: the feed-forward
-    (gate, up and their product) or the queries, keys and values, besides the residual stream.
-    (Fitted to llama.cpp's `compute buffer size` over random models.)
-    """
-
-    def number(key: str, default: int = 0) -> int:
-        return header.number(f"{architecture}.{key}", default)
-
-    width, heads = number("embedding_length"), number("attention.head_count", 1)
-    key = number("attention.key_length", width // max(heads, 1))
-    value = number("attention.value_length", width // max(heads, 1))
-    kv_heads = number("attention.head_count_kv", heads)
-    experts = number("expert_feed_forward_length") * number("expert_used_count", 1)
-    feed_forward = 3 * max(number("feed_forward_length"), experts) + 4 * width
-    attention = 2 * heads * key + kv_heads * (2 * key + value) + 2 * width
-    return 4 * max(feed_forward, attention)
 
 
 def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -219,15 +192,28 @@ def built_for_cards(libraries: Path) -> bool:
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
-    """Weights as on disk; cache by its types; the buffers of the graph by its dimensions."""
+    """Weights as on disk, but for what the CPU's layouts add; the cache by its types; the buffers
+    of the graph, and of the image encoder, by their dimensions.
+    """
     assert isinstance(options, LlamaCppOptions)
     projector = fitted(files, options).projector
     added = files.added_bytes if on_cpu(options) else 0
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
+    scores = options.flash_attention == "off"
+    encoder = projectors.buffer(projector, scores=scores) if projector else 0
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     layout = cache_layout(files, options)
-    cache = int(layout.cells * files.cache_bytes_per_token * bits / 16)
-    return MemoryNeed(weights=weights, cache=cache, engine=_buffers(files, options, layout))
+    cache = int(_padded(layout) * files.cache_bytes_per_token * bits / 16)
+    cache += layout.slots * files.state_bytes * files.recurrent_layers
+    return MemoryNeed(
+        weights=weights, cache=cache, engine=_buffers(files, options, layout) + encoder
+    )
+
+
+def _padded(layout: Layout) -> int:
+    """All cells, as llama.cpp rounds each sequence's part, or the pool."""
+    parts = layout.slots if layout.split else 1
+    return parts * -(-layout.cells // parts // PADDED) * PADDED
 
 
 def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -250,5 +236,6 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads
     else:
         mask = 2 * mask
+    states = layout.slots * files.state_bytes  # of one layer
     logits = 4 * layout.slots * files.vocab_size  # scored prompts add at most `OUTPUT_BYTES`
-    return mask + max(tokens * files.activation_bytes + scores, logits) + logits
+    return mask + max(tokens * files.activation_bytes + states + scores, logits) + logits

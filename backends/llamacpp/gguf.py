@@ -30,7 +30,7 @@ _SCALARS = {
     12: "<d",
 }
 _STRING, _ARRAY = 8, 9
-_SHORT = 64  # arrays up to here are read, longer ones only counted
+_SHORT = 512  # arrays up to here are read, longer ones only counted
 _MOST_DIMENSIONS = 4  # ggml's
 _SANE = 1 << 32  # a longer text or count means that the file is broken
 
@@ -91,6 +91,14 @@ class Header(msgspec.Struct, frozen=True):
         if isinstance(value, tuple) and value:  # per-layer values: the largest counts
             value = max(entry for entry in value if isinstance(entry, int))
         return int(value) if isinstance(value, int | float) else default
+
+    def number_of(self, key: str, layer: int, default: int = 0) -> int:
+        """A number that may have a value for each layer."""
+        value = self.metadata.get(key)
+        if isinstance(value, tuple):
+            one = value[layer] if layer < len(value) else None
+            return one if isinstance(one, int) else default
+        return self.number(key, default)
 
 
 def read_header(path: Path) -> Header:

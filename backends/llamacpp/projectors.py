@@ -9,12 +9,25 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from backends.errors import LoadFailed
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 
 MARK = "mmproj"
 # By size and by how exact they are: a quantized tower saves little and sees worse.
 PRECISIONS = ("f16", "bf16", "f32", "q8_0")
+# Vision towers that take pictures of any size: tokens of the one that they are prepared for, and
+# patches to a side that become one token, unless the file says how many (clip.cpp, `load_hparams`).
+ANY_SIZE = {
+    "qwen2vl_merger": (46 * 46, 2),
+    "qwen2.5vl_merger": (46 * 46, 2),
+    "qwen3vl_merger": (46 * 46, 2),
+    "glm4v": (46 * 46, 2),
+    "pixtral": (16 * 16, 1),
+    "lightonocr": (16 * 16, 1),
+}
+OTHER_VALUES = 80  # of a patch, in any tower (fitted to llama.cpp's `compute buffer size`)
 _PRECISION = re.compile(rf"[-_.]?({'|'.join(PRECISIONS)})$")
 
 
@@ -38,6 +51,52 @@ def named(path: Path) -> Path:
     if not _encodes_images(header):
         raise LoadFailed(f"mmproj: {path} is no projector for images")
     return path
+
+
+def buffer(path: Path, *, scores: bool) -> int:
+    """Bytes that the projector's vision tower computes in, for a picture as large as llama.cpp
+    prepares it for; a larger one takes more while it is looked at. `scores`: those of attention lie
+    in memory too. 0: it can't be read.
+    """
+    try:
+        return _tower(read_header(path)).buffer(scores=scores)
+    except (OSError, ValueError, BrokenFile):
+        return 0
+
+
+class Tower(msgspec.Struct, frozen=True):
+    """A vision transformer: patches of `side` x `side` pixels, three values each, and so on."""
+
+    patches: int
+    side: int
+    width: int
+    inner: int
+    heads: int
+
+    def buffer(self, *, scores: bool) -> int:
+        """The widest of three places, at 32 bits: the pixels, with a copy at 16 bits in the order
+        of the patches; the queries, keys and values; the feed-forward.
+        """
+        width, pixels = self.width, 3 * self.side**2
+        values = max(3 * pixels // 2, 5 * width, self.inner + 3 * width) + OTHER_VALUES
+        return 4 * self.patches * (values + (self.heads * self.patches if scores else 0))
+
+
+def _tower(header: Header) -> Tower:
+    def number(key: str, default: int = 0) -> int:
+        return header.number(f"clip.vision.{key}", default)
+
+    side = max(number("patch_size", 1), 1)
+    kind = header.text("clip.vision.projector_type") or header.text("clip.projector_type")
+    tokens, merged = ANY_SIZE.get(kind, (0, 1))
+    merged = number("spatial_merge_size", merged)
+    return Tower(
+        patches=tokens * merged**2 or (number("image_size") // side) ** 2,
+        side=side,
+        width=number("embedding_length"),
+        inner=number("feed_forward_length"),
+        heads=number("attention.head_count"),
+    )
 
 
 def _sees(path: Path) -> bool:

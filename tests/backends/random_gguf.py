@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import gguf
 import msgspec
@@ -11,8 +12,11 @@ import numpy
 import bundled
 from training.gguf_file import finish
 
+KERNEL = 4  # positions that a recurrent layer's convolution sees
 TENSORS_OF = {  # besides those that all of them have
     "llama": (),
+    "lfm2": ("attn_q_norm.weight", "attn_k_norm.weight"),
+    "qwen3moe": ("attn_q_norm.weight", "attn_k_norm.weight"),
     "qwen2": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
     "qwen3": ("attn_q_norm.weight", "attn_k_norm.weight"),
     "gemma3": (
@@ -25,7 +29,10 @@ TENSORS_OF = {  # besides those that all of them have
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
-    """`window`: tokens that a layer with sliding attention sees; 0: all see all."""
+    """`window`: tokens that a layer with sliding attention sees; 0: all see all. `inner`: of the
+    feed-forward, with `experts` of each one. `state`: values of a recurrent layer for each of the
+    `2 * width` that it is wide.
+    """
 
     architecture: str = "llama"
     width: int = 128
@@ -37,6 +44,15 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: int = 768
     context: int = 1024
     window: int = 0
+    experts: int = 0
+    experts_used: int = 0
+    state: int = 16
+
+    @property
+    def recurrent(self) -> tuple[bool, ...]:
+        """Which layers have a state in place of attention."""
+        every = {"mamba": 1, "lfm2": 2}.get(self.architecture)
+        return tuple(every is not None and n % every == 0 for n in range(self.layers))
 
 
 def write(path: Path, model: Dimensions) -> Path:
@@ -47,18 +63,30 @@ def write(path: Path, model: Dimensions) -> Path:
     writer.add_block_count(model.layers)
     writer.add_feed_forward_length(model.inner)
     writer.add_head_count(model.heads)
-    writer.add_head_count_kv(model.kv_heads)
+    writer.add_head_count_kv([0 if one else model.kv_heads for one in model.recurrent])
     writer.add_key_length(model.head)
     writer.add_value_length(model.head)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_dimension_count(model.head)
     writer.add_vocab_size(model.vocabulary)
+    if model.experts:
+        writer.add_expert_count(model.experts)
+        writer.add_expert_used_count(model.experts_used)
+        writer.add_expert_feed_forward_length(model.inner)
+    if model.architecture == "mamba":
+        writer.add_ssm_conv_kernel(KERNEL)
+        writer.add_ssm_inner_size(2 * model.width)
+        writer.add_ssm_state_size(model.state)
+        writer.add_ssm_time_step_rank(model.width // 16)
+    if model.architecture == "lfm2":
+        writer.add_shortconv_l_cache(KERNEL)
     if model.window:
         writer.add_sliding_window(model.window)
     _add_tokenizer(writer, model.vocabulary)
     rng = numpy.random.default_rng(0)
     for name, shape in _tensors(model):
-        kind = numpy.float32 if len(shape) == 1 else numpy.float16
+        plain = len(shape) == 1 or "conv" in name or name.endswith("ssm_a")
+        kind = numpy.float32 if plain else numpy.float16
         writer.add_tensor(name, (rng.standard_normal(shape) * 0.1).astype(kind))
     finish(writer)
     return path
@@ -77,31 +105,69 @@ def _add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
     writer.add_add_bos_token(False)
 
 
-def _tensors(model: Dimensions) -> Iterator[tuple[str, tuple[int, ...]]]:
-    width, inner = model.width, model.inner
+Shapes: TypeAlias = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _tensors(model: Dimensions) -> Shapes:
+    yield "token_embd.weight", (model.vocabulary, model.width)
+    last = "token_embd_norm" if model.architecture == "lfm2" else "output_norm"
+    yield f"{last}.weight", (model.width,)
+    for layer, recurrent in enumerate(model.recurrent):
+        for name, shape in _layer(model, recurrent=recurrent):
+            yield f"blk.{layer}.{name}", shape
+
+
+def _layer(model: Dimensions, *, recurrent: bool) -> Shapes:
+    yield "attn_norm.weight", (model.width,)
+    if model.architecture == "mamba":
+        yield from _mamba(model)
+        return
+    yield from _convolution(model) if recurrent else _attention(model)
+    yield "ffn_norm.weight", (model.width,)
+    yield from _experts(model) if model.experts else _feed_forward(model)
+
+
+def _attention(model: Dimensions) -> Shapes:
     queries, keys = model.heads * model.head, model.kv_heads * model.head
-    sizes = {
-        "attn_q": queries,
-        "attn_k": keys,
-        "attn_v": keys,
-        "attn_q_norm": model.head,
-        "attn_k_norm": model.head,
-    }
-    yield "token_embd.weight", (model.vocabulary, width)
-    yield "output_norm.weight", (width,)
-    for layer in range(model.layers):
-        block = f"blk.{layer}"
-        yield f"{block}.attn_norm.weight", (width,)
-        yield f"{block}.ffn_norm.weight", (width,)
-        yield f"{block}.attn_q.weight", (queries, width)
-        yield f"{block}.attn_k.weight", (keys, width)
-        yield f"{block}.attn_v.weight", (keys, width)
-        yield f"{block}.attn_output.weight", (width, queries)
-        yield f"{block}.ffn_gate.weight", (inner, width)
-        yield f"{block}.ffn_up.weight", (inner, width)
-        yield f"{block}.ffn_down.weight", (width, inner)
-        for name in TENSORS_OF[model.architecture]:
-            yield f"{block}.{name}", (sizes.get(name.partition(".")[0], width),)
+    sizes = {"attn_q": queries, "attn_k": keys, "attn_v": keys}
+    heads = {"attn_q_norm": model.head, "attn_k_norm": model.head}
+    for name, size in sizes.items():
+        yield f"{name}.weight", (size, model.width)
+    yield "attn_output.weight", (model.width, queries)
+    for name in TENSORS_OF[model.architecture]:
+        yield name, ((sizes | heads).get(name.partition(".")[0], model.width),)
+
+
+def _feed_forward(model: Dimensions) -> Shapes:
+    yield "ffn_gate.weight", (model.inner, model.width)
+    yield "ffn_up.weight", (model.inner, model.width)
+    yield "ffn_down.weight", (model.width, model.inner)
+
+
+def _experts(model: Dimensions) -> Shapes:
+    yield "ffn_gate_inp.weight", (model.experts, model.width)
+    yield "ffn_gate_exps.weight", (model.experts, model.inner, model.width)
+    yield "ffn_up_exps.weight", (model.experts, model.inner, model.width)
+    yield "ffn_down_exps.weight", (model.experts, model.width, model.inner)
+
+
+def _convolution(model: Dimensions) -> Shapes:
+    yield "shortconv.conv.weight", (model.width, KERNEL)
+    yield "shortconv.in_proj.weight", (3 * model.width, model.width)
+    yield "shortconv.out_proj.weight", (model.width, model.width)
+
+
+def _mamba(model: Dimensions) -> Shapes:
+    inner, rank = 2 * model.width, model.width // 16
+    yield "ssm_in.weight", (2 * inner, model.width)
+    yield "ssm_conv1d.weight", (inner, KERNEL)
+    yield "ssm_conv1d.bias", (inner,)
+    yield "ssm_x.weight", (rank + 2 * model.state, inner)
+    yield "ssm_dt.weight", (inner, rank)
+    yield "ssm_dt.bias", (inner,)
+    yield "ssm_a", (inner, model.state)
+    yield "ssm_d", (inner,)
+    yield "ssm_out.weight", (model.width, inner)
 
 
 MODELS = {
@@ -113,4 +179,25 @@ MODELS = {
     "deep": Dimensions(architecture="qwen2", layers=8),
     "normed": Dimensions(architecture="qwen3", inner=1024),
     "windowed": Dimensions(architecture="gemma3", window=64, layers=12),
+    "windowed-large": Dimensions(
+        architecture="gemma3",
+        window=512,
+        layers=6,
+        width=640,
+        inner=2048,
+        vocabulary=32_000,
+        context=4096,
+    ),
+    "mamba": Dimensions(architecture="mamba", width=512, layers=16),
+    "mamba-large": Dimensions(architecture="mamba", width=1024, layers=4, state=64),
+    "mixed": Dimensions(
+        architecture="lfm2", width=512, heads=16, layers=8, inner=1024, context=4096
+    ),
+    "mixed-narrow": Dimensions(
+        architecture="lfm2", width=1024, heads=32, layers=4, inner=512, vocabulary=8_000
+    ),
+    "experts": Dimensions(architecture="qwen3moe", experts=16, experts_used=4, inner=256),
+    "experts-many": Dimensions(
+        architecture="qwen3moe", experts=64, experts_used=8, inner=384, width=512, layers=3
+    ),
 }

@@ -10,6 +10,9 @@ import pytest
 import bundled
 from backends import catalog
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
+from tests.backends import random_gguf
+from tests.backends.llamacpp import random_projector
+from tests.backends.llamacpp.random_projector import Tower
 
 pytestmark = pytest.mark.anyio
 WITHIN = 1.25
@@ -42,17 +45,34 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_its_cache(
     assert taken / WITHIN < estimate < taken * WITHIN
 
 
-@pytest.mark.parametrize(
-    "name", ["small", "inner", "wide", "words", "long", "deep", "normed", "windowed"]
-)
+@pytest.mark.parametrize("name", random_gguf.MODELS)
 async def test_llama_cpp_takes_what_was_estimated_whatever_the_model(
     name: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("llama_cpp")
-    from tests.backends import random_gguf
-
     path = random_gguf.write(tmp_path / "model.gguf", random_gguf.MODELS[name])
     estimate, taken = await counted(path, "llamacpp", LlamaCppOptions())
+    assert taken / WITHIN < estimate < taken * WITHIN
+
+
+TOWERS = {
+    "small": Tower(side=224, patch=14, width=256, inner=1024, layers=2, heads=4),
+    "wide": Tower(side=336, patch=14, width=512, inner=1024, layers=2, heads=8),
+    "narrow": Tower(side=336, patch=14, width=256, inner=256, layers=2, heads=4),
+    "coarse": Tower(side=336, patch=28, width=256, inner=1024, layers=2, heads=8),
+}
+
+
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("kind", ["gemma3-sees", "qwen2vl-sees"])
+async def test_llama_cpp_takes_what_was_estimated_whatever_the_model_sees_with(
+    kind: str, name: str, scores: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp")
+    path = random_projector.write(kind, tmp_path, TOWERS[name])
+    options = LlamaCppOptions(context_length=128, flash_attention="off" if scores else "auto")
+    estimate, taken = await counted(path, "llamacpp", options)
     assert taken / WITHIN < estimate < taken * WITHIN
 
 
