@@ -47,6 +47,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
     state_bytes: int = 0  # of one sequence in one recurrent layer
     recurrent_layers: int = 0
+    scan_bytes: int = 0  # of one token, while a state space is scanned; 0: it isn't
     windowed: bool = False  # some layers attend to a sliding window
     remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
 

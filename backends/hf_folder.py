@@ -61,6 +61,9 @@ def recognise(
         size_bytes=sum(file.stat().st_size for file in files),
         context_length=context_length(text),
         cache_bytes_per_token=cache_bytes(text),
+        state_bytes=state_bytes(text),
+        recurrent_layers=_layers(text) - _attending(text),
+        scan_bytes=scan_bytes(text),
         modalities=("text", "image") if sees(path, config) else ("text",),
         chat_template=chat_template(path),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
@@ -153,7 +156,6 @@ def context_length(text: Fields) -> int:
 
 def cache_bytes(text: Fields) -> int:
     """Keys and values of one token over all layers, at 16 bits each."""
-    layers = _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
     heads = _first(text, HEADS, 1)
     kv_heads = _first(text, ("num_key_value_heads", "num_kv_heads"), heads)
     width = _first(text, WIDTHS, 0) // heads
@@ -161,7 +163,7 @@ def cache_bytes(text: Fields) -> int:
     key = _first(text, ("head_dim",), width)
     if rope := text.get("qk_rope_head_dim"):  # DeepSeek's attention, its keys decompressed
         key = int(text.get("qk_nope_head_dim") or 0) + int(rope)
-    return _attending(text, layers) * kv_heads * (key + value) * 2
+    return _attending(text) * kv_heads * (key + value) * 2
 
 
 def activation_bytes(text: Fields) -> int:
@@ -175,10 +177,37 @@ def activation_bytes(text: Fields) -> int:
     return 4 * (4 * width + max(3 * inner, attention))
 
 
-def _attending(text: Fields, layers: int) -> int:
-    """Of `layers`, those that keep keys and values: not the recurrent ones of hybrid models."""
-    kinds = text.get("layer_types") or ()
-    return sum("attention" in kind and "linear" not in kind for kind in kinds) or layers
+def state_bytes(text: Fields) -> int:
+    """What one sequence keeps in one recurrent layer (a Mamba's), at 32 bits."""
+    inner, state = _scanned(text)
+    seen = inner + 2 * _first(text, ("n_groups",), 0) * state
+    return 4 * (inner * state + seen * _first(text, ("conv_kernel",), 0))
+
+
+def scan_bytes(text: Fields) -> int:
+    """What one token of a pass holds while a state space is scanned without kernels of its own, at
+    32 bits: three numbers for each of the state (`mamba_selective_scan`), and a score for each that
+    goes in (measured).
+    """
+    inner, state = _scanned(text)
+    return 4 * (3 * inner * state + 20 * inner) if state else 0
+
+
+def _scanned(text: Fields) -> tuple[int, int]:
+    """How wide a state space is, and the values of its state for each."""
+    inner = _first(text, ("expand",), 2) * _first(text, WIDTHS, 0)
+    return _first(text, ("intermediate_size",), inner), _first(text, ("state_size",), 0)
+
+
+def _layers(text: Fields) -> int:
+    return _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+
+
+def _attending(text: Fields) -> int:
+    """The layers that keep keys and values: not the recurrent ones of hybrid models."""
+    if kinds := text.get("layer_types"):
+        return sum("attention" in kind and "linear" not in kind for kind in kinds)
+    return _layers(text) if any(text.get(name) for name in HEADS) else 0
 
 
 def _first(config: Fields, names: Sequence[str], default: int) -> int:

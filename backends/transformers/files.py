@@ -83,13 +83,23 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     assert isinstance(options, TransformersOptions)
     number = number_bytes(files, options)
     weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
-    cache = shape(files, options).tokens * files.cache_bytes_per_token * number // 2
+    cache = cache_bytes(files, options, number)
     return MemoryNeed(weights=int(weights), cache=cache, engine=buffers(files, options))
 
 
+def cache_bytes(files: ModelFiles, options: TransformersOptions, number: int) -> int:
+    """Of the cache when it is full; `number`: bytes of one value. A model without attention answers
+    one request at a time.
+    """
+    cells = shape(files, options).tokens * files.cache_bytes_per_token * number // 2
+    requests = options.max_concurrent if cells else 1
+    return cells + requests * files.state_bytes * files.recurrent_layers * number // 4
+
+
 def buffers(files: ModelFiles, options: TransformersOptions) -> int:
-    """Bytes of the largest pass: activations and the attention's mask (as booleans, and as numbers
-    inside the attention) of a prompt chunk, and the logits of all answers.
+    """Bytes of the largest pass: of a state space, which is scanned over a whole prompt; or of a
+    prompt chunk, its activations and the attention's mask (as booleans, and as numbers inside the
+    attention). And the logits of all answers.
     """
     size, number = shape(files, options), number_bytes(files, options)
     speed = CPU_SPEED if on_cpu(options.device) else CARD_SPEED
@@ -98,7 +108,8 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     tokens = min(size.tokens, LARGEST_CHUNK, max(SMALLEST_CHUNK, timely))
     mask = tokens * min(size.length, size.tokens) * (1 + number)
     logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
-    return FIXED + tokens * files.activation_bytes * number // 4 + mask + logits
+    activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)
+    return FIXED + activations + mask + logits
 
 
 def _share_left(options: TransformersOptions) -> float:

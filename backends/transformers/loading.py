@@ -21,7 +21,7 @@ from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
-from backends.transformers.files import buffers, computes_wide, shape
+from backends.transformers.files import buffers, cache_bytes, computes_wide, shape
 from backends.transformers.forward import Pattern, batching_pattern
 from backends.transformers.grid import Limit
 from backends.transformers.memory import give_back, ran_out
@@ -108,10 +108,7 @@ def _memory(model: Any, files: ModelFiles, options: TransformersOptions) -> Memo
     tensors = (*model.parameters(), *model.buffers())
     return MemoryNeed(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        cache=shape(files, options).tokens
-        * files.cache_bytes_per_token
-        * model.dtype.itemsize
-        // 2,
+        cache=cache_bytes(files, options, model.dtype.itemsize),
         engine=buffers(files, options),
     )
 

@@ -173,6 +173,7 @@ class Moves:
             started=loading.started,
             arrived=arrived,
         )
+        await reclaim()  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self._gauge.used)
         grown = _growth(before, after, plan.devices) if is_alone() else None
         measured = _measured(container.info.memory, grown)

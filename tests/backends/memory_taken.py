@@ -4,7 +4,6 @@ estimated and those that it grew by. Its arguments are the backend and the model
 
 import ctypes
 import gc
-import os
 import random
 import sys
 import tempfile
@@ -26,10 +25,14 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Of one model, in bytes."""
+    """Of one model, in bytes. What a process grew by in the end; at its largest; and without what a
+    file is behind, which the system takes back when it needs it.
+    """
 
     estimate: int
-    taken: int
+    resident: int
+    peak: int
+    anonymous: int
 
 
 def found(backend: str, name: str, folder: Path) -> Path:
@@ -62,20 +65,34 @@ async def use(container: ModelContainer) -> None:
             tasks.start_soon(one)
 
 
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident(name: str = "VmRSS") -> int:
+    """Bytes; `VmHWM`: the most since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def forget_peak() -> None:
+    """Linux' proc(5), clear_refs."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 async def take(backend: str, path: Path, options: EngineOptions) -> Taken:
     engine, files = catalog.BACKENDS[backend], catalog.recognise(path, backend)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be used again
-    before = resident()
+    before, anonymous = resident(), resident("RssAnon")
+    forget_peak()
     container = await engine.container.load(files, options, lambda _: None)
+    ctypes.CDLL(None).malloc_trim(0)  # as the registry does after a load
     await use(container)
-    after = resident()
+    taken = Taken(
+        estimate=engine.files.estimate(files, options).total,
+        resident=resident() - before,
+        peak=resident("VmHWM") - before,
+        anonymous=resident("RssAnon") - anonymous,
+    )
     await container.aclose()
-    return Taken(engine.files.estimate(files, options).total, after - before)
+    return taken
 
 
 async def main(backend: str, name: str) -> None:
