@@ -9,6 +9,7 @@ turns.py         candidates measured in turns
 neighbours.py    the bare loop and the servers beside busy processes
 peers.py         starts and stops the servers that are measured
 footprint.py     memory and start time
+relay.py         standing in front of another server: a stub straight, through us, through LiteLLM
 apart.py         runs a module in a process of its own
 conversation.py  what each turn of a conversation costs in prompt work
 """

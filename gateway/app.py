@@ -34,6 +34,7 @@ from gateway.http.routes import (
     openai,
     responses,
     tabby,
+    upstreams,
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
@@ -60,7 +61,7 @@ def build(
     services = _services(config, registry, metrics, catalog)
     metrics.watch(registry.statuses)
     return Litestar(
-        route_handlers=[*openai.SERVER_ROUTES, *_spoken(services)],
+        route_handlers=[*openai.SERVER_ROUTES, *upstreams.ROUTES, *_spoken(services)],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],

@@ -20,6 +20,7 @@ import structlog
 from anyio import to_thread
 
 from backends.catalog import CPU
+from backends.upstream.fleet import Fleet
 from config.settings import Config
 from gateway.access import ADMIN, Access
 from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown
@@ -212,6 +213,11 @@ class Registry:
         )
 
     # ---------------------------------------------------------------------------- asked
+
+    @property
+    def fleet(self) -> Fleet:
+        """The servers elsewhere."""
+        return self._library.fleet
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`; "" and "default" are the configured default.

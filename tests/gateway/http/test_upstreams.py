@@ -510,3 +510,47 @@ async def test_the_request_id_and_the_clients_key_go_along(tmp_path: Path) -> No
 
     sent = one.asked[0].headers
     assert (sent["x-request-id"], sent["authorization"]) == ("id-7", "Bearer sk-mine")
+
+
+# ------------------------------------------------------------------------------ for administrators
+
+
+async def test_a_drained_server_gets_nothing_new_until_it_is_called_back(tmp_path: Path) -> None:
+    async with far(streams(*text("a"))) as one, far(streams(*text("b"))) as two:
+        async with relaying(tmp_path, one, two) as running:
+            order = {"upstream": "elsewhere", "url": one.url}
+            told = await running.client.post("/v1/upstreams/drain", json=order)
+            for _ in range(4):
+                await ask(running)
+            assert len(one.asked) == 0
+            (upstream,) = told.json()
+            assert [each["draining"] for each in upstream["replicas"]] == [True, False]
+
+            back = {**order, "draining": False}
+            await running.client.post("/v1/upstreams/drain", json=back)
+            for k in range(4):
+                await ask(running, messages=[{"role": "user", "content": str(k)}])
+            assert one.asked
+            (upstream,) = (await running.client.get("/v1/upstreams")).json()
+            assert [each["asked"] for each in upstream["replicas"]] == [
+                len(one.asked),
+                len(two.asked),
+            ]
+
+
+async def test_only_administrators_see_and_drain_servers(tmp_path: Path) -> None:
+    async with far(silent) as one, relaying(tmp_path, one, keys=(KeyConfig(key="k"),)) as running:
+        running.client.headers["authorization"] = "Bearer k"
+        order = {"upstream": "elsewhere", "url": one.url}
+        seen = await running.client.get("/v1/upstreams")
+        drained = await running.client.post("/v1/upstreams/drain", json=order)
+
+    assert (seen.status_code, drained.status_code) == (403, 403)
+
+
+async def test_a_server_that_is_none_cannot_be_drained(tmp_path: Path) -> None:
+    async with far(silent) as one, relaying(tmp_path, one) as running:
+        order = {"upstream": "elsewhere", "url": "http://other/v1"}
+        got = await running.client.post("/v1/upstreams/drain", json=order)
+
+    assert got.status_code == 404
