@@ -78,7 +78,8 @@ class Run:
 class Runs:
     """All of them; they end with its context."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._all: dict[str, Run] = {}
         self._tasks: TaskGroup | None = None
 
@@ -89,16 +90,25 @@ class Runs:
             self._tasks = tasks
             yield
 
-    def refuse_too_many(self) -> None:
-        """Raises QueueFull."""
-        if len(self._all) >= MOST:
-            text = f"{MOST} responses run in the background already"
+    @asynccontextmanager
+    async def beginning(self, name: str, run: Run) -> AsyncIterator[None]:
+        """`run` has its place, which is given back where the body fails; else it is `begin`'s.
+        Raises QueueFull.
+        """
+        if len(self._all) >= self._most:
+            text = f"{self._most} responses run in the background already"
             raise QueueFull(text, retry_after=RETRY)
-
-    def begin(self, name: str, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """`work` raises nothing."""
-        assert self._tasks is not None, "the server runs"
         self._all[name] = run
+        try:
+            yield
+        except BaseException:
+            del self._all[name]
+            raise
+
+    def begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """The run of that name is `work`, which raises nothing."""
+        assert self._tasks is not None, "the server runs"
+        run = self._all[name]
 
         async def carry_out() -> None:
             try:

@@ -44,3 +44,8 @@ def model_page(models: Sequence[ModelWire]) -> bytes:
             last_id=models[-1].id if models else None,
         )
     )
+
+
+def model_body(model: ModelWire) -> bytes:
+    """The JSON body that tells one model."""
+    return body(model)

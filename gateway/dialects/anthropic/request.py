@@ -20,6 +20,7 @@ from gateway.dialects.anthropic.wire import (
 )
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.dialects.unread import unread
 from gateway.request import ChatRequest, GenerationParams, Message, NamedTool, Thinking, Tool
 from gateway.request import ToolChoice as Choice
 from gateway.shapes import JsonSchema
@@ -70,7 +71,7 @@ def read_messages(body: bytes) -> MessagesExchange:
             continue_final=_continues(messages[-1]),
         ),
         stream=wire.stream,
-        ignored=(*fields.beyond(frozenset(_FIELDS)), *_ignored(talk)),
+        ignored=(*fields.beyond(frozenset(_FIELDS)), *_ignored(fields, talk)),
     )
 
 
@@ -96,12 +97,12 @@ def _continues(last: Message) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
-def _ignored(talk: ConversationWire) -> Iterator[str]:
-    """What was read and has no meaning here, named once however often it stands in the body."""
+def _ignored(fields: Fields, talk: ConversationWire) -> Iterator[str]:
+    """What has no meaning here, named once however often it stands in the body."""
+    yield from unread(fields.values, ConversationWire)
+    yield from unread(fields.values, AnsweringWire)
     if any(tool.strict for tool in talk.tools):
         yield "tools[].strict"
-    if any(tool.input_examples for tool in talk.tools):
-        yield "tools[].input_examples"
     system = talk.system if isinstance(talk.system, list) else []
     yield from (f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
     if any(block.type == "redacted_thinking" for block in _all_blocks(talk)):

@@ -27,6 +27,8 @@ class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     context: str | None = None
     thinking: str | None = None
+    signature: str | None = None  # of thinking: ours, and nobody checks it
+    data: str | None = None  # of thinking that nobody here can read
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -50,7 +52,6 @@ class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
-    input_examples: list[Any] | None = None
 
 
 class ToolChoiceWire(msgspec.Struct, frozen=True, kw_only=True):

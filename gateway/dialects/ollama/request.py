@@ -15,6 +15,7 @@ from gateway.dialects.ollama.wire import (
     OptionsWire,
 )
 from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.dialects.unread import unread
 from gateway.errors import InvalidRequest
 from gateway.request import (
     ChatRequest,
@@ -131,7 +132,11 @@ def _exchange(
         request=request,
         stream=shared.stream,
         logprobs=shared.logprobs,
-        ignored=(*fields.beyond(known), *_options(shared).beyond(_OPTIONS)),
+        ignored=(
+            *fields.beyond(known),
+            *unread(fields.values, ChatWire),
+            *_options(shared).beyond(_OPTIONS),
+        ),
     )
 
 

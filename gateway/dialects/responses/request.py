@@ -9,8 +9,9 @@ from gateway.dialects.answering import read_keep_alive, read_stop
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.responses.items import as_items, read_items
 from gateway.dialects.responses.tools import read_tools
-from gateway.dialects.responses.wire import ConversationWire, CreateWire, Item
+from gateway.dialects.responses.wire import ConversationWire, CreateWire, InputWire, Item
 from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.dialects.unread import unread
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
 from gateway.shapes import JsonObject, JsonSchema
 
@@ -84,6 +85,8 @@ def read_response(body: bytes) -> ResponsesExchange:
         conversation=_conversation(wire),
         ignored=(
             *fields.beyond(_FIELDS),
+            *unread(fields.values, CreateWire),
+            *unread({"input": items}, InputWire),
             *(f"include[{k}]" for k, name in enumerate(wire.include) if name != LOGPROBS),
             *tools.ignored,
         ),

@@ -18,7 +18,6 @@ class PartWire(msgspec.Struct, frozen=True):
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
-    detail: str | None = None
 
 
 class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +33,13 @@ class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
     summary: list[PartWire] = []
     text: str | None = None  # of a part that stands among the items
     image_url: str | None = None
+    status: str | None = None  # what is sent is over
+
+
+class InputWire(msgspec.Struct, frozen=True):
+    """The items as they are read."""
+
+    input: list[ItemWire]
 
 
 class FunctionWire(msgspec.Struct, frozen=True):
@@ -84,6 +90,7 @@ class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of the answer."""
 
     type: str = "text"
+    name: str | None = None  # OpenAI asks for one
     schema: dict[str, Any] | None = None
     strict: bool | None = None
 

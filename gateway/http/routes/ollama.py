@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import Request, delete, get, head, post
 from litestar.types import ASGIApp
 
 from backends.remote import Caller
@@ -157,6 +157,11 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 # ------------------------------------------------------------------------------------------ models
 
 
+@head("/")
+async def alive() -> None:
+    """What its command line asks before anything else."""
+
+
 @get("/api/version")
 async def version(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of Ollama's APIs is spoken."""
@@ -265,4 +270,4 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-ROUTES = (chat, generate, embed, version, tags, ps, show, pull, remove)
+ROUTES = (chat, generate, embed, alive, version, tags, ps, show, pull, remove)

@@ -103,6 +103,8 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     access = services.doorman.admit(request.headers)
     name = (await services.find(str(model_id).removeprefix("/"), access)).name
     status = services.status(name, access)
+    if "anthropic-version" in request.headers:
+        return Plain(anthropic.model_body(_for_anthropic(status)))
     return Plain(
         openai.model_card(
             card(status, await services.capabilities.of(status), services.facts(status))

@@ -198,10 +198,9 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASGIApp:
     """It begins, and its client is told so at once, or reads along."""
     services, reply = making.services, making.reply
-    services.runs.refuse_too_many()
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
-    await making.keep(running=True)
+    document = reply.document()
     exchange = making.telling(asked, by, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
@@ -216,8 +215,9 @@ async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASG
         with anyio.move_on_after(KEEPING, shield=True):
             await _kept(making, run)
 
-    document = reply.document()
-    services.runs.begin(reply.id, run, work)
+    async with services.runs.beginning(reply.id, run):
+        await making.keep(running=True)
+        services.runs.begin(reply.id, work)
     return _following(services, run, 0) if making.exchange.stream else Plain(document)
 
 

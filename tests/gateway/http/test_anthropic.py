@@ -309,3 +309,4 @@ async def test_its_clients_read_the_list_of_models(api: anthropic.AsyncAnthropic
     page = await api.models.list()
     assert {model.id for model in page.data} == {"roundhouse-tiny", "scripted"}
     assert not page.has_more
+    assert await api.models.retrieve("scripted") in page.data

@@ -154,3 +154,76 @@ async def test_a_client_that_leaves_while_a_picture_is_fetched(running: Running)
             await silent.asked.wait()
         with anyio.fail_after(HANG):
             await silent.left.wait()
+
+
+IN_OTHER_APIS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "messages": (
+        "/v1/messages",
+        {
+            "messages": asking(
+                {
+                    "type": "image",
+                    "source": {
+                        "type": "base64",
+                        "media_type": "image/png",
+                        "data": b64encode(RED).decode(),
+                    },
+                },
+                text("What is it?"),
+            )
+        },
+        "messages[0].content[0].source.data",
+    ),
+    "messages, in a tool's result": (
+        "/v1/messages",
+        {
+            "messages": [
+                *asking(text("Look")),
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}],
+                },
+                *asking(
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t",
+                        "content": [
+                            {"type": "image", "source": {"type": "url", "url": data_url(RED)}}
+                        ],
+                    }
+                ),
+            ]
+        },
+        "messages[2].content[0].content[0].source.url",
+    ),
+    "ollama": (
+        "/api/chat",
+        {
+            "stream": False,
+            "messages": [{"role": "user", "content": "Look", "images": [b64encode(RED).decode()]}],
+        },
+        "messages[0].images[0]",
+    ),
+    "generate": (
+        "/api/generate",
+        {"stream": False, "prompt": "Look", "images": [b64encode(RED).decode()]},
+        "images[0]",
+    ),
+    "responses": (
+        "/v1/responses",
+        {"input": asking({"type": "input_image", "image_url": data_url(RED)})},
+        "input[0].content[0].image_url",
+    ),
+}
+
+
+@pytest.mark.parametrize("api", IN_OTHER_APIS)
+async def test_pictures_arrive_in_every_api_and_errors_name_their_field(
+    api: str, running: Running
+) -> None:
+    path, body, field = IN_OTHER_APIS[api]
+    seen = await running.client.post(path, json={"model": "seeing", **body})
+    assert "I see 4x3 #ff0000." in seen.text, seen.text
+    blind = await running.client.post(path, json={"model": "blind", **body})
+    assert blind.status_code == 400
+    assert f'"{field}"' in blind.text, blind.text

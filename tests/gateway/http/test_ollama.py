@@ -98,6 +98,7 @@ async def test_lists_show_and_version(api: ollama.AsyncClient, running: Running)
     assert shown.modelinfo is not None
     family = shown.modelinfo["general.architecture"]
     assert shown.modelinfo[f"{family}.context_length"] > 0
+    assert (await running.client.head("/")).status_code == 200
     version = (await running.client.get("/api/version")).json()["version"]
     assert version.count(".") == 2
 

@@ -159,7 +159,13 @@ def test_sampling_stops_and_shapes() -> None:
 
 
 def test_what_has_no_meaning_here_is_named() -> None:
-    tool = {**WEATHER, "strict": True, "input_examples": [{}], "cache_control": {}}
+    tool = {
+        **WEATHER,
+        "strict": True,
+        "input_examples": [{"city": "Rome"}],
+        "defer_loading": True,
+        "cache_control": {"type": "ephemeral"},
+    }
     redacted = {"type": "redacted_thinking", "data": "x"}
     books = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=00000;"}
     exchange = read(
@@ -177,8 +183,9 @@ def test_what_has_no_meaning_here_is_named() -> None:
     assert exchange.ignored == (
         "context_management",
         "mcp_servers",
-        "tools[].strict",
         "tools[].input_examples",
+        "tools[].defer_loading",
+        "tools[].strict",
         "system[0]",
         "messages[].content[].redacted_thinking",
     )

@@ -139,6 +139,11 @@ def test_thinking(think: Any, enabled: bool | None, effort: str | None, shown: s
     assert (meant.enabled, meant.effort, meant.shown) == (enabled, effort, shown)
 
 
+def test_what_is_not_read_inside_of_messages_is_named() -> None:
+    exchange = chat({**USER, "mood": "good"}, tools=[{"function": {"name": "f", "strict": True}}])
+    assert exchange.ignored == ("messages[].mood", "tools[].function.strict")
+
+
 def test_formats_are_shapes() -> None:
     assert asked(format="").answering.shape is None
     assert asked(format="json").answering.shape == JsonObject(field="format")

@@ -179,6 +179,25 @@ def test_options() -> None:
     assert plain.shape == JsonObject(field="text.format")
 
 
+def test_what_is_not_read_inside_of_items_is_named() -> None:
+    reasoning = {
+        "type": "reasoning",
+        "summary": [],
+        "encrypted_content": "x",
+        "status": "completed",
+    }
+    picture = {"type": "input_image", "image_url": "https://a.example", "detail": "low"}
+    items = [{"role": "user", "content": [picture]}, reasoning, {**CALL, "namespace": "n"}]
+    tool = {**FLAT, "defer_loading": True}
+    assert read(items, tools=[tool], reasoning={"mode": "pro"}).ignored == (
+        "tools[].defer_loading",
+        "reasoning.mode",
+        "input[].content[].detail",
+        "input[].encrypted_content",
+        "input[].namespace",
+    )
+
+
 def test_what_came_before() -> None:
     assert read(previous_response_id="resp_1").previous == "resp_1"
     assert read(conversation="conv_1").conversation == "conv_1"
