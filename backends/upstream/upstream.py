@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import anyio
 import httpx
@@ -115,6 +116,7 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
         proxy=config.proxy,
         trust_env=False,
         follow_redirects=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # one user's are not another's
         headers=headers,
         limits=httpx.Limits(max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=IDLE),
         timeout=httpx.Timeout(None, connect=config.connect_timeout),

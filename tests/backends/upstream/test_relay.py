@@ -42,6 +42,12 @@ HELLO = RemoteChat(messages=(Message(role="user", parts=(TextPart("Hello!"),)),)
 TARGET = RemoteTarget(upstream="far", model="theirs")
 
 
+_MESSAGE = {"role": "assistant", "content": "Whole."}
+WHOLE = msgspec.json.encode(
+    {"choices": [{"index": 0, "message": _MESSAGE, "finish_reason": "stop"}]}
+)
+
+
 @asynccontextmanager
 async def asking(*fars: Far, **options: Any) -> AsyncIterator[UpstreamModel]:
     settings = config(*fars, **options)
@@ -155,6 +161,15 @@ async def test_the_key_and_the_request_id_go_along() -> None:
     assert headers["authorization"] == "Bearer sk-ours"
     assert headers["x-request-id"] == "id-1"
     assert headers["x-team"] == "blue"
+
+
+async def test_a_cookie_for_one_request_is_not_sent_with_another() -> None:
+    says = with_status(200, WHOLE, "set-cookie: session=first; Path=/")
+    async with far(says) as one, asking(one) as model:
+        for _ in range(2):
+            await answer(model)
+
+    assert "cookie" not in one.asked[1].headers
 
 
 async def test_the_clients_key_is_handed_on_where_it_is_configured() -> None:
