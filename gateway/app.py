@@ -13,6 +13,7 @@ from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
 from config.settings import Config
 from gateway.answers.capabilities import Capabilities
+from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreters
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
@@ -97,8 +98,9 @@ def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Cat
     """Everything that routes work with."""
     templates = Templates(_folder(config.template_dir))
     presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
+    threads = WorkerThreads()
     tokens = Tokens(
-        WorkerThreads(),
+        threads,
         Interpreters(templates),
         allow_control_tokens=config.server.allow_control_tokens,
     )
@@ -110,6 +112,7 @@ def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Cat
             presets,
             ImageLoader(config.images),
             tokens,
+            Constraints(threads),
             strict=config.server.strict_sampling,
             max_choices=config.server.max_choices,
         ),

@@ -50,12 +50,14 @@ class ToolClosed(msgspec.Struct, frozen=True):
 
 class Finished(msgspec.Struct, frozen=True):
     """The answer is over. `warning` says what was wrong with the output, for the log; `stop` is the
-    stop string that was found.
+    stop string that was found. `fault`: how the answer misses the schema that was asked for, where
+    the grammar couldn't carry all of it.
     """
 
     reason: FinishReason
     warning: str | None = None
     stop: str | None = None
+    fault: str | None = None
 
 
 Event: TypeAlias = Reasoning | Content | ToolOpened | ArgumentsGrown | ToolClosed | Finished

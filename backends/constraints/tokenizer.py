@@ -5,7 +5,7 @@ which end a generation, and how a text is tokenized. The last is what makes forc
 the model itself would have been shown for their text.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llguidance import LLTokenizer
@@ -40,7 +40,7 @@ class _Spelled:
         size = vocabulary.info.vocab_size
         self.ends = [token for token in range(size) if vocabulary.ends(token)]
         self.eos_token_id = next(iter(self.ends), size - 1)
-        self.special_token_ids = sorted({*self.ends, *_controls(vocabulary)})
+        self.special_token_ids = sorted({*self.ends, *control_tokens(vocabulary).values()})
         self.tokens = [vocabulary.piece(token) for token in range(size)]
         for token in self.special_token_ids:  # an end token may have no text
             self.tokens[token] = self.tokens[token] or b"<token-%d>" % token
@@ -51,14 +51,22 @@ class _Spelled:
         return list(self._tokenized(whole))
 
 
-def _controls(vocabulary: Vocabulary) -> Iterator[int]:
-    """The control tokens. A vocabulary marks runs of spaces and the like in the same way as a
-    turn's marker: those are text.
+class Tokenizing(Protocol):
+    """What both an engine and a container tell of their vocabulary."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]: ...
+
+
+def control_tokens(vocabulary: Tokenizing) -> dict[str, int]:
+    """The control tokens that a grammar has to name as such (`<[id]>`), by their texts. A
+    vocabulary marks runs of spaces and the like in the same way as a turn's marker: those are text.
     """
-    for text in vocabulary.info.special.control:
-        found = vocabulary.tokenize(text, special=True) if _is_marker(text) else ()
-        if len(found) == 1:
-            yield found[0]
+    markers = filter(_is_marker, vocabulary.info.special.control)
+    found = {text: vocabulary.tokenize(text, special=True) for text in markers}
+    return {text: tokens[0] for text, tokens in found.items() if len(tokens) == 1}
 
 
 def _is_marker(text: str) -> bool:

@@ -4,8 +4,9 @@ cost.
 It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,6 +32,7 @@ from gateway.events import (
 from gateway.registry import Lease
 from gateway.tasks import companions
 
+Check: TypeAlias = Callable[[str], Awaitable[str | None]]  # a content -> what is wrong with it
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
@@ -45,7 +47,9 @@ class Choice:
         *,
         prompt: int = 0,
         one_call: bool = False,
+        check: Check | None = None,
     ) -> None:
+        """`check` is asked about the finished content, unless it was cut or calls tools."""
         self.index = index
         self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
@@ -55,6 +59,8 @@ class Choice:
         self._splitting: Splitting = splitting
         self._stops = splitting if isinstance(splitting, StopStrings) else None
         self._one_call = one_call  # the answer is over after its first tool call
+        self._check = check
+        self._content: list[str] = []  # kept where it is checked
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
 
@@ -62,6 +68,19 @@ class Choice:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
         job is ended: its choice has got all it asked for.
         """
+        async for delta in self._deltas(outputs):
+            yield delta if self._check is None else await self._checked(delta, self._check)
+
+    async def _checked(self, delta: Delta, check: Check) -> Delta:
+        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
+        self._content += [event.text for event in delta.events if isinstance(event, Content)]
+        match delta.events:
+            case (*before, Finished(reason="stop") as finished):
+                fault = await check("".join(self._content))
+                return replace(delta, events=(*before, replace(finished, fault=fault)))
+        return delta
+
+    async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:
             if isinstance(output, Ended):
                 self.ended = output
@@ -231,6 +250,7 @@ class Answer:
         ignored: tuple[str, ...],
         choices: Sequence[Choice],
         source: AsyncIterator[Delta],
+        relaxed: tuple[str, ...] = (),
     ) -> None:
         self.model = lease.name
         self.backend = lease.container.info.backend
@@ -241,6 +261,7 @@ class Answer:
         self.parameters: Parameters | None = None  # where they are to be told
         # Fields that no dialect here reads, but who answers does.
         self.handed_on: frozenset[str] = frozenset()
+        self.relaxed = relaxed  # of the shape asked for, what the grammar doesn't carry
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source

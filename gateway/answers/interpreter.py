@@ -22,6 +22,7 @@ from gateway.prompt import (
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
 from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
+from gateway.splitter.grammar.places import Thinking
 from gateway.tasks import Wanted
 
 
@@ -76,6 +77,20 @@ class Interpreter(msgspec.Struct, frozen=True):
             prompt_tail=prompt[-TAIL:],
             first_call_number=sum(len(message.tool_calls) for message in request.messages),
         )
+
+    def thinking(self, request: ChatRequest, prompt: str) -> Thinking:
+        """Whether an answer to `prompt` begins inside reasoning, may begin with it, or may not."""
+        if starts_in_reasoning(self.format, prompt):
+            return "opened"
+        return "off" if request.thinking.enabled is False else "possible"
+
+    def ending(self, prompt: str) -> str:
+        """As much of the end of `prompt` as says how an answer begins, the same for every prompt
+        that a template ends alike.
+        """
+        ends = (self.format.implied_opener, self.format.headers.end if self.format.headers else "")
+        length = max(map(len, ends))
+        return prompt[len(prompt) - length :]
 
     def budget(
         self, request: ChatRequest, prompt: str, container: ModelContainer

@@ -24,6 +24,7 @@ from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, merged
+from gateway.answers.constraints import Constraints
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters
 from gateway.answers.remote import remote_chat, remote_text
@@ -54,6 +55,7 @@ class Pipeline:
         presets: SamplingOverrides,
         pictures: ImageLoader,
         tokens: Tokens,
+        constraints: Constraints,
         *,
         strict: bool,
         max_choices: int,
@@ -65,6 +67,7 @@ class Pipeline:
         self._presets = presets
         self._pictures = pictures
         self._tokens = tokens
+        self._constraints = constraints
         self._strict = strict
         self._max_choices = max_choices
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
@@ -139,8 +142,6 @@ class Pipeline:
         on_wait: OnWait | None,
         caller: Caller,
     ) -> Answer:
-        if entry.files.remote is None:
-            _refuse_what_is_missing(request)
         album = await self._album(held, request, entry)
         spelled = request.answering.spelled
         prompt_field = spelled.get("messages", "messages")
@@ -155,19 +156,23 @@ class Pipeline:
             return await split_here(held, lease, lease.container, request, asked, raw, caller)
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
+        bound = await self._constraints.chat(request, interpreter, framed, lease.container)
         images = await held.enter_async_context(album.decoded()) if album else {}
         shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
         budget = interpreter.budget(request, framed, lease.container)
         choices = [
             Choice(
                 index,
-                msgspec.structs.replace(job, thinking=budget, images=shown, stop=()),
+                msgspec.structs.replace(
+                    job, thinking=budget, images=shown, stop=(), constraint=bound.constraint
+                ),
                 stopping(interpreter.splitter(request, framed), request, asked),
                 one_call=not request.parallel_tool_calls,
+                check=bound.check,
             )
             for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
         ]
-        return await self._answer(held, lease, choices, request.answering)
+        return await self._answer(held, lease, choices, request.answering, bound.relaxed)
 
     async def _text(
         self,
@@ -178,22 +183,23 @@ class Pipeline:
         on_wait: OnWait | None,
         caller: Caller,
     ) -> Answer:
-        if entry.files.remote is None:
-            _refuse_shape(request.answering)
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
             return await remote_text(held, lease, lease.container, request, asked, caller)
+        bound = await self._constraints.text(request.answering, lease.container)
         prompts = await self._prompts(request, lease.container)
         jobs = self._jobs(prompts, asked, lease)
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
-        n = request.answering.n
+        n, constraint = request.answering.n, bound.constraint
+        jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
-            Choice(index, job, Unsplit(), prompt=index // n) for index, job in enumerate(jobs)
+            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check)
+            for index, job in enumerate(jobs)
         ]
-        answer = await self._answer(held, lease, choices, request.answering)
+        answer = await self._answer(held, lease, choices, request.answering, bound.relaxed)
         if request.echo:
             answer.echoes = _echoes(request, lease.container)
         return answer
@@ -267,6 +273,7 @@ class Pipeline:
         lease: Lease,
         choices: Sequence[Choice],
         answering: GenerationParams,
+        relaxed: tuple[str, ...],
     ) -> Answer:
         """Start all jobs; `held` holds them, and ends them together."""
         ignored = self._ignored(answering, choices[0].job.sampling, lease)
@@ -277,7 +284,7 @@ class Pipeline:
                 await cancel_shielded_checkpoint()  # others go on between a hundred jobs
         source = await merged(held, choices, outputs)
         names = sorted(answering.spelled.get(name, name) for name in ignored)
-        answer = Answer(lease, tuple(names), choices, source)
+        answer = Answer(lease, tuple(names), choices, source, relaxed)
         if answering.reports:
             job = bounded(choices[0].job, lease.local.info)
             answer.parameters = parameters(answering, job, ignored)
@@ -319,20 +326,6 @@ class Pipeline:
             for prompt in prompts
             for variant in range(asked.n)
         ]
-
-
-def _refuse_what_is_missing(request: ChatRequest) -> None:
-    if request.tool_choice not in ("auto", "none"):
-        raise InvalidRequest(
-            "only tool_choice 'auto' and 'none' are available so far", param="tool_choice"
-        )
-    _refuse_shape(request.answering)
-
-
-def _refuse_shape(answering: GenerationParams) -> None:
-    if (shape := answering.shape) is not None:
-        message = f"{shape.field}: Structured output is not available yet."
-        raise InvalidRequest(message, param=shape.field)
 
 
 def _framed(request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]) -> str:

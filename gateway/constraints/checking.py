@@ -52,6 +52,9 @@ class Unchecked(msgspec.Struct, frozen=True):
 
     why: str
 
+    def __str__(self) -> str:
+        return f"not checked: {self.why}"
+
 
 Verdict: TypeAlias = Passed | Failed | Unchecked
 

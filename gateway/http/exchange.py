@@ -40,9 +40,10 @@ HEADERS = (
     "x-roundhouse-queue-time",
     "x-roundhouse-load-time",
     "x-roundhouse-ignored",
+    "x-roundhouse-relaxed",
 )
 MOST_NAMES, MOST_LETTERS = 32, 64  # of ignored fields; together about 2 kB of headers
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.$:\[\]-]", re.ASCII)
 
 
 class Reply(Protocol):
@@ -208,6 +209,7 @@ class Exchange:
             f"{answer.queued_seconds:.3f}",
             f"{answer.load_seconds:.3f}",
             names_line((*answer.ignored, *self._unknown(answer))),
+            names_line(answer.relaxed),
         )
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 

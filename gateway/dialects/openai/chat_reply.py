@@ -39,7 +39,6 @@ from gateway.events import (
     Delta,
     Event,
     Finished,
-    FinishReason,
     Parameters,
     Reasoning,
     ToolClosed,
@@ -140,8 +139,7 @@ class ChoiceFold:
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
         self._logprobs: list[TokenLogprob] = []
-        self._finish_reason: FinishReason | None = None
-        self._stop: str | UnsetType = UNSET
+        self._finished: Finished | None = None
 
     def add(self, step: AnswerStep) -> None:
         """Take one step more."""
@@ -155,20 +153,20 @@ class ChoiceFold:
                 self._calls[index] = _Call(opened)
             case ArgumentsGrown(index, fragment):
                 self._calls[index].fragments.append(fragment)
-            case Finished(reason, stop=stop):
-                self._finish_reason = reason
-                self._stop = UNSET if stop is None else stop
+            case Finished() as finished:
+                self._finished = finished
 
     def whole(self) -> WholeChoice:
         """The choice, once it is finished."""
-        assert self._finish_reason is not None, "a choice is told when it has ended"
+        assert self._finished is not None, "a choice is told when it has ended"
         return WholeChoice(
             index=self._index,
             message=self._message(),
             logprobs=chat_logprobs(self._logprobs) if self._logprobs else None,
-            finish_reason=self._finish_reason,
-            stop_reason=self._stop,
-            stop_str=self._stop,
+            finish_reason=self._finished.reason,
+            stop_reason=_given(self._finished.stop),
+            stop_str=_given(self._finished.stop),
+            schema_fault=_given(self._finished.fault),
         )
 
     def _message(self) -> MessageWhole:
@@ -323,17 +321,21 @@ class ChatLoading:
 
 def _choice(index: int, step: AnswerStep) -> ChunkChoice:
     match step.event:
-        case Finished(reason, stop=stop):
-            stopped_by = UNSET if stop is None else stop
+        case Finished(reason, stop=stop, fault=fault):
             return ChunkChoice(
                 index=index,
                 delta=_NOTHING,
                 logprobs=_logprobs(step),
                 finish_reason=reason,
-                stop_reason=stopped_by,
-                stop_str=stopped_by,
+                stop_reason=_given(stop),
+                stop_str=_given(stop),
+                schema_fault=_given(fault),
             )
     return ChunkChoice(index=index, delta=_chat_delta(step.event), logprobs=_logprobs(step))
+
+
+def _given(text: str | None) -> str | UnsetType:
+    return UNSET if text is None else text
 
 
 def _logprobs(step: AnswerStep) -> ChatLogprobs | UnsetType:

@@ -41,7 +41,8 @@ class ChatDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """`finish_reason` is null until the choice ends. The stop string that ended it is vLLM's
-    `stop_reason` and TabbyAPI's `stop_str`.
+    `stop_reason` and TabbyAPI's `stop_str`. `schema_fault`: how the content misses the schema that
+    was asked for, in what the grammar couldn't carry.
     """
 
     index: int
@@ -50,6 +51,7 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     stop_reason: str | UnsetType = UNSET
     stop_str: str | UnsetType = UNSET
+    schema_fault: str | UnsetType = UNSET
 
 
 class ChatChunk(
@@ -99,6 +101,7 @@ class WholeChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
     stop_reason: str | UnsetType = UNSET
     stop_str: str | UnsetType = UNSET
+    schema_fault: str | UnsetType = UNSET
 
 
 class ChatCompletion(

@@ -159,8 +159,6 @@ def read_conversation(fields: Fields) -> Conversation:
 
 def _ignored(wire: ConversationWire) -> Iterator[str]:
     """What no engine here can do, named once however often it stands in the body."""
-    if any(tool.function is not None and tool.function.strict for tool in wire.tools):
-        yield "tools[].function.strict"
     parts = (
         part
         for message in wire.messages

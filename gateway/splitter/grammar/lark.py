@@ -14,7 +14,11 @@ import msgspec
 
 ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
 SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words
-GUIDANCE = {"json_allow_general_unicode_escapes": True}
+# White space as models put it, and not for ever.
+GUIDANCE = {
+    "json_allow_general_unicode_escapes": True,
+    "whitespace_pattern": r"[ \t\r\n]{1,40}",
+}
 _REGEX_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].&~#/\"<>-]")
 
 

@@ -102,9 +102,12 @@ class Output:
 
     def _ends(self, thoughts: str) -> list[str]:
         """Where the output may end."""
-        done = [place.name for place in self._calls] if self._wanted.tools else []
-        done += [self._shaped.name] if self._wanted.shape else []
-        ends = [f"{one_of(done)} {self._closing()} {self._gap}"]
+        ends = []
+        if self._wanted.tools:
+            called = one_of(place.name for place in self._calls)
+            ends.append(f"{called} {self._closing()} {self._gap}")
+        if self._wanted.shape:  # white space behind it would be the client's
+            ends.append(f"{self._shaped.name} {self._closing()}")
         if self._wanted.free:
             ends += [*self._blank, self._text.name, thoughts]
             ends += [self._turn.name] if self._format.headers is not None else []
@@ -162,7 +165,7 @@ class Output:
         text = free_text.text(self._lark, found, (*self._others, *tags))
         thoughts = self._lark.rule(f"{self._thought.name} {text}")
         if ends:
-            self._answer.reached(thoughts, found.of(ends))
+            self._answer.reached(thoughts, found.of(ends), "" if self._wanted.free else self._gap)
         if turns:
             self._turn.reached(thoughts, found.of(turns))
         for opener in openers:
@@ -229,18 +232,19 @@ class Output:
 
     def _obey(self) -> None:
         """Calls or the shape, after no more than markers."""
-        lark = self._lark
+        lark, begun = self._lark, self._answer.name
         around = (*self._reasoning.closes, *self._shells)
-        shells = f"({lark.any_of(around)} {self._gap}){{0,{_SHELLS}}}" if around else ""
-        before = lark.rule(f"{self._answer.name} {self._gap} {shells}")
+        shells = f"({lark.any_of(around)} {self._gap}){{1,{_SHELLS}}}" if around else ""
+        marked = [f"{begun} {self._gap} {shells}"] if around else []
+        before = lark.rule(one_of([f"{begun} {self._gap}", *marked]))
         if self._reasoning.anywhere and self._may_think:
             self._thought.reached(before, lark.any_of(self._reasoning.opens))
         for opener, place in self._opened.items():
             place.reached(before, lark.text(opener))
         for each in self._wanted.unmarked:
             self._called.reached(before, each.calls)
-        if self._wanted.shape:
-            self._shaped.reached(before, f"@{self._wanted.shape}")
+        if self._wanted.shape:  # white space before it counts where no marker takes it away
+            self._shaped.reached(lark.rule(one_of([begun, *marked])), f"@{self._wanted.shape}")
 
     # ---- calls
 

@@ -1,0 +1,217 @@
+"""What an answer must keep to: the request's shape and its tools, as one grammar for the job.
+
+Grammars are made in worker threads and kept by what they were made of: conversations bring the same
+tools with every message.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from backends.constraints.tokenizer import control_tokens
+from backends.protocol import Constraint, ModelContainer
+from gateway.answers import answer
+from gateway.answers.interpreter import Interpreter
+from gateway.constraints.checking import fault_of
+from gateway.constraints.compiling import grammar_of
+from gateway.constraints.grammars import Allowance, Check, ShapeGrammar
+from gateway.constraints.json_schema import schema_grammar
+from gateway.errors import InvalidRequest
+from gateway.request import ChatRequest, GenerationParams, Tool
+from gateway.shapes import JsonSchema, Shape
+from gateway.splitter import Format
+from gateway.splitter.grammar.output import OutputGrammar, Wanted, output_grammar
+from gateway.splitter.grammar.places import Thinking
+from gateway.splitter.grammar.sections import Unwritable
+from gateway.tasks import WorkerThreads
+
+T = TypeVar("T")
+KEPT = 128  # grammars of each kind
+
+
+class AnswerConstraint(msgspec.Struct, frozen=True):
+    """For the job `constraint`, for the client `relaxed`, for the finished content `check`."""
+
+    constraint: Constraint | None = None
+    relaxed: tuple[str, ...] = ()
+    check: answer.Check | None = None
+
+
+FREE = AnswerConstraint()
+
+
+class Constraints:
+    """One per server."""
+
+    def __init__(self, threads: WorkerThreads) -> None:
+        self._threads = threads
+        self._shapes: Kept[ShapeGrammar] = Kept()
+        self._outputs: Kept[OutputGrammar | None] = Kept()
+        self._control: Kept[Mapping[str, int]] = Kept()
+
+    async def text(
+        self, answering: GenerationParams, container: ModelContainer
+    ) -> AnswerConstraint:
+        """Of a text completion, whose whole output has the shape. Raises InvalidRequest."""
+        if answering.shape is None:
+            return FREE
+        _require(container, answering.shape.field)
+        shape = await self._shape(answering.shape)
+        return self._bound(OutputGrammar(shape.text), shape, answering)
+
+    async def chat(
+        self,
+        request: ChatRequest,
+        interpreter: Interpreter,
+        framed: str,
+        container: ModelContainer,
+    ) -> AnswerConstraint:
+        """Of a chat's answer to the prompt `framed`. The reasoning before it stays free.
+
+        Raises InvalidRequest for a shape, a tool or a choice that can't be kept to.
+        """
+        answering, shape = request.answering, request.answering.shape
+        demanded = request.tool_choice not in ("auto", "none")
+        if demanded or shape is not None:
+            field = shape.field if shape is not None else "tool_choice"
+            _require(container, field)
+            _refuse_begun(request, field)
+        elif not container.info.constrains or not request.tools or request.continue_final:
+            return FREE
+        compiled = await self._shape(shape) if shape is not None else None
+        output = await self._output(request, interpreter, framed, container, compiled)
+        return FREE if output is None else self._bound(output, compiled, answering)
+
+    async def _shape(self, shape: Shape) -> ShapeGrammar:
+        return await self._shapes.of(
+            shape, lambda: self._threads.run(lambda _wanted: grammar_of(shape))
+        )
+
+    async def _output(
+        self,
+        request: ChatRequest,
+        interpreter: Interpreter,
+        framed: str,
+        container: ModelContainer,
+        shape: ShapeGrammar | None,
+    ) -> OutputGrammar | None:
+        """The grammar of reasoning, text, calls and shape; None: the output may be anything."""
+        control = await self._control_tokens(container)
+        spoken = interpreter.format
+        thinking, tail = interpreter.thinking(request, framed), interpreter.ending(framed)
+
+        def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
+            tools, relaxed = carried(request.tools)
+            wanted = Wanted(
+                tools=tools,
+                tool_choice=request.tool_choice,
+                parallel=request.parallel_tool_calls,
+                shape=shape.entries if shape is not None else (),
+            )
+            output = _output(spoken, wanted, control, thinking, tail)
+            if output is None:
+                return None
+            return msgspec.structs.replace(output, relaxed=(*relaxed, *output.relaxed))
+
+        asked = (request.tools, request.tool_choice, request.parallel_tool_calls)
+        key = (
+            msgspec.json.encode((spoken, asked, thinking, tail)),
+            container.info.special,
+            request.answering.shape,
+        )
+        return await self._outputs.of(key, lambda: self._threads.run(work))
+
+    async def _control_tokens(self, container: ModelContainer) -> Mapping[str, int]:
+        """The vocabulary's control tokens, text to id."""
+        return await self._control.of(
+            container.info.special,
+            lambda: self._threads.run(lambda _wanted: control_tokens(container)),
+        )
+
+    def _bound(
+        self, output: OutputGrammar, shape: ShapeGrammar | None, answering: GenerationParams
+    ) -> AnswerConstraint:
+        """Forced text is fed where no log probabilities are wanted for it."""
+        named = tuple(f"{one.place}:{one.keyword}" for one in shape.relaxed) if shape else ()
+        check = shape.check if shape is not None else None
+        return AnswerConstraint(
+            Constraint(grammar=output.text, fast_forward=answering.logprobs is None),
+            (*named, *output.relaxed),
+            None if check is None else partial(self._fault, check),
+        )
+
+    async def _fault(self, check: Check, content: str) -> str | None:
+        """How the finished content misses what the grammar couldn't carry."""
+        return await self._threads.run(lambda _wanted: fault_of(check, content))
+
+
+def _output(
+    spoken: Format, wanted: Wanted, control: Mapping[str, int], thinking: Thinking, tail: str
+) -> OutputGrammar | None:
+    """Raises InvalidRequest for what the format can't write."""
+    try:
+        return output_grammar(spoken, wanted, control=control, thinking=thinking, prompt_tail=tail)
+    except Unwritable as error:
+        field = "tools" if wanted.tools else "tool_choice"
+        raise InvalidRequest(f"{field}: {error}", param=field) from None
+
+
+def carried(tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """`tools` with what a grammar can carry of their schemas, under the limits of any client's
+    schema; and what it can't.
+
+    Agents bring schemas that are none by dozens. One that can't be used leaves its tool's arguments
+    any object, unless it is `strict`: then it raises InvalidRequest.
+    """
+    allowance = Allowance()
+    pairs = [_carried(tool, allowance) for tool in tools]
+    return tuple(tool for tool, _ in pairs), tuple(note for _, notes in pairs for note in notes)
+
+
+def _carried(tool: Tool, allowance: Allowance) -> tuple[Tool, tuple[str, ...]]:
+    if not tool.parameters:
+        return tool, ()
+    field = f"tools.{tool.name}.parameters"
+    shape = JsonSchema(
+        schema=msgspec.json.encode(tool.parameters), strict=bool(tool.strict), field=field
+    )
+    try:
+        grammar = schema_grammar(shape, "arguments", allowance)
+    except InvalidRequest:
+        if tool.strict:
+            raise
+        return msgspec.structs.replace(tool, parameters=None), (field,)
+    (entry,) = grammar.entries
+    schema = {key: value for key, value in entry["json_schema"].items() if key != "x-guidance"}
+    notes = tuple(f"{field}{one.place.removeprefix('$')}:{one.keyword}" for one in grammar.relaxed)
+    return msgspec.structs.replace(tool, parameters=schema), notes
+
+
+def _require(container: ModelContainer, field: str) -> None:
+    """Raises InvalidRequest where the engine takes no masks."""
+    if not container.info.constrains:
+        backend = container.info.backend
+        raise InvalidRequest(f"{field}: {backend} can't hold an output to a form", param=field)
+
+
+def _refuse_begun(request: ChatRequest, field: str) -> None:
+    if request.continue_final:
+        message = f"{field}: Not together with an answer that was begun by the client."
+        raise InvalidRequest(message, param=field)
+
+
+class Kept(Generic[T]):
+    """The values last used, at most `KEPT` of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, T] = {}
+
+    async def of(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """The value of `key`, made if it isn't known. What `make` raises is not kept."""
+        value = self._known.pop(key) if key in self._known else await make()
+        self._known[key] = value  # the last used stands last
+        while len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        return value

@@ -1,0 +1,250 @@
+"""Structured output and tool choice as clients ask for them, on the bundled model."""
+
+import json
+import re
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel, Field
+
+from tests.gateway.http.serving import HELLO, Running, events
+from tests.gateway.http.test_clients import TOOL, WEATHER, client
+
+pytestmark = pytest.mark.anyio
+
+CLOCK: Any = {"type": "function", "function": {"name": "get_time"}}
+QUIET: Any = {"chat_template_kwargs": {"enable_thinking": False}}
+UNIQUE = {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "maxItems": 3}
+
+
+class Person(BaseModel):
+    """Small, so that a model that knows nothing comes to its end."""
+
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=120)
+    tags: list[Literal["a", "b"]] = Field(max_length=3)
+
+
+async def ask(running: Running, **fields: Any) -> Any:
+    body = {"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 300, **fields}
+    return await running.client.post("/v1/chat/completions", json=body)
+
+
+def content(answer: Any) -> str:
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    return str(choice["message"]["content"])
+
+
+def named(schema: Any, **more: Any) -> dict[str, Any]:
+    inner = {"name": "x", "schema": schema, **more}
+    return {"response_format": {"type": "json_schema", "json_schema": inner}}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_parse_gives_the_model_of_the_client(running: Running, temperature: float) -> None:
+    async with client(running) as api:
+        answer = await api.chat.completions.parse(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            response_format=Person,
+            temperature=temperature,
+            seed=7,
+            max_tokens=300,
+        )
+        async with api.chat.completions.stream(
+            model="roundhouse-tiny",
+            messages=HELLO,
+            response_format=Person,
+            temperature=temperature,
+            seed=7,
+            max_tokens=300,
+        ) as stream:
+            streamed = await stream.get_final_completion()
+    assert isinstance(answer.choices[0].message.parsed, Person)
+    assert streamed.choices[0].message.parsed == answer.choices[0].message.parsed
+
+
+async def test_reasoning_stays_free_before_the_shape(running: Running) -> None:
+    answer = await ask(running, guided_choice=["yes", "no"], temperature=0)
+    assert content(answer) in {"yes", "no"}
+    assert answer.json()["choices"][0]["message"]["reasoning_content"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"regex_pattern": "[0-9]{3}-[a-z]{2}"}, "[0-9]{3}-[a-z]{2}"),
+        ({"grammar": 'root ::= "a" [0-9] "b"'}, "a[0-9]b"),
+        ({"grammar_string": 'start: "a" /[0-9]/ "b"'}, "a[0-9]b"),
+        ({"structured_outputs": {"choice": ["x", "xy"]}}, "xy?"),
+    ],
+)
+@pytest.mark.parametrize("thinks", [True, False])
+async def test_the_content_is_exactly_the_shape(
+    running: Running, fields: dict[str, Any], pattern: str, thinks: bool
+) -> None:
+    for seed in range(4):
+        off = {} if thinks else QUIET
+        assert re.fullmatch(pattern, content(await ask(running, **fields, **off, seed=seed)))
+    body = {"model": "roundhouse-tiny", "prompt": "Hi", "max_tokens": 50, **fields}
+    text = await running.client.post("/v1/completions", json=body)
+    assert re.fullmatch(pattern, text.json()["choices"][0]["text"])
+
+
+async def test_an_object_may_be_cut_by_the_limit_and_says_so(running: Running) -> None:
+    answer = await ask(running, response_format={"type": "json_object"}, max_tokens=25)
+    choice = answer.json()["choices"][0]
+    if choice["finish_reason"] == "stop":
+        assert isinstance(json.loads(choice["message"]["content"]), dict)
+    else:
+        assert choice["finish_reason"] == "length"
+
+
+async def test_what_the_grammar_does_not_carry_is_named_and_checked(running: Running) -> None:
+    faults = set()
+    for seed in range(8):
+        answer = await ask(running, **named(UNIQUE), seed=seed, temperature=1.5)
+        assert answer.headers["x-roundhouse-relaxed"] == "$:uniqueItems"
+        values = json.loads(content(answer))
+        fault = answer.json()["choices"][0].get("schema_fault")
+        assert (fault is not None) == (len(set(values)) < len(values))
+        faults.add(fault is not None)
+    assert faults == {True, False}
+
+
+async def test_a_stream_says_how_it_misses_the_schema(running: Running) -> None:
+    schema = {**UNIQUE, "items": {"const": 1}, "minItems": 2}
+    answer = await ask(running, **named(schema), stream=True)
+    last = events(answer.text.replace("data: [DONE]", ""))[-1]
+    assert "unique" in last["choices"][0]["schema_fault"]
+
+
+async def test_strict_refuses_what_can_not_be_enforced(running: Running) -> None:
+    answer = await ask(running, **named({"properties": {"a": UNIQUE}}, strict=True))
+    assert answer.status_code == 400
+    assert "$.properties.a" in answer.json()["error"]["message"]
+    assert "uniqueItems" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (named({"type": "nothing"}), "response_format.json_schema.schema"),
+        ({"regex_pattern": "("}, "regex_pattern"),
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"guided_choice": []}, None),
+    ],
+)
+async def test_a_faulty_shape_names_its_field(
+    running: Running, fields: dict[str, Any], param: str | None
+) -> None:
+    answer = await ask(running, **fields)
+    if param is None:  # an empty list asks for nothing
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+
+
+async def test_the_same_seed_gives_the_same_constrained_answer(running: Running) -> None:
+    fields = {**named(Person.model_json_schema()), "seed": 3, "temperature": 1.2}
+    first, second = await ask(running, **fields), await ask(running, **fields)
+    assert first.json()["choices"] == second.json()["choices"]
+
+
+async def test_several_choices_are_each_in_shape(running: Running) -> None:
+    answer = await ask(running, guided_choice=["yes", "no", "maybe"], n=4, temperature=1.5, **QUIET)
+    for choice in answer.json()["choices"]:
+        assert choice["message"]["content"] in {"yes", "no", "maybe"}
+
+
+async def test_log_probabilities_of_a_constrained_answer_are_of_each_token(
+    running: Running,
+) -> None:
+    answer = await ask(running, guided_choice=["yes", "no"], logprobs=True, top_logprobs=2)
+    (choice,) = answer.json()["choices"]
+    told = "".join(one["token"] for one in choice["logprobs"]["content"])
+    assert told == choice["message"]["content"]
+
+
+# ------------------------------------------------------------------------------------- tool choice
+
+
+async def called(api: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:
+    answer: ChatCompletion = await api.chat.completions.create(
+        **{"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 300, **fields}
+    )
+    return answer
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_required_is_a_call_whatever_was_said(running: Running, temperature: float) -> None:
+    async with client(running) as api:
+        answer = await called(
+            api, tools=[TOOL], tool_choice="required", temperature=temperature, seed=1
+        )
+    assert answer.choices[0].message.tool_calls
+    for call in answer.choices[0].message.tool_calls[:1]:
+        assert call.function.name == "get_weather"
+        assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
+async def test_a_named_tool_is_the_one_that_is_called(running: Running) -> None:
+    async with client(running) as api:
+        answer = await called(
+            api,
+            messages=WEATHER,
+            tools=[TOOL, CLOCK],
+            tool_choice={"type": "function", "function": {"name": "get_time"}},
+            parallel_tool_calls=False,
+        )
+    assert [call.function.name for call in answer.choices[0].message.tool_calls or ()] == [
+        "get_time"
+    ]
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+async def test_among_allowed_tools_one_is_called(running: Running) -> None:
+    async with client(running) as api:
+        answer = await called(
+            api,
+            messages=WEATHER,
+            tools=[TOOL, CLOCK],
+            tool_choice={
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [CLOCK]},
+            },
+        )
+    names = {call.function.name for call in answer.choices[0].message.tool_calls or ()}
+    assert names == {"get_time"}
+
+
+async def test_auto_calls_where_the_model_would(running: Running) -> None:
+    async with client(running) as api:
+        answer = await called(api, messages=WEATHER, tools=[TOOL], temperature=0)
+        plain = await called(api, tools=[TOOL], temperature=0)
+        free = await called(api, temperature=0)
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert json.loads(call.function.arguments) == {"city": "Lisbon"}
+    assert not plain.choices[0].message.tool_calls
+    assert plain.choices[0].message.content
+    assert free.choices[0].message.content
+
+
+async def test_a_shape_and_a_demanded_call_contradict_each_other(running: Running) -> None:
+    answer = await ask(
+        running, tools=[TOOL], tool_choice="required", response_format={"type": "json_object"}
+    )
+    assert answer.status_code == 400
+
+
+async def test_a_begun_answer_takes_no_shape(running: Running) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "{"}]
+    answer = await ask(running, messages=messages, response_format={"type": "json_object"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "response_format"
