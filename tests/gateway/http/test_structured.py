@@ -182,16 +182,24 @@ async def called(api: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:
     return answer
 
 
+def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
+    """The names and arguments of the calls in it."""
+    return [
+        (call.function.name, json.loads(call.function.arguments))
+        for call in answer.choices[0].message.tool_calls or ()
+        if call.type == "function"
+    ]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
 async def test_required_is_a_call_whatever_was_said(running: Running, temperature: float) -> None:
     async with client(running) as api:
         answer = await called(
             api, tools=[TOOL], tool_choice="required", temperature=temperature, seed=1
         )
-    assert answer.choices[0].message.tool_calls
-    for call in answer.choices[0].message.tool_calls[:1]:
-        assert call.function.name == "get_weather"
-        assert isinstance(json.loads(call.function.arguments)["city"], str)
+    name, arguments = calls(answer)[0]
+    assert name == "get_weather"
+    assert isinstance(arguments["city"], str)
 
 
 async def test_a_named_tool_is_the_one_that_is_called(running: Running) -> None:
@@ -203,9 +211,7 @@ async def test_a_named_tool_is_the_one_that_is_called(running: Running) -> None:
             tool_choice={"type": "function", "function": {"name": "get_time"}},
             parallel_tool_calls=False,
         )
-    assert [call.function.name for call in answer.choices[0].message.tool_calls or ()] == [
-        "get_time"
-    ]
+    assert calls(answer) == [("get_time", {})]
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
@@ -220,8 +226,7 @@ async def test_among_allowed_tools_one_is_called(running: Running) -> None:
                 "allowed_tools": {"mode": "required", "tools": [CLOCK]},
             },
         )
-    names = {call.function.name for call in answer.choices[0].message.tool_calls or ()}
-    assert names == {"get_time"}
+    assert {name for name, _ in calls(answer)} == {"get_time"}
 
 
 async def test_auto_calls_where_the_model_would(running: Running) -> None:
@@ -229,8 +234,7 @@ async def test_auto_calls_where_the_model_would(running: Running) -> None:
         answer = await called(api, messages=WEATHER, tools=[TOOL], temperature=0)
         plain = await called(api, tools=[TOOL], temperature=0)
         free = await called(api, temperature=0)
-    (call,) = answer.choices[0].message.tool_calls or ()
-    assert json.loads(call.function.arguments) == {"city": "Lisbon"}
+    assert calls(answer) == [("get_weather", {"city": "Lisbon"})]
     assert not plain.choices[0].message.tool_calls
     assert plain.choices[0].message.content
     assert free.choices[0].message.content
