@@ -134,7 +134,7 @@ class Constraints:
         self, output: OutputGrammar, shape: ShapeGrammar | None, answering: GenerationParams
     ) -> AnswerConstraint:
         """Forced text is fed where no log probabilities are wanted for it."""
-        named = tuple(f"{one.place}:{one.keyword}" for one in shape.relaxed) if shape else ()
+        named = tuple(f"{one.place}.{one.keyword}" for one in shape.relaxed) if shape else ()
         check = shape.check if shape is not None else None
         return AnswerConstraint(
             Constraint(grammar=output.text, fast_forward=answering.logprobs is None),
@@ -185,7 +185,7 @@ def _carried(tool: Tool, allowance: Allowance) -> tuple[Tool, tuple[str, ...]]:
         return msgspec.structs.replace(tool, parameters=None), (field,)
     (entry,) = grammar.entries
     schema = {key: value for key, value in entry["json_schema"].items() if key != "x-guidance"}
-    notes = tuple(f"{field}{one.place.removeprefix('$')}:{one.keyword}" for one in grammar.relaxed)
+    notes = tuple(f"{field}{one.place.removeprefix('$')}.{one.keyword}" for one in grammar.relaxed)
     return msgspec.structs.replace(tool, parameters=schema), notes
 
 

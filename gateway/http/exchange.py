@@ -43,7 +43,7 @@ HEADERS = (
     "x-roundhouse-relaxed",
 )
 MOST_NAMES, MOST_LETTERS = 32, 64  # of ignored fields; together about 2 kB of headers
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.$:\[\]-]", re.ASCII)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
 
 
 class Reply(Protocol):
