@@ -251,7 +251,7 @@ async def test_models_are_listed_and_found_by_ids_with_slashes(running: Running)
             "messages",
             "context_length_exceeded",
         ),
-        ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice", None),
+        ({"tool_choice": "required"}, "tool_choice", None),
         ({"suffix": 3}, None, None),
     ],
 )
