@@ -239,6 +239,18 @@ def too_deep(value: Any) -> str | None:
     return level[0][0].removeprefix(".")
 
 
+def nests_deep(text: str) -> bool:
+    """Whether the JSON `text` nests more than others can go through. Linear."""
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return False
+    try:
+        return too_deep(msgspec.json.decode(text)) is not None
+    except msgspec.DecodeError:
+        return False  # no JSON: it stays a text
+    except RecursionError:
+        return True
+
+
 def _steps(value: Any) -> Iterator[tuple[str, Any]]:
     """The lists and objects in `value`, and how a path names them."""
     if isinstance(value, dict):

@@ -1,5 +1,6 @@
 """From Ollama's messages to ours. Knows no template."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -29,7 +30,7 @@ def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, .
     """The conversation. Results find their calls by id, by name, or by their order. Raises
     InvalidRequest.
     """
-    open_calls: list[ToolCall] = []
+    open_calls = _OpenCalls()
     found = []
     for k, wire in enumerate(turns):
         path = f"messages[{k}]"
@@ -41,10 +42,10 @@ def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, .
             parts=read_parts(path, wire.content or "", wire.images or ()),
             reasoning=wire.thinking or None,
             tool_calls=_calls(wire, k),
-            tool_call_id=_answered(wire, open_calls) if role == "tool" else None,
+            tool_call_id=open_calls.answered(wire) if role == "tool" else None,
             name=wire.tool_name or None,
         )
-        open_calls += message.tool_calls
+        open_calls.add(message.tool_calls)
         found.append(message)
     return tuple(found)
 
@@ -73,23 +74,35 @@ def _calls(wire: MessageWire, turn: int) -> tuple[ToolCall, ...]:
     )
 
 
-def _answered(wire: MessageWire, open_calls: list[ToolCall]) -> str | None:
-    """The id of the call that a result answers; that call is open no more."""
-    called = _called(wire, open_calls)
-    if called is None:
-        return wire.tool_call_id
-    open_calls.remove(called)
-    return called.id
+class _OpenCalls:
+    """Calls that no result has answered yet."""
 
+    def __init__(self) -> None:
+        self._open: set[str] = set()  # ids
+        # Ids by name, and under "" all of them, as they were made; answered ones leave late.
+        self._lines: dict[str, deque[str]] = {"": deque()}
 
-def _called(wire: MessageWire, open_calls: Sequence[ToolCall]) -> ToolCall | None:
-    for call in open_calls:
-        if wire.tool_call_id and call.id == wire.tool_call_id:
-            return call
-    for call in open_calls:
-        if not wire.tool_name or call.name == wire.tool_name:
-            return call
-    return None
+    def add(self, calls: Sequence[ToolCall]) -> None:
+        for call in calls:
+            self._open.add(call.id)
+            for name in ("", call.name):
+                self._lines.setdefault(name, deque()).append(call.id)
+
+    def answered(self, wire: MessageWire) -> str | None:
+        """The id of the call that a result answers, which is open no more."""
+        found = self._of(wire)
+        if found is None:
+            return wire.tool_call_id
+        self._open.remove(found)
+        return found
+
+    def _of(self, wire: MessageWire) -> str | None:
+        if wire.tool_call_id in self._open:
+            return wire.tool_call_id
+        line = self._lines.get(wire.tool_name or "", deque())
+        while line and line[0] not in self._open:
+            line.popleft()
+        return line[0] if line else None
 
 
 def read_tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

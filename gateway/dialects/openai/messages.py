@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import MAX_DEPTH, TOO_DEEP, Fields, too_deep
+from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep
 from gateway.dialects.unread import unread
 from gateway.request import (
     ImagePart,
@@ -235,7 +235,7 @@ def _tool_calls(fields: Fields, path: str, wire: MessageWire) -> tuple[ToolCall,
 def _tool_call(fields: Fields, path: str, call_id: str, function: FunctionCallWire) -> ToolCall:
     match function.arguments:
         case str(text):
-            if _is_deep(text):
+            if nests_deep(text):
                 raise fields.wrong(f"{path}.arguments", TOO_DEEP)
             arguments = text
         case None:
@@ -243,18 +243,6 @@ def _tool_call(fields: Fields, path: str, call_id: str, function: FunctionCallWi
         case value:
             arguments = msgspec.json.encode(value).decode()
     return ToolCall(call_id, function.name, arguments)
-
-
-def _is_deep(text: str) -> bool:
-    """Whether the JSON `text` nests more than others can go through."""
-    if text.count("{") + text.count("[") <= MAX_DEPTH:
-        return False
-    try:
-        return too_deep(msgspec.json.decode(text)) is not None
-    except msgspec.DecodeError:
-        return False  # no JSON: it stays a text
-    except RecursionError:
-        return True
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import Fields, fields_of
+from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
 from gateway.dialects.responses.wire import Item, ItemWire, PartWire
 from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -71,23 +71,55 @@ def _kept(item: Item, new_id: Callable[[], str]) -> Item:
 
 def read_items(items: Sequence[Item], root: str = "input") -> tuple[Message, ...]:
     """The conversation that `items` are. Raises InvalidRequest, which names a field of `root`."""
-    found: list[Message] = []
-    thoughts: list[str] = []
+    talk = _Talk()
     for k, item in enumerate(items):
         fields = fields_of(item, f"{root}[{k}].")
         wire = fields.read(ItemWire)
         if wire.type == "reasoning":
-            thoughts.append(_thought(wire))
-            continue
-        message = _message(fields, wire)
+            talk.think(_thought(wire))
+        else:
+            talk.say(_message(fields, wire))
+    return talk.messages()
+
+
+class _Talk:
+    """Messages as they come together. A text and the calls behind it are items of their own here,
+    and one message to a template; reasoning belongs to the message behind it.
+    """
+
+    def __init__(self) -> None:
+        self._found: list[Message] = []
+        self._thoughts: list[str] = []  # for the next message of the assistant
+        self._reasoning: list[str] = []  # of the last message
+        self._calls: list[ToolCall] = []  # likewise
+
+    def think(self, thought: str) -> None:
+        if thought:
+            self._thoughts.append(thought)
+
+    def say(self, message: Message) -> None:
+        is_call = bool(message.tool_calls)
+        if not (is_call and self._found and self._found[-1].role == "assistant"):
+            self._settle()
+            self._found.append(message)
         if message.role == "assistant":
-            reasoning = "\n\n".join(filter(None, thoughts)) or None
-            message = msgspec.structs.replace(message, reasoning=reasoning)
-            thoughts = []
-            if found and _is_one_turn(found[-1], message):
-                message = _joined(found.pop(), message)
-        found.append(message)
-    return tuple(found)
+            self._reasoning += self._thoughts
+            self._thoughts = []
+            self._calls += message.tool_calls
+
+    def messages(self) -> tuple[Message, ...]:
+        self._settle()
+        return tuple(self._found)
+
+    def _settle(self) -> None:
+        """The last message is whole."""
+        if self._reasoning or self._calls:
+            self._found[-1] = msgspec.structs.replace(
+                self._found[-1],
+                reasoning="\n\n".join(self._reasoning) or None,
+                tool_calls=tuple(self._calls),
+            )
+            self._reasoning, self._calls = [], []
 
 
 def _thought(wire: ItemWire) -> str:
@@ -96,22 +128,11 @@ def _thought(wire: ItemWire) -> str:
     return "".join(part.text or "" for part in content or wire.summary)
 
 
-def _is_one_turn(before: Message, message: Message) -> bool:
-    """A text and the calls behind it are items of their own here, and one message to a template."""
-    return before.role == "assistant" and bool(message.tool_calls)
-
-
-def _joined(before: Message, message: Message) -> Message:
-    return msgspec.structs.replace(
-        before,
-        reasoning="\n\n".join(filter(None, (before.reasoning, message.reasoning))) or None,
-        tool_calls=before.tool_calls + message.tool_calls,
-    )
-
-
 def _message(fields: Fields, wire: ItemWire) -> Message:
     match wire:
         case ItemWire(type="function_call", call_id=str(call_id), name=str(name)):
+            if nests_deep(wire.arguments or ""):
+                raise fields.wrong("arguments", TOO_DEEP)
             call = ToolCall(call_id, name, wire.arguments or "{}")
             return Message(role="assistant", tool_calls=(call,))
         case ItemWire(type="function_call_output", call_id=str(call_id)):

@@ -76,8 +76,9 @@ def read_conversation(data: bytes) -> NewConversation:
     """What a body says of a conversation; an empty body says nothing. Raises InvalidRequest."""
     fields = read_fields(data or b"{}")
     wire = fields.read(ConversationWire)
-    read_items(wire.items, "items")  # what can't be read can't be gone on from
-    return NewConversation(tuple(as_items(wire.items)), wire.metadata)
+    items = as_items(wire.items)
+    read_items(items, "items")  # what can't be read can't be gone on from
+    return NewConversation(tuple(items), wire.metadata)
 
 
 def read_page(query: Mapping[str, Any]) -> Wanted:

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.dialects.fields import Fields
 from gateway.dialects.responses.wire import ToolChoiceWire, ToolWire
+from gateway.errors import InvalidRequest
 from gateway.request import NamedTool, Tool, ToolChoice
 
 
@@ -57,7 +58,8 @@ def _choice(
         case None:
             return ("auto" if tools else "none"), tools
         case ToolChoiceWire(type="function", name=name):
-            _must_have(fields, "tool_choice.name", name, tools)
+            if all(tool.name != name for tool in tools):
+                raise _unknown(fields, "tool_choice.name", name)
             return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools"):
             return _among(fields, wire, tools)
@@ -70,9 +72,10 @@ def _choice(
 def _among(
     fields: Fields, wire: ToolChoiceWire, tools: tuple[Tool, ...]
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    known = {tool.name for tool in tools}
     for k, named in enumerate(wire.tools):
-        if named.type == "function":
-            _must_have(fields, f"tool_choice.tools[{k}].name", named.name, tools)
+        if named.type == "function" and named.name not in known:
+            raise _unknown(fields, f"tool_choice.tools[{k}].name", named.name)
     names = {named.name for named in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
     return _mode(fields, "tool_choice.mode", wire.mode, allowed), allowed
@@ -91,6 +94,5 @@ def _mode(fields: Fields, path: str, mode: str, tools: tuple[Tool, ...]) -> Tool
     raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
 
 
-def _must_have(fields: Fields, path: str, name: str, tools: tuple[Tool, ...]) -> None:
-    if all(tool.name != name for tool in tools):
-        raise fields.wrong(path, f"There is no function named {name!r:.64} in tools.")
+def _unknown(fields: Fields, path: str, name: str) -> InvalidRequest:
+    return fields.wrong(path, f"There is no function named {name!r:.64} in tools.")

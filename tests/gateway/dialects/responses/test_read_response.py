@@ -214,6 +214,7 @@ def test_what_came_before() -> None:
         ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
+        ({"input": [{**CALL, "arguments": "[" * 200 + "]" * 200}]}, "input[0].arguments"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
             "input[0].content[0].type",

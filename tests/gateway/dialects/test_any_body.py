@@ -1,0 +1,208 @@
+"""Whatever a client sends: a body is read, or its fault is named. Nothing else is raised."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.dialects import anthropic, ollama, openai, responses
+from gateway.dialects.responses import stored
+from gateway.errors import InvalidRequest
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
+URL = "https://a.example/b.png"
+
+ANTHROPIC: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 9,
+    "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Hi"},
+                {"type": "image", "source": {"type": "url", "url": URL}},
+                {"type": "document", "title": "t", "source": {"type": "text", "data": "x"}},
+                {"type": "search_result", "source": "s", "title": "t", "content": []},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "t", "signature": "s"},
+                {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "1", "is_error": True, "content": "no"}
+            ],
+        },
+    ],
+    "tools": [{"name": "f", "input_schema": SCHEMA}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+    "stop_sequences": ["x"],
+    "temperature": 0.5,
+    "metadata": {"user_id": "me"},
+}
+OLLAMA: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "user", "content": "Hi", "images": ["AAAA"]},
+        {
+            "role": "assistant",
+            "thinking": "t",
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "tool_name": "f", "content": "x"},
+    ],
+    "tools": [{"type": "function", "function": FUNCTION}],
+    "prompt": "p",
+    "suffix": "",
+    "think": True,
+    "format": SCHEMA,
+    "options": {"num_predict": 5, "temperature": 0.5, "stop": ["x"], "num_ctx": 4096},
+    "keep_alive": "5m",
+    "logprobs": True,
+    "top_logprobs": 3,
+}
+RESPONSES: dict[str, Any] = {
+    "model": "m",
+    "instructions": "i",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "input_image", "image_url": URL},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "x"},
+    ],
+    "tools": [{"type": "function", **FUNCTION}, {"type": "function", "function": FUNCTION}],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "conversation": {"id": "conv_1"},
+    "include": ["reasoning.encrypted_content"],
+    "metadata": {"a": "b"},
+    "top_logprobs": 2,
+}
+CHAT = {
+    "model": "m",
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    "tools": [{"type": "function", "function": FUNCTION}],
+    "stop": ["x"],
+    "logit_bias": {"1": 2},
+}
+
+READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
+    "chat": (openai.read_chat, CHAT),
+    "messages": (anthropic.read_messages, ANTHROPIC),
+    "ollama chat": (ollama.read_chat, OLLAMA),
+    "ollama generate": (ollama.read_generate, OLLAMA),
+    "ollama name": (ollama.read_named, OLLAMA),
+    "responses": (responses.read_response, RESPONSES),
+    "conversation": (stored.read_conversation, {"items": RESPONSES["input"], "metadata": {}}),
+}
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["user", "assistant", "text", "tool_result", "message", "", "-1", "json"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "role", "content", "id", "x"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in `value`."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in inside:
+        yield (*path, key)
+        if isinstance(item, dict | list):
+            yield from places(item, (*path, key))
+
+
+def changed(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """`body` with another value in one place."""
+    copied = copy.deepcopy(body)
+    outer: Any = copied
+    for key in path[:-1]:
+        outer = outer[key]
+    outer[path[-1]] = value
+    return copied
+
+
+@pytest.mark.parametrize("api", READERS)
+def test_the_body_that_is_changed_is_read(api: str) -> None:
+    read, body = READERS[api]
+    assert read(msgspec.json.encode(body))
+
+
+@pytest.mark.parametrize("api", READERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_body_is_read_or_its_fault_is_named(api: str, data: st.DataObject) -> None:
+    read, body = READERS[api]
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(sorted(places(body), key=str)))
+        body = changed(body, path, data.draw(JSON))
+    try:
+        read(msgspec.json.encode(body))
+    except InvalidRequest as error:
+        assert error.message  # noqa: PT017 - whether it is raised is the draw's
+
+
+@pytest.mark.parametrize("api", READERS)
+@given(data=st.binary(max_size=30))
+def test_what_is_no_json_is_named_too(api: str, data: bytes) -> None:
+    read, _ = READERS[api]
+    try:
+        read(data)
+    except InvalidRequest as error:
+        assert error.message  # noqa: PT017 - a few bytes can be a body
+
+
+MANY = 50_000  # so many that whoever looks at all for each doesn't end today
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+TURN = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
+RESULT = {"role": "tool", "tool_name": "f", "content": "x"}
+BLOCKS = [{"type": "tool_result", "tool_use_id": "t", "content": "x"}] * MANY
+NAMED = [{"type": "function", "name": f"f{k}"} for k in range(MANY)]
+HUGE: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
+    "responses": (responses.read_response, {"input": [CALL] * MANY}),
+    "responses, tools": (
+        responses.read_response,
+        {
+            "input": "Hi",
+            "tools": NAMED,
+            "tool_choice": {"type": "allowed_tools", "tools": NAMED},
+        },
+    ),
+    "ollama": (ollama.read_chat, {"messages": [TURN] * MANY + [RESULT] * MANY}),
+    "ollama, without names": (
+        ollama.read_chat,
+        {"messages": [TURN] * MANY + [{"role": "tool", "content": "x"}] * MANY},
+    ),
+    "messages": (anthropic.read_messages, {"messages": [{"role": "user", "content": BLOCKS}]}),
+}
+
+
+@pytest.mark.parametrize("api", HUGE)
+def test_reading_is_linear(api: str) -> None:
+    read, body = HUGE[api]
+    assert read(msgspec.json.encode(body))
