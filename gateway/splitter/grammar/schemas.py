@@ -14,6 +14,7 @@ from llguidance import LLMatcher, regex_to_lark
 Schema: TypeAlias = Mapping[str, Any]
 
 MOST_ALTERNATIVES = 200  # of one value: references can make a small schema endless
+MOST_LOOKED_AT = 20_000  # schemas of one tool
 LONGEST_PATTERN = 1000  # characters
 _MOST_STEPS = 20  # references that lead to references
 _KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
@@ -92,6 +93,7 @@ class Reading:
     def __init__(self, root: Schema, place: str = "$") -> None:
         self.root = root
         self._place = place
+        self._left = MOST_LOOKED_AT
         self.relaxed: list[str] = []
 
     def alternatives(self, schema: Any) -> tuple[Alternative, ...]:
@@ -107,8 +109,14 @@ class Reading:
             found += [] if options else self._plain(looked_at)
         return tuple({repr(each): each for each in found}.values())
 
-    def resolved(self, schema: Any) -> Schema:
-        """A schema as an object, references followed and what all of `allOf` say put together."""
+    def resolved(self, schema: Any, depth: int = 0) -> Schema:
+        """A schema as an object, references followed and what all of `allOf` say put together.
+
+        A circle of them says nothing, and so does what is beyond `MOST_LOOKED_AT`.
+        """
+        self._left -= 1
+        if depth >= _MOST_STEPS or self._left < 0:
+            return {}
         for _ in range(_MOST_STEPS):
             if schema is False:
                 return {"enum": []}
@@ -117,7 +125,9 @@ class Reading:
             if isinstance(reference := schema.get("$ref"), str):
                 schema = self._target(reference)
             elif isinstance(parts := schema.get("allOf"), list):
-                schema = _together(schema, [self.resolved(part) for part in parts[:_MOST_STEPS]])
+                schema = _together(
+                    schema, [self.resolved(part, depth + 1) for part in parts[:_MOST_STEPS]]
+                )
             else:
                 return schema
         return {}

@@ -2,9 +2,11 @@
 and what models write is allowed.
 """
 
+import contextlib
 import json
 import random
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -388,3 +390,35 @@ def test_a_strict_tool_that_cannot_be_enforced_is_refused() -> None:
     wanted = Wanted(tools=[Tool(name="f", parameters=HARD, strict=True)])
     with pytest.raises(InvalidRequest, match=r"tools\[f\].*uniqueItems"):
         output_grammar(FORMATS["hermes_json"], wanted, control={}, thinking="off")
+
+
+def _nested(levels: int) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+HOSTILE: dict[str, Any] = {
+    "circle": {"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}]}}},
+    "circles": {"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}] * 20}}},
+    "itself": {"allOf": [{"$ref": "#"}]},
+    "deep": {"properties": {"a": _nested(60)}},
+    "wide": {"properties": {f"p{number}": {"type": "string"} for number in range(2000)}},
+    "many": {"properties": {"a": {"enum": [f"value {number}" for number in range(5000)]}}},
+    "no schemas": {"properties": {"a": 5, "b": [], "c": None}, "required": [1, {}]},
+    "pattern": {"properties": {"a": {"type": "string", "pattern": "\\" * 900 + "$"}}},
+    "large": {"properties": {"a": {"type": "array", "items": {}, "minItems": 10**9}}},
+}
+
+
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    "id", ["hermes_json", "qwen3_coder_xml", "minimax_m3", "gemma4", "pythonic"]
+)
+def test_a_hostile_schema_is_written_or_refused_soon(id: str, schema: Any) -> None:
+    wanted = Wanted(tools=[Tool(name="f", parameters=schema)])
+    began = time.process_time()
+    with contextlib.suppress(Unwritable, InvalidRequest):
+        output_grammar(FORMATS[id], wanted, control={}, thinking="off")
+    assert time.process_time() - began < 2  # seconds; nearly all take a hundredth
