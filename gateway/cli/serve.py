@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-import anyio
 import msgspec
 import structlog
 
@@ -21,7 +20,7 @@ from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
-from gateway.hub.startup import provided
+from gateway.hub.startup import brought
 from gateway.logs import configure
 from gateway.registry import ModelLibrary, Registry
 from gateway.server import Server, greeting
@@ -44,7 +43,7 @@ def run(arguments: Namespace) -> int:
     prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
-        config = anyio.run(provided, config)  # what has come stays, also after a Ctrl-C
+        config = brought(config)
     check_formats(config)
     metrics = Metrics()
     registry = Registry(

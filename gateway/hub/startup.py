@@ -1,9 +1,11 @@
 """Before the server starts: models that are named by their place on a hub become folders."""
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import structlog
 from msgspec.structs import replace
 
@@ -14,10 +16,38 @@ from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
 from gateway.hub import SCHEME, DownloadProgress, Hub, hub_model
 from gateway.registry.history import user_folder
+from gateway.tasks import companions
 
 TELL_EVERY = 5.0  # seconds between lines that tell of a download
 
 log = structlog.get_logger(__name__)
+
+
+def brought(config: Config) -> Config:
+    """As `provided`, in an event loop of its own. Raises KeyboardInterrupt on SIGINT; what has come
+    stays for the next try.
+    """
+    found = anyio.run(_unless_interrupted, config)
+    if found is None:
+        raise KeyboardInterrupt
+    return found
+
+
+async def _unless_interrupted(config: Config) -> Config | None:
+    """None: SIGINT came. A receiver of signals also wakes the loop; asyncio's own handler doesn't
+    where a signal comes to another thread, or just before the loop begins to wait.
+    """
+    with anyio.CancelScope() as scope:
+        async with companions() as tasks:
+            tasks.start_soon(_cancel_on_interrupt, scope)
+            return await provided(config)
+    return None
+
+
+async def _cancel_on_interrupt(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT) as signals:
+        async for _ in signals:
+            scope.cancel()
 
 
 async def provided(config: Config) -> Config:

@@ -1,5 +1,6 @@
 """The command as a user meets it: a process of its own, its words, its exit status."""
 
+import ctypes
 import json
 import signal
 import socket
@@ -14,6 +15,8 @@ import pytest
 from anyio import to_thread
 
 import bundled
+from gateway.hub.fetching import CHUNK
+from gateway.hub.hub import SILENCE
 from tests.gateway.hub.standin import standin
 from tests.hang import HANG
 
@@ -205,14 +208,34 @@ def test_mistakes_are_told_in_one_line_with_exit_status_2(
     assert errors.count("\n") == 1
 
 
+def is_waiting(process: subprocess.Popen[str], folder: Path) -> bool:
+    """Whether all whole chunks are on the disk, and the main thread sleeps."""
+    come = sum(part.stat().st_size for part in folder.rglob("*.part"))
+    status = Path(f"/proc/{process.pid}/task/{process.pid}/status").read_text()
+    return come >= 2 * CHUNK and "State:\tS" in status
+
+
+def interrupt(process: subprocess.Popen[str], thread: str) -> None:
+    """SIGINT to the main thread, or to another."""
+    threads = [int(entry.name) for entry in Path(f"/proc/{process.pid}/task").iterdir()]
+    chosen = process.pid if thread == "main" else max(threads)
+    assert (chosen == process.pid) == (thread == "main")
+    assert ctypes.CDLL(None).tgkill(process.pid, chosen, signal.SIGINT) == 0
+
+
 @pytest.mark.anyio
-async def test_a_download_before_the_start_can_be_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("thread", ["main", "other"])
+async def test_a_download_before_the_start_can_be_interrupted(thread: str, tmp_path: Path) -> None:
+    """The system may hand a signal to any thread, or just before the main one begins to wait."""
     async with standin({"model.gguf": bytes(9_000_000)}) as hub:
         hub.cut["model.gguf"] = 3_000_000
         process = start("serve", "hf:org/small", folder=tmp_path, HF_ENDPOINT=hub.url)
         with anyio.fail_after(HANG):
             await hub.sent_cut.wait()
-        process.send_signal(signal.SIGINT)
-        _, told = await to_thread.run_sync(lambda: process.communicate(timeout=HANG))
+            while not is_waiting(process, tmp_path):
+                await anyio.sleep(0.005)
+        interrupt(process, thread)
+        limit = SILENCE / 2  # then the download would end by itself
+        _, told = await to_thread.run_sync(lambda: process.communicate(timeout=limit))
     assert process.returncode == 130
     assert "Traceback" not in told
