@@ -27,7 +27,7 @@ from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.constraints import Constraints
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters
-from gateway.answers.remote import remote_chat, remote_text
+from gateway.answers.remote import remote_chat, remote_text, told_of_wait
 from gateway.answers.split_here import split_here
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
@@ -150,10 +150,11 @@ class Pipeline:
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
-            if lease.container.splits:
-                return await remote_chat(held, lease, lease.container, request, asked, caller)
-            raw = await self._tokens.rendered(request, lease)
-            return await split_here(held, lease, lease.container, request, asked, raw, caller)
+            with told_of_wait(on_wait, lease.name):
+                if lease.container.splits:
+                    return await remote_chat(held, lease, lease.container, request, asked, caller)
+                raw = await self._tokens.rendered(request, lease)
+                return await split_here(held, lease, lease.container, request, asked, raw, caller)
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         bound = await self._constraints.chat(request, interpreter, framed, lease.container)
@@ -187,7 +188,8 @@ class Pipeline:
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
-            return await remote_text(held, lease, lease.container, request, asked, caller)
+            with told_of_wait(on_wait, lease.name):
+                return await remote_text(held, lease, lease.container, request, asked, caller)
         bound = await self._constraints.text(request.answering, lease.container)
         prompts = await self._prompts(request, lease.container)
         jobs = self._jobs(prompts, asked, lease)

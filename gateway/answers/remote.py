@@ -4,8 +4,9 @@ The other server renders and splits; what it leaves in the content all the same,
 here, and reasoning is told as the client wants it.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
 from typing import Any, Literal
 
@@ -34,10 +35,11 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
-from gateway.registry import Lease
+from gateway.registry import Lease, Waiting
 from gateway.request import ChatRequest, GenerationParams, TextRequest
 from gateway.splitter import FORMATS, Splitter
 
+QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
 THINK = FORMATS["think_text"]
 _OPENS = THINK.reasoning.opens if THINK.reasoning else ()
 _REASONS: Mapping[str, FinishReason] = {
@@ -207,6 +209,24 @@ class RemoteAnswer(Answer):
             self._usage = event
             return None
         return self._remote[event.choice].take(event)
+
+
+@contextmanager
+def told_of_wait(
+    on_wait: Callable[[Waiting], None] | None, model: str, quiet: float = QUIET
+) -> Iterator[None]:
+    """A client whose answer has not begun after `quiet` seconds hears of it, before a proxy on the
+    way gives up. Until then an error still has a status of its own.
+    """
+    if on_wait is None:
+        yield
+        return
+    news = Waiting(model=model, position=1, stage="queued")
+    timer = asyncio.get_running_loop().call_later(quiet, on_wait, news)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def remote_chat(

@@ -1,11 +1,12 @@
 """Answers of other servers as events."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from backends.remote import RemoteCall, RemoteDelta
-from gateway.answers.remote import RemoteChoice, Shown
+from gateway.answers.remote import RemoteChoice, Shown, told_of_wait
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -16,6 +17,7 @@ from gateway.events import (
     ToolOpened,
     joined,
 )
+from gateway.registry import Waiting
 
 
 def told(*deltas: RemoteDelta, shown: Shown = "split", raw: bool = False) -> list[Event]:
@@ -114,3 +116,15 @@ def test_a_stop_string_is_told() -> None:
     events: list[Any] = told(says("x"), RemoteDelta(finished="stop", stop="\n"))
 
     assert events[-1] == Finished("stop", stop="\n")
+
+
+@pytest.mark.anyio
+async def test_a_long_wait_for_the_other_server_is_told_and_a_short_one_is_not() -> None:
+    heard: asyncio.Queue[Waiting] = asyncio.Queue()
+    with told_of_wait(heard.put_nowait, "far", quiet=60.0):
+        pass
+    with told_of_wait(heard.put_nowait, "far", quiet=0.0):
+        news = await heard.get()
+
+    assert (news.model, news.stage) == ("far", "queued")
+    assert heard.empty()
