@@ -123,7 +123,7 @@ class StoreConfig(Section, frozen=True):
 
     path: PathText | None = None  # a SQLite file; None: in memory, gone with the process
     max_age: Seconds = 30 * 86_400.0  # what is older is let go
-    max_bytes: AtLeastOne = 1024 * 1024 * 1024  # of all together; the oldest goes first
+    max_bytes: AtLeastOne = 256 * 1024 * 1024  # of all together; the oldest goes first
 
 
 class ApisConfig(Section, frozen=True):

@@ -1,6 +1,7 @@
 """Responses and conversations with OpenAI's client on a real socket."""
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,23 @@ async def test_a_restart_keeps_what_was_kept_and_ends_what_ran(tmp_path: Path) -
         lost = await api.responses.retrieve(runs.id)
         assert lost.status == "failed"
         assert lost.error is not None
+
+
+async def test_what_cannot_be_kept_is_no_success(tmp_path: Path) -> None:
+    settings = kept(tmp_path, tokens_per_second=1_000)
+    async with serving(settings, tmp_path) as running:
+        with sqlite3.connect(tmp_path / "store.sqlite") as other:
+            other.execute("DROP TABLE responses")
+        other.close()
+        body = {"model": "scripted", "input": "Hello"}
+        whole = await running.client.post("/v1/responses", json=body)
+        assert whole.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+        streamed = await running.client.post("/v1/responses", json={**body, "stream": True})
+        kinds = [event["type"] for event in events(streamed.text)]
+        assert kinds[-1] == "response.failed"
+        assert "response.completed" not in kinds
+        unkept = await running.client.post("/v1/responses", json={**body, "store": False})
+        assert unkept.status_code == httpx.codes.OK
 
 
 async def test_who_leaves_gives_the_model_back(tmp_path: Path) -> None:
