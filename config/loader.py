@@ -5,7 +5,6 @@ Reads that one file and nothing else: the environment is handed in.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -16,10 +15,8 @@ from config.errors import Source, suggestion
 from config.models import check_names, check_options
 from config.paths import rooted
 from config.settings import Config, KeyConfig
-from config.shape import Option, leaves
+from config.shape import leaves, with_option
 from config.upstreams import completed, is_secret_variable
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 KEY_FROM_ENVIRONMENT = "env:"
 
@@ -44,14 +41,14 @@ def load_config(
     sources = {"models": source, "keys": source, "upstreams": source}
     secrets = frozenset(_secret_variables(config))
     for setting in (*settings(environment, secrets, kind), *_overridden(overrides, kind)):
-        config = _with(config, setting.option, setting.value)
+        config = with_option(config, setting.option, setting.value)
         sources[setting.option[0]] = setting.source
     check_options(config, sources["models"], sampling)
     check_names(config, sources["models"])
     root = path.resolve().parent if path else Path.cwd()
     upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
-    config = _with(config, ("upstreams",), upstreams)
-    return _with(config, ("keys",), _keys(config.keys, environment, sources["keys"]))
+    config = with_option(config, ("upstreams",), upstreams)
+    return with_option(config, ("keys",), _keys(config.keys, environment, sources["keys"]))
 
 
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:
@@ -86,13 +83,6 @@ def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterat
             else convert(value, kind, source, path=f"$.{name}")
         )
         yield Setting(option, typed, source)
-
-
-def _with(section: S, option: Option, value: object) -> S:
-    """`section` with the option replaced, all the way down."""
-    name, *below = option
-    new = _with(getattr(section, name), tuple(below), value) if below else value
-    return msgspec.structs.replace(section, **{name: new})
 
 
 def _variable(key: KeyConfig) -> str:

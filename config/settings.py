@@ -61,6 +61,7 @@ class ServerConfig(Section, frozen=True):
     comment_after: Seconds = 10.0  # silence in a stream before a comment is sent
     loading_text: bool = False  # chat streams tell of their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
+    watch_config: bool = False  # read the configuration again whenever its file has changed
 
 
 class ModelConfig(Section, frozen=True):

@@ -5,9 +5,11 @@ each of them by being written in its struct.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 Kind: TypeAlias = Any  # an annotation: a struct, `tuple[X, ...]`, `dict[str, X]` or a leaf's type
 Option: TypeAlias = tuple[str, ...]  # the names on the way to an option: ("server", "port")
@@ -40,6 +42,21 @@ def leaves(section: type[msgspec.Struct], above: Option = ()) -> Iterator[tuple[
             yield from leaves(kind, (*above, name))
         else:
             yield (*above, name), kind
+
+
+def value_of(section: msgspec.Struct, option: Option) -> Any:
+    """What the option is set to."""
+    found: Any = section
+    for name in option:
+        found = getattr(found, name)
+    return found
+
+
+def with_option(section: S, option: Option, value: object) -> S:
+    """`section` with the option replaced, all the way down."""
+    name, *below = option
+    new = with_option(getattr(section, name), tuple(below), value) if below else value
+    return msgspec.structs.replace(section, **{name: new})
 
 
 def words(kind: Kind) -> tuple[str, ...]:
