@@ -7,7 +7,6 @@ from pathlib import Path
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
-from litestar.types import ASGIApp
 
 from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
@@ -22,11 +21,19 @@ from gateway.dialects.anthropic import error_body as anthropic_error
 from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.responses.stored import interrupted
 from gateway.dialects.tabby.reply import problem_body
-from gateway.http.auth import Authenticator, OriginGuard, Refusals, guarded, is_loopback
+from gateway.http.auth import (
+    Authenticator,
+    OriginGuard,
+    Refusals,
+    guarded,
+    is_loopback,
+    server_names,
+)
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.metrics import Metrics
 from gateway.http.routes import (
+    admin,
     anthropic,
     conversations,
     hub,
@@ -39,9 +46,10 @@ from gateway.http.routes import (
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
-from gateway.hub import Hub
+from gateway.hub import Hub, cached_models
 from gateway.pictures import ImageLoader
 from gateway.registry import Registry
+from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
@@ -52,22 +60,35 @@ OPEN_TO_ALL = (
 
 
 def build(
-    config: Config, registry: Registry, metrics: Metrics, *, catalog: Catalog = BACKENDS
+    config: Config,
+    registry: Registry,
+    metrics: Metrics,
+    *,
+    catalog: Catalog = BACKENDS,
+    reloader: Reloader | None = None,
 ) -> Litestar:
     """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
 
     `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
+    `reloader`: None: the configuration stays as it is.
     """
     refuse_open_door(config)
-    services = _services(config, registry, metrics, catalog)
+    cors = _cors(config)
+    guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
+    services = _services(config, registry, metrics, catalog, reloader or Reloader(config), guard)
     metrics.watch(registry.statuses)
     return Litestar(
-        route_handlers=[*openai.SERVER_ROUTES, *upstreams.ROUTES, *_spoken(services)],
+        route_handlers=[
+            *openai.SERVER_ROUTES,
+            *admin.ROUTES,
+            *upstreams.ROUTES,
+            *_spoken(services),
+        ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
-        middleware=_middleware(config),
-        cors_config=_cors(config),
+        middleware=[guarded(guard, lambda: services.doorman.is_open)],
+        cors_config=cors,
         request_max_body_size=config.server.max_body,
         openapi_config=None,
         logging_config=None,
@@ -94,8 +115,15 @@ def _spoken(services: Services) -> list[Router]:
     ]
 
 
-def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Catalog) -> Services:
-    """Everything that routes work with."""
+def _services(
+    config: Config,
+    registry: Registry,
+    metrics: Metrics,
+    catalog: Catalog,
+    reloader: Reloader,
+    guard: OriginGuard,
+) -> Services:
+    """Everything that routes work with; what follows the configuration is told to `reloader`."""
     templates = Templates(_folder(config.template_dir))
     presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
     threads = WorkerThreads()
@@ -104,31 +132,93 @@ def _services(config: Config, registry: Registry, metrics: Metrics, catalog: Cat
         Interpreters(templates),
         allow_control_tokens=config.server.allow_control_tokens,
     )
+    pictures, hub_room = ImageLoader(config.images), Hub(config)
+    doorman = Authenticator(config.keys)
+    pipeline = Pipeline(
+        registry,
+        presets,
+        pictures,
+        tokens,
+        Constraints(threads),
+        strict=config.server.strict_sampling,
+        max_choices=config.server.max_choices,
+    )
+    parts = (
+        door_part(doorman, guard),
+        answers_part(pipeline, tokens, pictures),
+        files_part(templates, presets, hub_room),
+    )
+    reloader.begin(registry, cached_models, parts)
     return Services(
-        config=config,
+        reloader=reloader,
         registry=registry,
-        pipeline=Pipeline(
-            registry,
-            presets,
-            ImageLoader(config.images),
-            tokens,
-            Constraints(threads),
-            strict=config.server.strict_sampling,
-            max_choices=config.server.max_choices,
-        ),
-        doorman=Authenticator(config.keys),
+        pipeline=pipeline,
+        doorman=doorman,
         refusals=Refusals(metrics.refused),
         wording=Encoding(registry, tokens),
         templates=templates,
         presets=presets,
         capabilities=Capabilities(templates),
-        hub=Hub(config),
+        hub=hub_room,
         metrics=metrics,
         bodies=WorkerThreads(BODY_THREADS),
         store=Store(config.store),
         runs=Runs(),
         catalog=catalog,
     )
+
+
+# ------------------------------------------------------------------------------- configuration
+# Who follows it while the server runs: each part checks what it needs, then takes it over at once.
+
+
+def door_part(doorman: Authenticator, guard: OriginGuard) -> Part:
+    """Who may come in."""
+
+    def part(config: Config) -> Apply:
+        refuse_open_door(config)
+        names = server_names(config.server)
+
+        def apply() -> None:
+            doorman.apply(config.keys)
+            guard.apply(names)
+
+        return apply
+
+    return part
+
+
+def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> Part:
+    """How much is taken, and how strictly."""
+
+    def part(config: Config) -> Apply:
+        server = config.server
+
+        def apply() -> None:
+            pipeline.apply(strict=server.strict_sampling, max_choices=server.max_choices)
+            tokens.apply(allow_control_tokens=server.allow_control_tokens)
+            pictures.apply(config.images)
+
+        return apply
+
+    return part
+
+
+def files_part(templates: Templates, presets: SamplingOverrides, hub_room: Hub) -> Part:
+    """Folders to choose from."""
+
+    def part(config: Config) -> Apply:
+        folder = _folder(config.preset_dir)
+        chosen = SamplingOverrides(folder, config.preset).current
+
+        def apply() -> None:
+            templates.apply(_folder(config.template_dir))
+            presets.apply(folder, config.preset, chosen)
+            hub_room.apply(config)
+
+        return apply
+
+    return part
 
 
 def _folder(path: str | None) -> Path | None:
@@ -160,18 +250,10 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
         ):
             await store.mend(interrupted)
             tasks.start_soon(services.capabilities.learn, registry.statuses())
+            tasks.start_soon(services.reloader.run)
             yield
 
     return lifespan
-
-
-def _middleware(config: Config) -> list[Callable[[ASGIApp], ASGIApp]]:
-    """What stands before every route, whoever adds one."""
-    if config.keys:
-        return []
-    cors = _cors(config)
-    allowed = cors.is_origin_allowed if cors is not None else _nobody
-    return [guarded(OriginGuard(config.server, allowed))]
 
 
 def _nobody(_origin: str) -> bool:

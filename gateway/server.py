@@ -3,8 +3,8 @@ and the lines that greet the user.
 
 SIGTERM or SIGINT (Ctrl-C) stops: nobody new is let in, running answers have `shutdown_grace`
 seconds, then each ends with an error event. A second one ends the grace at once. Whatever native
-code still runs then (an engine's import, a load) is not waited for. SIGHUP is ignored: there is
-nothing to read again, and a closed terminal must not end the server.
+code still runs then (an engine's import, a load) is not waited for. SIGHUP reads the configuration
+again; a closed terminal doesn't end the server.
 
 Exit status: 0 after a stop that was asked for, 128 + the signal's number after a second one, 1
 where the address can't be listened on, 2 where the start failed.
@@ -138,15 +138,18 @@ class Server(uvicorn.Server):
         greet: Callable[[str], None],
         *,
         timed_out: Callable[[], None] = lambda: None,
+        hangup: Callable[[], None] = lambda: None,
     ) -> None:
-        """`timed_out` is called for each client that is cut off after `send_timeout`."""
+        """`timed_out` is called for each client that is cut off after `send_timeout`, `hangup` on
+        the event loop after SIGHUP.
+        """
         connection = partial(Connection, send_timeout=config.send_timeout, timed_out=timed_out)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=config.host,
                 port=config.port,
-                loop="uvloop",
+                loop="auto",  # uvloop, where there is one
                 http=connection,  # type: ignore[arg-type]  # whatever makes a protocol will do
                 ws="none",
                 log_config=None,
@@ -162,6 +165,7 @@ class Server(uvicorn.Server):
         self.status = 0
         self._registry = registry
         self._greet = greet
+        self._hangup = hangup
 
     def obstacle(self) -> str | None:
         """Why nobody can listen on the address, in one line. Tried before anything is started."""
@@ -182,12 +186,18 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Without raising the signal again: a stop that was asked for exits with 0."""
         before = {kind: signal.signal(kind, self.handle_exit) for kind in STOPS}
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, _ignored)
+        if sys.platform != "win32":  # which has no such signal
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._hung_up)
         try:
             yield
         finally:
             for kind, handler in before.items():
                 signal.signal(kind, handler)
+
+    def _hung_up(self, _sig: int, _frame: FrameType | None) -> None:
+        """In the main thread, wherever it is."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hangup)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""
@@ -243,10 +253,6 @@ def run(server: Server) -> int:
     with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
         server.run()
     return server.status if server.started else 2
-
-
-def _ignored(_sig: int, _frame: FrameType | None) -> None:
-    log.info("SIGHUP ignored")
 
 
 def greeting(model: str) -> Callable[[str], None]:

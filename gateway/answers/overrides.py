@@ -84,11 +84,20 @@ class SamplingOverrides:
         """Raises ConfigError where the preset `name` can't be used."""
         self._folder = folder
         self.current = OverridePreset()
+        self._configured = name
         if name is not None:
             try:
                 self.current = self.read(name)
             except InvalidRequest as error:
                 raise ConfigError("the configuration", "$.preset", error.message) from None
+
+    def apply(self, folder: Path | None, name: str | None, chosen: OverridePreset) -> None:
+        """From now on this is the folder, and `chosen` in force where the configuration names
+        another preset than before: what an administrator has chosen since stays.
+        """
+        self._folder = folder
+        if self._configured != name:
+            self._configured, self.current = name, chosen
 
     def names(self) -> tuple[str, ...]:
         """What may be chosen now. Looks at the disk."""
@@ -165,6 +174,10 @@ class Templates:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._chosen: dict[str, Chosen] = {}
+
+    def apply(self, folder: Path | None) -> None:
+        """From now on this is the folder; what was chosen stays."""
+        self._folder = folder
 
     def names(self) -> tuple[str, ...]:
         """What may be chosen now. Looks at the disk."""

@@ -72,6 +72,10 @@ class Pipeline:
         self._max_choices = max_choices
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
 
+    def apply(self, *, strict: bool, max_choices: int) -> None:
+        """From the next request on."""
+        self._strict, self._max_choices = strict, max_choices
+
     @asynccontextmanager
     async def chat(
         self,

@@ -43,6 +43,10 @@ class Tokens:
         self._interpreters = interpreters
         self._allow_control_tokens = allow_control_tokens
 
+    def apply(self, *, allow_control_tokens: bool) -> None:
+        """From the next request on."""
+        self._allow_control_tokens = allow_control_tokens
+
     async def of(
         self,
         container: ModelContainer,

@@ -14,15 +14,16 @@ from backends.gpus import number_by_bus
 from backends.protocol import Sampling
 from backends.threads import prepare_process
 from config.errors import ConfigError, suggestion
-from config.loader import load_config
+from config.loader import load_config, locate
 from config.settings import Config, ModelConfig
 from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
-from gateway.hub.startup import brought
+from gateway.hub.startup import brought, downloaded
 from gateway.logs import configure
 from gateway.registry import ModelLibrary, Registry
+from gateway.reloading import ConfigSource, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
 from gateway.splitter import FORMATS
@@ -37,21 +38,35 @@ def run(arguments: Namespace) -> int:
         for name in ("host", "port")
         if (value := getattr(arguments, name)) is not None
     }
-    config = load_config(arguments.config, os.environ, overrides=overrides, sampling=Sampling)
-    config = with_models(config, arguments.models)
+    file = arguments.config or locate(os.environ, Path.cwd())
+    environment = dict(os.environ)
+
+    def read() -> Config:
+        config = load_config(file, environment, overrides=overrides, sampling=Sampling)
+        config = with_models(config, arguments.models)
+        check_formats(config)
+        return config
+
+    config = read()
     configure(config.log)
     prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
         config = brought(config)
-    check_formats(config)
     metrics = Metrics()
     registry = Registry(
         ModelLibrary(config, cache=cached_models(config)), config, watch=metrics.happened
     )
-    app = build(config, registry, metrics)
-    greet = greeting(first_model(config, registry))
-    return run_server(Server(app, config.server, registry, greet, timed_out=metrics.send_timed_out))
+    reloader = Reloader(config, ConfigSource(lambda: downloaded(read()), file))
+    server = Server(
+        build(config, registry, metrics, reloader=reloader),
+        config.server,
+        registry,
+        greeting(first_model(config, registry)),
+        timed_out=metrics.send_timed_out,
+        hangup=reloader.ask,
+    )
+    return run_server(server)
 
 
 def check_formats(config: Config) -> None:

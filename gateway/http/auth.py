@@ -31,6 +31,15 @@ class Authenticator:
     """
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
+        self.apply(keys)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs a key."""
+        return not self._keys
+
+    def apply(self, keys: Sequence[KeyConfig]) -> None:
+        """From the next request on; who was let in stays in."""
         self._keys = [(written, _access(key)) for key in keys for written in _as_sent(key.key)]
 
     def admit(self, headers: Mapping[str, str]) -> Access:
@@ -150,14 +159,13 @@ class OriginGuard:
     def __init__(self, server: ServerConfig, is_page_allowed: Callable[[str], bool]) -> None:
         """Raises ConfigError for a host that can't be one."""
         self._is_page_allowed = is_page_allowed
-        self._names = {"localhost", server.host.lower()}
-        for index, host in enumerate(server.hosts):
-            if (name := _name(host)) is None:
-                path = f"$.server.hosts[{index}]"
-                raise ConfigError("the configuration", path, f"{host!r} is no name of a host")
-            self._names.add(name)
+        self.apply(server_names(server))
         # A page can't make an address point elsewhere, so beyond loopback each may be one of ours.
         self._takes_addresses = not is_loopback(server.host)
+
+    def apply(self, names: frozenset[str]) -> None:
+        """From the next request on this server is called by these names."""
+        self._names = names
 
     def check(self, method: str, headers: RawHeaders) -> None:
         """Raises NotForPages, UnsupportedMediaType."""
@@ -197,6 +205,17 @@ class OriginGuard:
         return is_loopback(name) or (self._takes_addresses and _is_address(name))
 
 
+def server_names(server: ServerConfig) -> frozenset[str]:
+    """The names this server is called by. Raises ConfigError for a host that can't be one."""
+    names = {"localhost", server.host.lower()}
+    for index, host in enumerate(server.hosts):
+        if (name := _name(host)) is None:
+            path = f"$.server.hosts[{index}]"
+            raise ConfigError("the configuration", path, f"{host!r} is no name of a host")
+        names.add(name)
+    return frozenset(names)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`."""
     try:
@@ -205,13 +224,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def guarded(guard: OriginGuard) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes: nothing of one runs before the headers have been looked at."""
+def guarded(guard: OriginGuard, needed: Callable[[], bool]) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes: nothing of one runs before the headers have been looked at.
+    `needed` is asked for each request: not where there are keys.
+    """
 
     def wrap(app: ASGIApp) -> ASGIApp:
         async def checked(scope: Scope, receive: Receive, send: Send) -> None:
             # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
-            guard.check(str(scope.get("method", "GET")), scope["headers"])
+            if needed():
+                guard.check(str(scope.get("method", "GET")), scope["headers"])
             await app(scope, receive, send)
 
         return checked

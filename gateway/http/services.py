@@ -23,6 +23,7 @@ from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
 from gateway.hub import Hub
 from gateway.registry import ModelEntry, ModelStatus, Registry
+from gateway.reloading import Reloader
 from gateway.store import Store
 from gateway.tasks import WorkerThreads
 
@@ -34,7 +35,7 @@ LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 class Services(msgspec.Struct, frozen=True):
     """The rooms below, as the routes see them."""
 
-    config: Config
+    reloader: Reloader
     registry: Registry
     pipeline: Pipeline
     doorman: Authenticator
@@ -49,6 +50,11 @@ class Services(msgspec.Struct, frozen=True):
     store: Store
     runs: Runs
     catalog: Catalog
+
+    @property
+    def config(self) -> Config:
+        """What is in force now."""
+        return self.reloader.config
 
     def visible(self, access: Access, only: Collection[str] | None = None) -> list[ModelStatus]:
         """The states of the models the caller may use, or of those of them that `only` names, as

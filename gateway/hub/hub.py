@@ -39,12 +39,16 @@ class Hub:
     """One per server."""
 
     def __init__(self, config: Config) -> None:
+        self._busy: set[Path] = set()
+        self.apply(config)
+
+    def apply(self, config: Config) -> None:
+        """From the next download on; one that runs ends where it began."""
         folder = config.hub.folder or next(iter(config.model_dirs), None)
         self._endpoint = config.hub.endpoint
         self._folder = Path(folder).expanduser() if folder else None
         self._cache = _cache_root(config)
         self._deletion = config.hub.deletion
-        self._busy: set[Path] = set()
 
     async def cached(self) -> tuple[CachedFiles, ...]:
         """What lies in the hub's local cache."""
@@ -78,13 +82,16 @@ class Hub:
         """The folder of a model: downloaded before, `usable` in the hub's local cache, or
         downloaded now. Raises as `download`.
         """
+        here = await to_thread.run_sync(self.here, model, usable)
+        return here or await self.download(model.order, report)
+
+    def here(self, model: HubModel, usable: Usable) -> Path | None:
+        """As `bring`, without a download. Blocks."""
         target = within(self._root(), model.folder, "path")
-        cached_one = snapshot(self._cache, model)
         if target.exists():
             return target
-        if model.files is None and await to_thread.run_sync(usable, cached_one):
-            return cached_one
-        return await self.download(model.order, report)
+        cached_one = snapshot(self._cache, model)
+        return cached_one if model.files is None and usable(cached_one) else None
 
     async def _fetch(
         self, found: Listing, staging: Path, report: Callable[[DownloadProgress], None]

@@ -14,7 +14,7 @@ from backends.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
-from gateway.hub import SCHEME, DownloadProgress, Hub, hub_model
+from gateway.hub import SCHEME, DownloadProgress, Hub, HubModel, hub_model
 from gateway.registry.history import user_folder
 from gateway.tasks import companions
 
@@ -60,6 +60,29 @@ async def provided(config: Config) -> Config:
     return replace(config, models=tuple(models))
 
 
+def downloaded(config: Config) -> Config:
+    """As `provided`, for a server that runs: nothing is downloaded. Blocks.
+
+    Raises ConfigError that names the model, for one that isn't here.
+    """
+    hub = Hub(_with_folder(config))
+    return replace(config, models=tuple(_downloaded(hub, model) for model in config.models))
+
+
+def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
+    if not model.path.startswith(SCHEME):
+        return model
+    try:
+        wanted = hub_model(model.path)
+        path = hub.here(wanted, _is_usable)
+    except GatewayError as error:
+        raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
+    if path is None:
+        problem = f"not downloaded yet; first `roundhouse pull {model.path}`, then reload"
+        raise ConfigError(f"model {model.name!r}", "$.path", problem)
+    return _placed(model, wanted, path)
+
+
 def _with_folder(config: Config) -> Config:
     """`roundhouse serve hf:owner/name` works without any configuration."""
     if config.hub.folder or config.model_dirs:
@@ -76,6 +99,11 @@ async def _provided(hub: Hub, model: ModelConfig) -> ModelConfig:
         path = await hub.bring(wanted, _is_usable, _teller(model.name))
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
+    return _placed(model, wanted, path)
+
+
+def _placed(model: ModelConfig, wanted: HubModel, path: Path) -> ModelConfig:
+    """The model where it lies, known by its place on the hub, too."""
     known = (model.name, *model.aliases)
     by_id = () if wanted.repository in known else (wanted.repository,)
     return replace(model, path=str(path), aliases=(*model.aliases, *by_id))

@@ -96,12 +96,19 @@ class ImageLoader:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`tls`: whose certificates are trusted; None: the usual authorities'."""
-        self._limits = limits
-        judge = anywhere if limits.allow_private_addresses else is_public
-        self._fetching = Fetching(limits, judge, resolver, tls)
+        self._resolver, self._tls = resolver, tls
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="pictures")
         self._bytes = Quota(limits.max_held_bytes)
         self._pixels = Quota(limits.max_held_pixels)
+        self.apply(limits)
+
+    def apply(self, limits: ImagesConfig) -> None:
+        """From the next picture on."""
+        self._limits = limits
+        judge = anywhere if limits.allow_private_addresses else is_public
+        self._fetching = Fetching(limits, judge, self._resolver, self._tls)
+        self._bytes.apply(limits.max_held_bytes)
+        self._pixels.apply(limits.max_held_pixels)
 
     @asynccontextmanager
     async def fetched(self, placed: Sequence[PlacedImage]) -> AsyncIterator[Album]:

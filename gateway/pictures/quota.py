@@ -20,6 +20,12 @@ class Quota:
         self._line = anyio.Lock()  # first come, first served
         self._given_back = anyio.Event()
 
+    def apply(self, total: int) -> None:
+        """There is so much from now on; what was taken stays taken."""
+        self._left += total - self._total
+        self._total = total
+        self._given_back.set()
+
     async def take(self, amount: int) -> None:
         """Returns when it is there. Whoever takes gives back."""
         if amount == 0:

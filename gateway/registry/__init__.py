@@ -2,8 +2,9 @@
 
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History
-from gateway.registry.library import ModelEntry, ModelLibrary
+from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary
 from gateway.registry.line import Waiting
+from gateway.registry.reconfiguring import ModelChanges, PreparedModels
 from gateway.registry.registry import Registry
 from gateway.registry.status import (
     Happening,
@@ -17,16 +18,19 @@ from gateway.registry.status import (
 )
 
 __all__ = [
+    "CacheOfModels",
     "Gauge",
     "Happening",
     "History",
     "Lease",
+    "ModelChanges",
     "ModelEntry",
     "ModelLibrary",
     "ModelLoadFailed",
     "ModelLoaded",
     "ModelStatus",
     "ModelUnloaded",
+    "PreparedModels",
     "Registry",
     "State",
     "UnloadReport",

@@ -120,25 +120,49 @@ class ModelLibrary:
         cache: CacheOfModels | None = None,
         catalog: Catalog = BACKENDS,
         recognise: Recognise | None = None,
+        before: "ModelLibrary | None" = None,
     ) -> None:
         """`cache`: None: no model is taken from it. `recognise` stands in for the catalog's, where
-        files need not be there.
+        files need not be there. `before`: the one that this follows, with the same upstreams; what
+        it knows is not read again, and a model that stays as it was stays the same object.
         """
         self._config = config
         self._cache = cache
         self._catalog = catalog
         self._recognise = recognise = recognise or catalog.recognise
-        roots = map(Path, config.model_dirs)
-        self._folders = tuple(ModelFolder(root, recognise, catalog) for root in roots)
+        known = before.folders if before else {}
+        self.folders: dict[str, ModelFolder] = {
+            root: known.get(root) or ModelFolder(Path(root), recognise, catalog)
+            for root in config.model_dirs
+        }
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
-        self.fleet = Fleet(config.upstreams)
+        self.fleet: Fleet = before.fleet if before else Fleet(config.upstreams)
         self._offered = Offered(config, self.fleet)
-        self._one_looks = threading.Lock()
+        self.one_looks: threading.Lock = before.one_looks if before else threading.Lock()
         self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
         self._looked = 0.0
         self.refresh()
+        if before:
+            self._keep(before.known())
+
+    def successor(self, config: Config, cache: CacheOfModels | None) -> "ModelLibrary":
+        """The models as `config` has them, with the same upstreams; this one stays as it is.
+
+        Looks at the disk. Raises ConfigError, as at the start.
+        """
+        return ModelLibrary(
+            config, cache=cache, catalog=self._catalog, recognise=self._recognise, before=self
+        )
+
+    def _keep(self, before: Mapping[str, Known]) -> None:
+        """What is equal stays the same object, so that nobody plans its load anew."""
+        models = {
+            name: before[name] if before.get(name) == one else one
+            for name, one in self._shelf.models.items()
+        }
+        self._shelf = msgspec.structs.replace(self._shelf, models=models)
 
     def known(self) -> Mapping[str, Known]:
         """All models by id, usable or not, as the last look found them. It is replaced, not
@@ -186,7 +210,7 @@ class ModelLibrary:
 
         Blocks until the headers of new files are read; safe in any thread.
         """
-        with self._one_looks:
+        with self.one_looks:
             began = time.monotonic()
             models = {model.name: self._configured(model) for model in self._config.models}
             places = _places(models)
@@ -208,7 +232,7 @@ class ModelLibrary:
             self.due = self._looked + REST * (self._looked - began)
 
     def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
-        for folder in self._folders:
+        for folder in self.folders.values():
             yield from folder.models().items()
 
     def _cached(self, taken: set[str], places: set[Path]) -> dict[str, Known]:
@@ -227,7 +251,7 @@ class ModelLibrary:
         configured = {Path(model.path).expanduser().resolve() for model in self._config.models}
         found = (
             one
-            for source in (*self._folders, *([self._cache] if self._cache else ()))
+            for source in (*self.folders.values(), *([self._cache] if self._cache else ()))
             for one in source.unusable()
             if one.name not in taken and configured.isdisjoint((one.path, *one.path.parents))
         )

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from backends.protocol import Progress
-from gateway.errors import GatewayError, ModelUnavailable, QueueFull, ShuttingDown
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, QueueFull, ShuttingDown
 from gateway.registry.record import ModelRecord, Refuse, Ticket
 
 # -------------------------------------------------------------------------------------------- clock
@@ -188,5 +188,7 @@ def refusal(model: str, order: Refuse) -> GatewayError:
         case "failed":
             text = f"{model} could not be loaded: {order.reason}"
             return ModelUnavailable(text, param="model", retry_after=order.retry_after)
+        case "removed":
+            return ModelNotFound(order.reason, param="model")
         case "too_large" | "unloaded":
             return ModelUnavailable(order.reason, param="model", retry_after=order.retry_after)

@@ -61,6 +61,15 @@ class MemoryLedger:
         self._budgets = dict(budgets)
         self._records = records
 
+    def apply(self, budgets: Bytes) -> None:
+        """From now on these are the budgets."""
+        self._budgets = dict(budgets)
+
+    def excess(self) -> Bytes:
+        """Bytes per device by which more is promised than there is, besides what leaves anyway."""
+        over = {device: -self.free(device) - self.coming(device) for device in self._budgets}
+        return {device: size for device, size in over.items() if size > 0}
+
     def free(self, device: str) -> int:
         """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
         return self._budgets.get(device, 0) - held(self._records.values(), device)

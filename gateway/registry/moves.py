@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from backends.catalog import CPU
 from backends.errors import LoadFailed, OutOfMemory
@@ -20,7 +21,7 @@ from backends.protocol import MemoryNeed, Progress
 from backends.remote import Container
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
-from gateway.registry.library import FileIdentity, identity
+from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock
 from gateway.registry.loading import Loader, LoadPlan
 from gateway.registry.memory import arithmetic
@@ -121,6 +122,17 @@ class Moves:
         self.loading[order.model] = loading
         self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
 
+    def describe(self, entry: ModelEntry) -> None:
+        """What is configured of a model besides its files and options has changed: leases from now
+        on have it so.
+        """
+        for one in (self.loading.get(entry.name), self.residents.get(entry.name)):
+            if isinstance(one, Loading):
+                one.plan = replace(one.plan, entry=entry)
+            elif one is not None:
+                plan = replace(one.plan, entry=entry)
+                self.residents[entry.name] = replace(one, plan=plan)
+
     def cancel(self, name: str) -> None:
         """Stop a load. It ends in Gone."""
         self.loading[name].scope.cancel()
@@ -130,6 +142,12 @@ class Moves:
         resident = self.residents.pop(order.model)
         self._closing.add(order.model)
         self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
+
+    def are_files_changed(self, name: str) -> bool:
+        """The files of a model in memory are there, but not as it was loaded from them."""
+        there = self.residents[name]
+        now = identity(there.plan.entry.files)
+        return now.keys() == there.identity.keys() and now != there.identity
 
     @property
     def busy(self) -> bool:
@@ -167,7 +185,7 @@ class Moves:
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
         arrived = self._clock.now()
         self.residents[name] = Resident(
-            plan=plan,
+            plan=loading.plan,  # it may have been described anew meanwhile
             container=container,
             identity=loading.identity,
             started=loading.started,

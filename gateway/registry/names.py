@@ -26,6 +26,10 @@ class ModelNames:
         self._changed = changed
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
 
+    def follow(self, library: ModelLibrary) -> None:
+        """From now on these models can be named."""
+        self._library = library
+
     def begin(self, tasks: TaskGroup) -> None:
         """Scans run in `tasks`."""
         self._tasks = tasks

@@ -44,8 +44,10 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float | None = None  # in place of the model's ttl until the next lease ends
 
 
-WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken"]
-WhyRefuse: TypeAlias = Literal["queue_full", "failed", "too_large", "unloaded", "closing"]
+WhyUnload: TypeAlias = Literal["room", "idle", "asked", "broken", "budget", "config"]
+WhyRefuse: TypeAlias = Literal[
+    "queue_full", "failed", "too_large", "unloaded", "removed", "closing"
+]
 
 
 class Evicted(msgspec.Struct, frozen=True):

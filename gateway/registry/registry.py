@@ -26,12 +26,13 @@ from gateway.access import ADMIN, Access
 from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
-from gateway.registry.library import ModelEntry, ModelLibrary, check_files, identity
+from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary, check_files
 from gateway.registry.line import Clock, LoopClock, Place, Places, Waiting
 from gateway.registry.loading import CatalogLoader, FleetLoader, Loader, LoadPlanner
 from gateway.registry.moves import Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
+from gateway.registry.reconfiguring import PreparedModels, Reconfiguration, prepared
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Happening,
@@ -78,9 +79,9 @@ class Registry:
     # ---------------------------------------------------------------------------- life
 
     async def __aenter__(self) -> Self:
-        free = await to_thread.run_sync(self._gauge.free)
-        self._budgets = {**free, **self._config.swap.memory}
-        self._scheduler = Scheduler(self._budgets, self._config.swap)
+        self._free = await to_thread.run_sync(self._gauge.free)
+        budgets = {**self._free, **self._config.swap.memory}
+        self._scheduler = Scheduler(budgets, self._config.swap)
         sizes = await to_thread.run_sync(self._gauge.total)
         cards = {name: size for name, size in sizes.items() if name != CPU}
         self._planner = LoadPlanner(
@@ -107,6 +108,14 @@ class Registry:
             tell=self._orders.heard,
         )
         self._orders.begin(self._moves, self._tasks)
+        self._reconfiguration = Reconfiguration(
+            scheduler=self._scheduler,
+            planner=self._planner,
+            moves=self._moves,
+            names=self._names,
+            orders=self._orders,
+            clock=self._clock,
+        )
         self._tasks.start_soon(
             self._library.fleet.watch, self._names.scan_soon, name="watch upstreams"
         )
@@ -133,6 +142,29 @@ class Registry:
         self.watchers.end()
         self._orders.carry_out(self._scheduler.closing(self._now))
         self._places.abort()
+
+    # ---------------------------------------------------------------------------- configuration
+
+    def prepare(self, config: Config, cache: CacheOfModels | None) -> PreparedModels:
+        """The models as `config` has them, which has the same upstreams. Changes nothing; blocks
+        to look at the disk. Raises ConfigError.
+        """
+        return prepared(self._library, self._library.successor(config, cache))
+
+    def apply(self, models: PreparedModels, config: Config) -> None:
+        """From now on these are the models, budgets and rules. Running answers go on, leases have
+        what they began with; what is not mentioned in the changes stays in memory as it is.
+        """
+        if self._closing:
+            return
+        known = self._library.known()
+        self._config, self._library = config, models.library
+        self._reconfiguration.apply(models, known)
+        for entry in models.library.entries():
+            if entry.preload and entry.name in models.changes.added:
+                self._tasks.start_soon(self._preload, entry.name, name=f"preload {entry.name}")
+        budgets = {**self._free, **config.swap.memory}
+        self._orders.carry_out(self._scheduler.apply(self._now, budgets, config.swap))
 
     # ---------------------------------------------------------------------------- leases
 
@@ -305,12 +337,8 @@ class Registry:
         return self.resolve(name)
 
     def _is_outdated(self, name: str) -> bool:
-        """It takes requests, and its files are there, but not those that it was loaded from."""
-        there = self._moves.residents.get(name)
-        if there is None or self._scheduler.phase(name) != "loaded":
-            return False
-        now = identity(there.plan.entry.files)
-        return now.keys() == there.identity.keys() and now != there.identity
+        """It takes requests, though its files were written over."""
+        return self._scheduler.phase(name) == "loaded" and self._moves.are_files_changed(name)
 
     @contextmanager
     def _in_line(

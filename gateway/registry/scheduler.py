@@ -39,6 +39,7 @@ from gateway.registry.record import (
     Ticket,
     Unload,
     WhyRefuse,
+    WhyUnload,
 )
 from gateway.registry.turns import Turns
 
@@ -132,7 +133,9 @@ class Scheduler:
         refusals = self._refuse_line(record, "failed", reason, failure.retry_at - now)
         return [*refusals, *self._settle(now)]
 
-    def unload_asked(self, now: float, name: str, *, again: bool = False) -> list[Order]:
+    def unload_asked(
+        self, now: float, name: str, *, again: bool = False, why: WhyUnload = "asked"
+    ) -> list[Order]:
         """An administrator wants it gone: running answers end, those in line are refused.
 
         `again`: it comes back at once, with other options, so those in line stay.
@@ -148,8 +151,48 @@ class Scheduler:
             record.phase = "leaving"
             orders.append(CancelLoad(name))
         elif record.phase in ("loaded", "draining"):
-            record.phase, record.leaving = "draining", "asked"
+            record.phase, record.leaving = "draining", why
         return [*orders, *self._settle(now)]
+
+    def described(self, now: float, model: Model) -> list[Order]:
+        """What is known of a model has changed, but not what is in memory: how long it stays, say.
+        One that failed may be tried again at once.
+        """
+        record = self._records.get(model.name)
+        if record is None:
+            return []
+        if model.ttl != record.model.ttl:
+            record.ttl = model.ttl
+        record.model, record.failure = model, None
+        return list(self._settle(now))
+
+    def replaced(self, now: float, name: str) -> list[Order]:
+        """What is in memory is not what is configured any more: it leaves as its last lease ends,
+        and is loaded anew. Those in line stay.
+        """
+        record = self._records.get(name)
+        if record is None or record.phase not in ("loading", "loaded", "draining"):
+            return []
+        return self.unload_asked(now, name, again=True, why="config")
+
+    def removed(self, now: float, name: str) -> list[Order]:
+        """There is no such model any more: running answers end, those in line are refused."""
+        record = self._records.get(name)
+        if record is None:
+            return []
+        reason = f"{name} was removed from the configuration"
+        refusals = self._refuse_line(record, "removed", reason)
+        return [*refusals, *self.unload_asked(now, name, why="config")]
+
+    def apply(self, now: float, budgets: Bytes, rules: SwapConfig) -> list[Order]:
+        """Other budgets and rules, from now on. Where less memory is left than models hold, some
+        leave.
+        """
+        self._rules = rules
+        self._turns.apply(rules)
+        self.room.apply(budgets)
+        self._turns.shrink(now)
+        return list(self._settle(now))
 
     def tick(self, now: float) -> list[Order]:
         """Time passed."""

@@ -160,6 +160,23 @@ class Turns:
             if now >= overdue_at(claim, self._rules):
                 barred |= claim.need.keys()
 
+    def apply(self, rules: SwapConfig) -> None:
+        """From now on these are the rules."""
+        self._rules = rules
+
+    def shrink(self, now: float) -> None:
+        """More is promised than there is, since budgets were cut: models leave until it fits, idle
+        ones first, those in use as their last lease ends.
+        """
+        if not (missing := self._room.excess()):
+            return
+        loaded = [one for one in self._records.values() if one.phase == "loaded"]
+        evictable = [one for one in loaded if not one.model.pinned]
+        names = choose_victims([_candidate(one, now) for one in evictable], missing)
+        for record in evictable:
+            if names is None or record.model.name in names:
+                record.phase, record.leaving = "draining", "budget"
+
     def claims(self, now: float) -> list[ModelRecord]:
         """The absent models that are wanted, in the order of their turns.
 
@@ -222,12 +239,7 @@ class Turns:
                 continue
             until = lingers_until if record.is_idle else serves_until
             if claim.insists or now >= until(record, self._rules):
-                yield EvictionCandidate(
-                    name=record.model.name,
-                    holds=record.held,
-                    load_seconds=record.model.load_seconds,
-                    idle_seconds=now - record.idle_since if record.is_idle else None,
-                )
+                yield _candidate(record, now)
 
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
         self._end()
@@ -247,3 +259,12 @@ class Turns:
             for victim in self._victims
             if victim.phase == "draining" and victim.leaving == "room"
         ]
+
+
+def _candidate(record: ModelRecord, now: float) -> EvictionCandidate:
+    return EvictionCandidate(
+        name=record.model.name,
+        holds=record.held,
+        load_seconds=record.model.load_seconds,
+        idle_seconds=now - record.idle_since if record.is_idle else None,
+    )

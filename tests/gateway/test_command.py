@@ -145,11 +145,21 @@ def httpx_refused(url: str) -> bool:
         return False
 
 
-def test_a_hangup_is_ignored(tmp_path: Path) -> None:
-    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path)
+def test_a_hangup_reads_the_configuration_again(tmp_path: Path) -> None:
+    config = tmp_path / "roundhouse.yaml"
+    config.write_text(f"models: [{{name: one, path: {script(tmp_path)}}}]\n")
+    process = start("serve", "--port", "0", folder=tmp_path)
     url = greeting(process)[1].rpartition(" ")[2]
+    assert process.stderr is not None
+    config.write_text("models: [{name: one, pth: x}]\n")
     process.send_signal(signal.SIGHUP)
-    assert httpx.get(f"{url}/health", timeout=30).is_success
+    told = next(line for line in process.stderr if "stays as it was" in line)
+    assert "roundhouse.yaml:1: $.models[0].pth: unknown option; did you mean 'path'?" in told
+    config.write_text(f"models: [{{name: two, path: {script(tmp_path)}}}]\n")
+    process.send_signal(signal.SIGHUP)
+    told = next(line for line in process.stderr if "configuration reloaded" in line)
+    assert json.loads(told)["added"] == ["two"]
+    assert [one["id"] for one in httpx.get(f"{url}/v1/models").json()["data"]] == ["two"]
     assert stop(process, signal.SIGTERM) == 0
 
 

@@ -20,6 +20,7 @@ from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.loading import CatalogLoader
+from gateway.reloading import ConfigSource, Reloader
 from gateway.server import Server
 from tests.hang import HANG
 
@@ -72,9 +73,12 @@ def config(
 
 @asynccontextmanager
 async def serving(
-    settings: Config, folder: Path, catalog: Catalog = BACKENDS
+    settings: Config,
+    folder: Path,
+    catalog: Catalog = BACKENDS,
+    source: ConfigSource | None = None,
 ) -> AsyncIterator[Running]:
-    """The server runs in the context."""
+    """The server runs in the context. `source`: of configurations that are read while it does."""
     metrics = Metrics()
     registry = Registry(
         ModelLibrary(
@@ -94,8 +98,9 @@ async def serving(
         addresses.append(address)
         listening.set()
 
+    reloader = Reloader(settings, source)
     server = Server(
-        build(settings, registry, metrics, catalog=catalog),
+        build(settings, registry, metrics, catalog=catalog, reloader=reloader),
         settings.server,
         registry,
         greet,

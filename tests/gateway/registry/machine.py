@@ -74,6 +74,20 @@ class SimulatedMachine:
         assert self.scheduler.phase(name) in ("draining", "leaving"), f"{name} is broken, but stays"
         return orders
 
+    def describe(self, model: Model) -> list[Order]:
+        self.models[model.name] = model
+        return self.carry_out(self.scheduler.described(self.now, model))
+
+    def replace(self, name: str) -> list[Order]:
+        return self.carry_out(self.scheduler.replaced(self.now, name))
+
+    def remove(self, name: str) -> list[Order]:
+        return self.carry_out(self.scheduler.removed(self.now, name))
+
+    def reconfigure(self, budgets: dict[str, int]) -> list[Order]:
+        self.budgets = budgets
+        return self.carry_out(self.scheduler.apply(self.now, budgets, self.rules))
+
     def close(self) -> list[Order]:
         return self.carry_out(self.scheduler.closing(self.now))
 
@@ -127,7 +141,9 @@ class SimulatedMachine:
         assert name in self.present, f"{name} is unloaded but not there"
         assert not self.users(name), f"{name} is unloaded while it is used"
         pinned = self.models[name].pinned
-        assert why in ("asked", "broken") or not pinned, f"{name} is pinned, but unloaded: {why}"
+        assert why in ("asked", "broken", "config") or not pinned, (
+            f"{name} is pinned, but unloaded: {why}"
+        )
         self.leaving[name] = self.present.pop(name)
 
     def _grant(self, number: int) -> None:

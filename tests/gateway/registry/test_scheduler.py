@@ -1,5 +1,7 @@
 """The scheduler's decisions one by one: who is served, who drains, who goes, who must wait."""
 
+import msgspec
+
 from config.settings import SwapConfig
 from gateway.registry.record import Evicted, Grant, Load, Model, Refuse, Unload
 from tests.gateway.registry.machine import SimulatedMachine
@@ -258,6 +260,49 @@ def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> Non
     assert place.request("a") == [Refuse(waiting + 2, "failed", "it broke", 5.0)]
     place.advance(5.0)
     assert place.request("a") == [Load("a", {"cpu": 100})]
+
+
+def test_where_a_budget_is_cut_idle_models_leave_until_it_fits() -> None:
+    place = machine(named("used", 30), named("old", 30), named("new", 40))
+    place.request("used")
+    place.finish_load("used")
+    for name in ("old", "new"):
+        record(place, name)
+    assert place.reconfigure({"cpu": 75}) == [Unload("old", "budget")]
+    assert place.reconfigure({"cpu": 20}) == [Unload("new", "budget")]
+    assert place.scheduler.phase("used") == "draining"
+    assert place.release(1) == [Unload("used", "budget")]
+
+
+def test_a_model_with_other_files_leaves_after_its_last_answer_and_comes_back_as_it_is() -> None:
+    place = machine(named("a", 30))
+    place.request("a")
+    place.finish_load("a")
+    assert place.replace("a") == []
+    assert place.describe(named("a", 50)) == []
+    assert place.request("a") == []
+    assert place.release(1) == [Unload("a", "config")]
+    assert place.finish_unload("a") == [Load("a", {"cpu": 100})]
+    assert place.loading["a"] == {"cpu": 50}
+
+
+def test_a_model_that_is_removed_answers_no_more_of_those_in_line() -> None:
+    place = machine(named("a", slots=1))
+    place.request("a")
+    place.finish_load("a")
+    place.request("a")
+    (refused,) = place.remove("a")
+    assert isinstance(refused, Refuse)
+    assert refused.why == "removed"
+    assert place.release(1) == [Unload("a", "config")]
+    assert place.finish_unload("a") == []
+
+
+def test_another_time_to_live_holds_at_once() -> None:
+    place = machine(named("a"))
+    record(place, "a")
+    shorter = msgspec.structs.replace(named("a"), ttl=5.0)
+    assert place.describe(shorter) == [Unload("a", "idle")]
 
 
 def test_a_thrash_of_two_hundred_is_one_swap() -> None:

@@ -3,6 +3,7 @@
 The promises themselves are asserted by `SimulatedMachine`, at every order and after every event.
 """
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -70,6 +71,24 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), again=st.booleans())
     def an_administrator_unloads(self, name: str, again: bool) -> None:
         self.machine.ask_unload(name, again=again)
+
+    @rule(name=st.sampled_from(NAMES), ttl=st.sampled_from([-1.0, 0.0, 7.0]), pinned=st.booleans())
+    def a_model_is_described_anew(self, name: str, ttl: float, pinned: bool) -> None:
+        model = self.machine.models[name]
+        self.machine.describe(msgspec.structs.replace(model, ttl=ttl, pinned=pinned))
+
+    @rule(name=st.sampled_from(NAMES), need=needs)
+    def a_model_has_other_files(self, name: str, need: dict[str, int]) -> None:
+        self.machine.replace(name)
+        self.machine.describe(msgspec.structs.replace(self.machine.models[name], need=need))
+
+    @rule(name=st.sampled_from(NAMES))
+    def a_model_is_removed(self, name: str) -> None:
+        self.machine.remove(name)
+
+    @rule(cpu=st.sampled_from([0, 50, 100, 200]), card=st.sampled_from([0, 50]))
+    def budgets_change(self, cpu: int, card: int) -> None:
+        self.machine.reconfigure({"cpu": cpu, "cuda:0": card})
 
     @precondition(lambda self: self.machine.waiting)
     @rule(data=st.data())

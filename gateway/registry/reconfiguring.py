@@ -1,0 +1,103 @@
+"""What another configuration changes about the models, and how that is put in force."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.registry.library import Known, ModelEntry, ModelLibrary
+from gateway.registry.line import Clock
+from gateway.registry.loading import LoadPlanner
+from gateway.registry.moves import Moves
+from gateway.registry.names import ModelNames
+from gateway.registry.orders import Orders
+from gateway.registry.record import Order
+from gateway.registry.scheduler import Scheduler
+
+
+class ModelChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of models, in the order of their lists."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]  # leave as their last answer ends
+    reloaded: tuple[str, ...]  # other files or options: those in memory are loaded anew
+    updated: tuple[str, ...]  # stay in memory: the next request has them as they are now
+
+
+class PreparedModels(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of a configuration that was checked, to be put in force."""
+
+    library: ModelLibrary
+    changes: ModelChanges
+
+
+def prepared(before: ModelLibrary, after: ModelLibrary) -> PreparedModels:
+    """What follows where `after` takes the place of `before`."""
+    return PreparedModels(library=after, changes=model_changes(before.known(), after.known()))
+
+
+def model_changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> ModelChanges:
+    """What becomes of each model."""
+    both = [name for name in before if name in after and before[name] != after[name]]
+    reloaded = [name for name in both if not _is_loaded_alike(before[name], after[name])]
+    return ModelChanges(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        reloaded=tuple(reloaded),
+        updated=tuple(name for name in both if name not in reloaded),
+    )
+
+
+def _is_loaded_alike(before: Known, after: Known) -> bool:
+    """Whether a load would give the same."""
+    if not (isinstance(before, ModelEntry) and isinstance(after, ModelEntry)):
+        return False
+    return before.files == after.files and before.options == after.options
+
+
+class Reconfiguration:
+    """Tells those who know a model, between two steps of the event loop."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        planner: LoadPlanner,
+        moves: Moves,
+        names: ModelNames,
+        orders: Orders,
+        clock: Clock,
+    ) -> None:
+        self._scheduler = scheduler
+        self._planner = planner
+        self._moves = moves
+        self._names = names
+        self._orders = orders
+        self._clock = clock
+
+    def apply(self, prepared: PreparedModels, known: Mapping[str, Known]) -> None:
+        """From now on these are the models; `known`: those there were."""
+        self._names.follow(prepared.library)
+        for name in prepared.changes.removed:
+            self._remove(name)
+        for entry in prepared.library.entries():
+            if entry.name in known and known[entry.name] != entry:
+                self._describe(entry, replaced=entry.name in prepared.changes.reloaded)
+
+    def _remove(self, name: str) -> None:
+        self._names.present.pop(name, None)
+        self._planner.forget_options(name)
+        self._orders.carry_out(self._scheduler.removed(self._clock.now(), name), name)
+
+    def _describe(self, entry: ModelEntry, *, replaced: bool) -> None:
+        now, name = self._clock.now(), entry.name
+        orders: list[Order] = []
+        if replaced:
+            self._planner.forget_options(name)
+            orders += self._scheduler.replaced(now, name)
+        else:
+            self._moves.describe(entry)
+            if name in self._names.present:
+                self._names.present[name] = entry
+        if self._scheduler.residency(name) and self._planner.known(entry):
+            orders += self._scheduler.described(now, self._planner.model(entry))
+        self._orders.carry_out(orders, name)

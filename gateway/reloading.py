@@ -1,0 +1,148 @@
+"""The configuration in force, and how another one takes its place while the server runs.
+
+A new configuration is read and checked whole before anything changes; what follows from it is then
+put in force at one stroke, between two steps of the event loop. Knows no HTTP and no signals.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+
+from config.changes import differences, in_force
+from config.errors import ConfigError
+from config.settings import Config
+from gateway.errors import InvalidRequest
+from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
+from gateway.tasks import companions
+
+LOOK_EVERY = 1.0  # seconds between looks at a file that is watched
+
+Apply: TypeAlias = Callable[[], None]
+# Checks what a part of the server needs of a configuration, and gives what puts it in force there.
+# May block; raises ConfigError, as at the start.
+Part: TypeAlias = Callable[[Config], Apply]
+Stamp: TypeAlias = tuple[int, int, int] | None  # inode, bytes, time of change in ns; None: gone
+
+log = structlog.get_logger(__name__)
+
+
+class ConfigSource(msgspec.Struct, frozen=True):
+    """Where configurations come from. `read` blocks and raises ConfigError; `file` may be watched:
+    None where there is none.
+    """
+
+    read: Callable[[], Config]
+    file: Path | None = None
+
+
+class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reload changed, or would: options by their dotted names, models by theirs."""
+
+    applied: bool
+    changed: tuple[str, ...]  # options now in force
+    restart: tuple[str, ...]  # options that stay as they were until the server is started again
+    models: ModelChanges
+
+
+class Reloader:
+    """One per server. `config` is what is in force."""
+
+    def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
+        """Without a `source` nothing can be read again."""
+        self.config = config
+        self._source = source
+        self._one_at_a_time = anyio.Lock()
+        self._asked = anyio.Event()
+
+    def begin(
+        self,
+        registry: Registry,
+        cache_of: Callable[[Config], CacheOfModels | None],
+        parts: Sequence[Part],
+    ) -> None:
+        """Who is to follow the configuration from now on. `cache_of`: the hub's cache of models."""
+        self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
+
+    async def reload(self, *, plan: bool = False) -> ReloadReport:
+        """Read the configuration again and put it in force, or with `plan` only tell what that
+        would do. Raises InvalidRequest where it can't be used; then nothing has changed.
+        """
+        if self._source is None:
+            raise InvalidRequest("this server was not started from a configuration")
+        async with self._one_at_a_time:
+            try:
+                new = await to_thread.run_sync(self._source.read)
+                running = in_force(self.config, new)
+                prepared, applies = await to_thread.run_sync(self._prepared, running)
+            except ConfigError as error:
+                raise InvalidRequest(str(error), param=error.path) from error
+            found = differences(self.config, new)
+            if not plan:
+                self.config = running
+                for apply in applies:
+                    apply()
+            return ReloadReport(
+                applied=not plan,
+                changed=(*found.live, *found.models),
+                restart=found.restart,
+                models=prepared.changes,
+            )
+
+    def _prepared(self, config: Config) -> tuple[PreparedModels, tuple[Apply, ...]]:
+        """Everything that may refuse `config` has agreed."""
+        parts = [part(config) for part in self._parts]
+        models = self._registry.prepare(config, self._cache_of(config))
+        return models, (*parts, lambda: self._registry.apply(models, config))
+
+    def ask(self) -> None:
+        """Reload soon; the log tells what came of it. On the event loop."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """For ever: do what was asked for, and watch the file while the configuration says so."""
+        async with companions() as tasks:
+            tasks.start_soon(self._watch)
+            while True:
+                await self._asked.wait()
+                self._asked = anyio.Event()
+                await self._reload_and_tell()
+
+    async def _reload_and_tell(self) -> None:
+        try:
+            done = await self.reload()
+        except InvalidRequest as error:
+            log.warning("the configuration stays as it was", reason=error.message)
+            return
+        except Exception:  # the server outlives whatever is wrong with a file
+            log.exception("the configuration stays as it was")
+            return
+        told = {"changed": done.changed, "restart": done.restart}
+        told |= msgspec.structs.asdict(done.models)
+        log.info("configuration reloaded", **{what: names for what, names in told.items() if names})
+
+    async def _watch(self) -> None:
+        """A file that looks the same twice after a change is whole: editors write in pieces."""
+        read = seen = await self._stamp()
+        while True:
+            await anyio.sleep(LOOK_EVERY)
+            now = await self._stamp()
+            read = read or now  # it is watched only now
+            if now is not None and now == seen != read:
+                read = now
+                self.ask()
+            seen = now
+
+    async def _stamp(self) -> Stamp:
+        """None while nobody watches, too."""
+        if self._source is None or self._source.file is None or not self.config.server.watch_config:
+            return None
+        try:
+            status = await anyio.Path(self._source.file).stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
