@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import anyio
@@ -103,6 +103,9 @@ class StandIn:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         """Nobody forces."""
 
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        raise NotImplementedError  # only where `info.rewinds`
+
     def release(self, key: int) -> int:
         del self._jobs[key]
         return 0
@@ -129,7 +132,7 @@ class Sampled(StandIn):
             SamplingContext(vocabulary, torch.device("cpu")),
             StepThreads(ThreadController((1,), (1,)), torch.set_num_threads, lambda: None),
         )
-        self.admit = self._batching.admit  # type: ignore[method-assign, assignment]
+        self.admit = self._batching.admit  # type: ignore[method-assign]
         self.release = self._batching.release  # type: ignore[method-assign]
 
     def step(self) -> Sequence[Token]:

@@ -1,7 +1,7 @@
 """When an engine fails: who is told, who goes on, and when it is given up."""
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
@@ -85,6 +85,9 @@ class Engine:
     def force(self, key: int, tokens: Sequence[int]) -> None:
         if self.forcing:
             raise self.forcing.pop()
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        raise NotImplementedError  # only where `info.rewinds`
 
     def release(self, key: int) -> int:
         if self.releasing:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from backends.catalog import ModelFiles
 from backends.constraints.matcher import Mask
@@ -87,6 +87,9 @@ class TableEngine:
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._answers[key].forced[:0] = tokens
+
+    def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
+        raise NotImplementedError  # only where `info.rewinds`
 
     def release(self, key: int) -> int:
         del self._answers[key]

@@ -41,10 +41,10 @@ async def test_templates_tell_what_a_model_can_do(tmp_path: Path) -> None:
     await known.learn(tuple(found.values()))
     told = await known.of_all(tuple(found.values()))
     assert told.keys() == {"tiny", "seeing", "broken"}
-    assert set(told["tiny"].capabilities) == {"tools", "reasoning"}
+    assert set(told["tiny"].capabilities or ()) == {"tools", "reasoning"}
     assert "template" in told["tiny"].recognised.why
-    assert "vision" in told["seeing"].capabilities
-    assert "reasoning" not in told["seeing"].capabilities
+    assert "vision" in (told["seeing"].capabilities or ())
+    assert "reasoning" not in (told["seeing"].capabilities or ())
     assert told["broken"].capabilities == ()
     assert "template fails" in told["broken"].recognised.why
     assert await known.of(found["gone"]) is None
@@ -62,7 +62,7 @@ async def test_a_chosen_template_and_a_named_format_count(tmp_path: Path) -> Non
     after = await known.of(found["switched"])
     assert before is not None
     assert after is not None
-    assert "reasoning" in after.capabilities
+    assert "reasoning" in (after.capabilities or ())
     assert before.template != after.template == THINKS
     plain = await known.of(found["named"])
     assert plain is not None

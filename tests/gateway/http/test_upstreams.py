@@ -460,7 +460,7 @@ def raw(*words: str) -> Says:
 async def splitting(folder: Path, one: Far) -> AsyncIterator[Running]:
     template = folder / "chatml.jinja"
     template.write_text(CHATML)
-    named = {"split": "here", "template": str(template), "format": "hermes_json"}
+    named: dict[str, Any] = {"split": "here", "template": str(template), "format": "hermes_json"}
     async with relaying(folder, one, **named) as running:
         yield running
 

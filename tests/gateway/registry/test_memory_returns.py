@@ -30,7 +30,7 @@ async def test_the_process_does_not_grow_over_many_loads_and_unloads() -> None:
 async def cycle(registry: Registry) -> None:
     """Load, use, unload."""
     async with registry.lease("tiny") as lease:
-        assert lease.container.tokenize("hello", special=False)
+        assert lease.local.tokenize("hello", special=False)
     await registry.unload("tiny")
 
 
