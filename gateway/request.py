@@ -101,6 +101,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     allow_control_tokens: bool | None = None
     continue_final: bool = False  # the last (assistant) message is a prefix, not a finished turn
 
+    @property
+    def one_call(self) -> bool:
+        """The answer ends with its first call. A tool that is named is called exactly once, as with
+        OpenAI.
+        """
+        return not self.parallel_tool_calls or isinstance(self.tool_choice, NamedTool)
+
 
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Raw text completion: one or more prompts, each a text or token ids."""

@@ -107,7 +107,7 @@ class Constraints:
             wanted = Wanted(
                 tools=tools,
                 tool_choice=request.tool_choice,
-                parallel=request.parallel_tool_calls,
+                parallel=not request.one_call,
                 shape=shape.entries if shape is not None else (),
             )
             output = _output(spoken, wanted, control, thinking, tail)
@@ -115,7 +115,7 @@ class Constraints:
                 return None
             return msgspec.structs.replace(output, relaxed=(*relaxed, *output.relaxed))
 
-        asked = (request.tools, request.tool_choice, request.parallel_tool_calls)
+        asked = (request.tools, request.tool_choice, request.one_call)
         key = (
             msgspec.json.encode((spoken, asked, thinking, tail)),
             container.info.special,

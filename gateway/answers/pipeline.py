@@ -172,7 +172,7 @@ class Pipeline:
                     job, thinking=budget, images=shown, stop=(), constraint=bound.constraint
                 ),
                 stopping(interpreter.splitter(request, framed), request, asked),
-                one_call=not request.parallel_tool_calls,
+                one_call=request.one_call,
                 check=bound.check,
             )
             for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))

@@ -87,7 +87,7 @@ async def split_here(
             index,
             Generation(prompt=()),
             stopping(interpreter.splitter(request, rendered.framed), request, asked),
-            one_call=not request.parallel_tool_calls,
+            one_call=request.one_call,
         )
         for index in range(asked.n)
     ]

@@ -209,7 +209,6 @@ async def test_a_named_tool_is_the_one_that_is_called(running: Running) -> None:
             messages=WEATHER,
             tools=[TOOL, CLOCK],
             tool_choice={"type": "function", "function": {"name": "get_time"}},
-            parallel_tool_calls=False,
         )
     assert [name for name, _ in calls(answer)] == ["get_time"]
     assert answer.choices[0].finish_reason == "tool_calls"
