@@ -70,6 +70,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine wants of a machine besides Roundhouse."""
 
     package: str  # the distribution whose version is the engine's
+    others: tuple[str, ...] = ()  # distributions that it doesn't bring along
     needs_card: bool = False  # it does not run on CPUs
     for_cards: str | None = None  # the command that installs it for cards
 

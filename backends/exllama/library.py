@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from backends import errors
 from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
+from backends.installing import command
 
 L = TypeVar("L")
 
@@ -30,8 +31,7 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
         torch = import_module("torch")
     except (ImportError, OSError) as error:
         raise BackendMissing(
-            f"{name} needs torch, which can't be used here ({error}). "
-            f"Install it: pip install 'roundhouse[{name}]'"
+            f"{name} needs torch, which can't be used here ({error}). Install it: {command(name)}"
         ) from error
     if not torch.cuda.is_available():
         raise BackendMissing(
@@ -41,7 +41,7 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
         return collect(torch.cuda.device_count())
     except ImportError as error:
         raise BackendMissing(
-            f"{name} isn't installed ({error}). Install it: pip install 'roundhouse[{name}]'"
+            f"{name} isn't installed ({error}). Install it: {command(name)}"
         ) from error
     except Exception as error:  # compiling can fail in any way: no nvcc, no compiler, no space
         raise BackendMissing(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
 from backends.errors import BackendMissing
+from backends.installing import command
 from backends.offloop import run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, LlamaCppOptions
@@ -15,8 +16,7 @@ try:
     from backends.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
-        f"llama-cpp-python can't be used here ({error}). "
-        "Install it: pip install 'roundhouse[llamacpp]'"
+        f"llama-cpp-python can't be used here ({error}). Install it: {command('llamacpp')}"
     ) from error
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 from llama_cpp import llama_cpp as api
 
 from backends import gpus, processors
@@ -27,11 +28,14 @@ from backends.llamacpp.files import (
     fitted,
     outputs,
 )
+from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
+
+log = structlog.get_logger(__name__)
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -176,6 +180,7 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
 def _load_model(
     files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
 ) -> api.llama_model_p:
+    _warn_unheeded(options)
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.load_mode = (
@@ -188,6 +193,18 @@ def _load_model(
     if not model:
         raise LoadFailed(f"llama.cpp can't load {files.path.name}: {_last_words()}")
     return model  # type: ignore[no-any-return]
+
+
+def _warn_unheeded(options: LlamaCppOptions) -> None:
+    """Layers on a card were asked for by their number, or there is a card, but none is used."""
+    if not api.llama_supports_gpu_offload() and (
+        options.gpu_layers > 0 or (options.gpu_layers and gpus.memory())
+    ):
+        log.warning(
+            "no card is used: this llama.cpp was built without them",
+            gpu_layers=options.gpu_layers,
+            rebuild=INSTALLATION.for_cards,
+        )
 
 
 def _spread(params: Any, options: LlamaCppOptions) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import transformers
 
 from backends.errors import BackendMissing, LoadFailed
+from backends.installing import command
 from backends.transformers.memory import ran_out
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")  # pickled ones could run code
@@ -27,7 +28,7 @@ def add(model: Any, adapters: Mapping[str, str]) -> None:
     if not adapters:
         return
     if not transformers.utils.is_peft_available():
-        raise BackendMissing("LoRA adapters need peft: pip install 'roundhouse[adapters]'")
+        raise BackendMissing(f"LoRA adapters need peft: {command('adapters')}")
     around = None
     slots = [f"adapter-{number}" for number in range(len(adapters))]
     for slot, (name, given) in zip(slots, adapters.items(), strict=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
 from backends.errors import BackendMissing
+from backends.installing import command
 from backends.offloop import run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, TransformersOptions
@@ -44,8 +45,7 @@ def _engine(
         engine = import_module("backends.transformers.engine")
     except (ImportError, OSError) as error:  # not installed, or built for another machine
         raise BackendMissing(
-            f"transformers can't be used here ({error}). "
-            "Install it: pip install 'roundhouse[transformers]'"
+            f"transformers can't be used here ({error}). Install it: {command('transformers')}"
         ) from error
     made: TransformersEngine = engine.TransformersEngine(loading.load(files, options, progress))
     return made

@@ -17,6 +17,7 @@ from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.hf_vocabulary import HfVocabulary
+from backends.installing import command
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
 from backends.threads import counts
@@ -189,8 +190,7 @@ def _quantization(options: TransformersOptions) -> Any:
         return None
     if not transformers.utils.is_bitsandbytes_available():
         raise BackendMissing(
-            f"quantization {options.quantization!r} needs bitsandbytes: "
-            "pip install 'roundhouse[quantization]'"
+            f"quantization {options.quantization!r} needs bitsandbytes: {command('quantization')}"
         )
     # It warns at every multiplication of numbers that aren't float16, which is most models'.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from backends.catalog import Installation, LoadFacts, Translation, renamed
 from config.engines import EngineOptions, TransformersOptions
 
-INSTALLATION = Installation(package="torch", for_cards="TORCH_INDEX=… scripts/install transformers")
+INSTALLATION = Installation(
+    package="torch",
+    others=("transformers", "accelerate", "safetensors"),
+    for_cards="TORCH_INDEX=… scripts/install transformers",
+)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}
 

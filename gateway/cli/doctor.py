@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from backends.catalog import BACKENDS, CPU, Backend, Installation
 from backends.errors import BackendError
 from backends.gpus import memory
+from backends.installing import command
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 
@@ -35,7 +36,7 @@ def _engines() -> Iterator[tuple[str, str, str]]:
         try:
             number = version(wanted.package)
         except PackageNotFoundError:
-            yield backend.name, "-", f"no: scripts/install {backend.name}"
+            yield backend.name, "-", f"no: {command(backend.name)}"
         else:
             yield backend.name, number, _usable(backend, wanted, number)
 

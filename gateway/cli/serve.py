@@ -2,7 +2,7 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,7 @@ import structlog
 import bundled
 from backends.catalog import BACKENDS
 from backends.gpus import number_by_bus
+from backends.installing import absent, command
 from backends.protocol import Sampling
 from backends.threads import prepare_process
 from config.errors import ConfigError, suggestion
@@ -22,11 +23,13 @@ from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import brought, downloaded
 from gateway.logs import configure
-from gateway.registry import ModelLibrary, Registry
+from gateway.registry import ModelEntry, ModelLibrary, Registry
 from gateway.reloading import ConfigSource, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
 from gateway.splitter import FORMATS
+
+FEW = 5  # models named in a warning
 
 log = structlog.get_logger()
 
@@ -54,9 +57,9 @@ def run(arguments: Namespace) -> int:
     if any(model.path.startswith(SCHEME) for model in config.models):
         config = brought(config)
     metrics = Metrics()
-    registry = Registry(
-        ModelLibrary(config, cache=cached_models(config)), config, watch=metrics.happened
-    )
+    library = ModelLibrary(config, cache=cached_models(config))
+    registry = Registry(library, config, watch=metrics.happened)
+    warn_of_missing(library.entries())
     reloader = Reloader(config, ConfigSource(lambda: downloaded(read()), file))
     server = Server(
         build(config, registry, metrics, reloader=reloader),
@@ -67,6 +70,23 @@ def run(arguments: Namespace) -> int:
         hangup=reloader.ask,
     )
     return run_server(server)
+
+
+def warn_of_missing(entries: Iterable[ModelEntry]) -> None:
+    """One line for each engine that models here need and that isn't installed."""
+    wanting: dict[str, list[str]] = {}
+    for entry in entries:
+        wanting.setdefault(entry.files.backend, []).append(entry.name)
+    for name, models in wanting.items():
+        wanted = BACKENDS[name].naming.INSTALLATION if name in BACKENDS else None
+        if wanted and (missing := tuple(absent((wanted.package, *wanted.others)))):
+            log.warning(
+                "an engine is not installed",
+                engine=name,
+                missing=missing,
+                models=models[:FEW],
+                install=command(name),
+            )
 
 
 def check_formats(config: Config) -> None:

@@ -20,6 +20,11 @@ def gibibytes(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
 
 
+def placed(devices: Bytes) -> str:
+    """`cuda:0 5.1 GiB, cpu 312.0 MiB`: where a model lies."""
+    return ", ".join(f"{device} {gibibytes(size)}" for device, size in devices.items())
+
+
 def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
     """The estimate with the measured total, within `LEAST` to `MOST` of it: what isn't weights or
     cache is the engine's.

@@ -24,7 +24,7 @@ from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, ModelEntry, identity
 from gateway.registry.line import Clock
 from gateway.registry.loading import Loader, LoadPlan
-from gateway.registry.memory import arithmetic
+from gateway.registry.memory import arithmetic, placed
 from gateway.registry.record import Bytes, Load, Unload, WhyUnload
 
 log = structlog.get_logger(__name__)
@@ -206,7 +206,13 @@ class Moves:
         sentence = arithmetic(
             plan.need, sum(order.free.values()), order.evicted, measured=plan.measured
         )
-        log.info("model loaded", model=order.model, seconds=round(seconds, 3), memory=sentence)
+        log.info(
+            "model loaded",
+            model=order.model,
+            seconds=round(seconds, 3),
+            devices=placed(plan.devices),
+            memory=sentence,
+        )
         return Arrived(name=order.model, seconds=seconds, measured=measured)
 
     def _failed(self, loading: Loading, name: str, reason: str, *, memory: bool) -> LoadFailure:

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from anyio import to_thread
 
 import bundled
+from backends.llamacpp.files import offloads
 from gateway.hub.fetching import CHUNK
 from gateway.hub.hub import SILENCE
 from tests.gateway.hub.standin import standin
@@ -160,6 +162,53 @@ def test_a_hangup_reads_the_configuration_again(tmp_path: Path) -> None:
     told = next(line for line in process.stderr if "configuration reloaded" in line)
     assert json.loads(told)["added"] == ["two"]
     assert [one["id"] for one in httpx.get(f"{url}/v1/models").json()["data"]] == ["two"]
+    assert stop(process, signal.SIGTERM) == 0
+
+
+def test_an_engine_that_is_missing_is_told_before_it_listens(tmp_path: Path) -> None:
+    """In an environment of its own, which has our dependencies and no engine."""
+    without = tmp_path / "sitecustomize.py"
+    without.write_text(
+        "from importlib import metadata\n"
+        "found = metadata.version\n"
+        "def version(name):\n"
+        "    if name == 'transformers':\n"
+        "        raise metadata.PackageNotFoundError(name)\n"
+        "    return found(name)\n"
+        "metadata.version = version\n"
+    )
+    process = start(
+        "serve",
+        "--port",
+        "0",
+        str(bundled.SAFETENSORS),
+        folder=tmp_path,
+        PYTHONPATH=f"{tmp_path}:{Path.cwd()}",
+    )
+    greeting(process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=HANG)
+    told = next(json.loads(line) for line in errors.splitlines() if "not installed" in line)
+    assert told["missing"] == ["transformers"]
+    assert told["install"] == "scripts/install transformers"
+
+
+def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_where_it_lies(
+    tmp_path: Path,
+) -> None:
+    if offloads():
+        pytest.skip("this llama.cpp was built for cards")
+    (tmp_path / "roundhouse.yaml").write_text(
+        "engines: {llamacpp: {gpu_layers: 99}}\n"
+        f"models: [{{name: tiny, path: {bundled.GGUF}, preload: true}}]\n"
+    )
+    process = start("serve", "--port", "0", folder=tmp_path)
+    assert process.stderr is not None
+    told = next(json.loads(line) for line in process.stderr if "no card is used" in line)
+    assert told["gpu_layers"] == 99
+    assert told["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
+    loaded = next(json.loads(line) for line in process.stderr if "model loaded" in line)
+    assert re.fullmatch(r"cpu \d+\.\d [MG]iB", loaded["devices"])
     assert stop(process, signal.SIGTERM) == 0
 
 
