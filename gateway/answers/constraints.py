@@ -32,14 +32,19 @@ KEPT = 128  # grammars of each kind
 
 
 class AnswerConstraint(msgspec.Struct, frozen=True):
-    """For the job `constraint`, for the client `relaxed`, for the finished content `check`."""
+    """For the job `constraint`, for the client `relaxed`, for the finished content `check`.
+
+    `optional`: nobody asked for it. Where the engine can't compile it, the answer goes without.
+    """
 
     constraint: Constraint | None = None
     relaxed: tuple[str, ...] = ()
     check: answer.Check | None = None
+    optional: bool = False
 
 
 FREE = AnswerConstraint()
+UNHELD = AnswerConstraint(relaxed=("tools",))  # calls of tools whose grammar can't be had
 
 
 class Constraints:
@@ -81,8 +86,17 @@ class Constraints:
         elif not container.info.constrains or not request.tools or request.continue_final:
             return FREE
         compiled = await self._shape(shape) if shape is not None else None
-        output = await self._output(request, interpreter, framed, container, compiled)
-        return FREE if output is None else self._bound(output, compiled, answering)
+        optional = not demanded and shape is None and not any(tool.strict for tool in request.tools)
+        try:
+            output = await self._output(request, interpreter, framed, container, compiled)
+        except InvalidRequest:
+            if optional:
+                return UNHELD
+            raise
+        if output is None:
+            return FREE
+        bound = self._bound(output, compiled, answering)
+        return msgspec.structs.replace(bound, optional=optional)
 
     async def _shape(self, shape: Shape) -> ShapeGrammar:
         return await self._shapes.of(

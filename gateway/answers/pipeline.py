@@ -20,11 +20,12 @@ import structlog
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.bounds import bounded
+from backends.errors import InvalidJob
 from backends.protocol import Generation, ModelContainer, Outputs, Sampling
 from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, merged
-from gateway.answers.constraints import Constraints
+from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters
 from gateway.answers.remote import remote_chat, remote_text, told_of_wait
@@ -177,7 +178,7 @@ class Pipeline:
             )
             for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
         ]
-        return await self._answer(held, lease, choices, request.answering, bound.relaxed)
+        return await self._answer(held, lease, choices, request.answering, bound)
 
     async def _text(
         self,
@@ -205,7 +206,7 @@ class Pipeline:
             Choice(index, job, Unsplit(), prompt=index // n, check=bound.check)
             for index, job in enumerate(jobs)
         ]
-        answer = await self._answer(held, lease, choices, request.answering, bound.relaxed)
+        answer = await self._answer(held, lease, choices, request.answering, bound)
         if request.echo:
             answer.echoes = _echoes(request, lease.container)
         return answer
@@ -279,18 +280,23 @@ class Pipeline:
         lease: Lease,
         choices: Sequence[Choice],
         answering: GenerationParams,
-        relaxed: tuple[str, ...],
+        bound: AnswerConstraint,
     ) -> Answer:
         """Start all jobs; `held` holds them, and ends them together."""
         ignored = self._ignored(answering, choices[0].job.sampling, lease)
-        outputs: list[Outputs] = []
         with translated():
-            for choice in choices:
-                outputs.append(await held.enter_async_context(lease.local.generate(choice.job)))
-                await cancel_shielded_checkpoint()  # others go on between a hundred jobs
+            try:
+                outputs = await _started(held, lease.local, choices)
+            except InvalidJob:
+                if not bound.optional:
+                    raise
+                bound = UNHELD
+                for choice in choices:
+                    choice.job = msgspec.structs.replace(choice.job, constraint=None)
+                outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
         names = sorted(answering.spelled.get(name, name) for name in ignored)
-        answer = Answer(lease, tuple(names), choices, source, relaxed)
+        answer = Answer(lease, tuple(names), choices, source, bound.relaxed)
         if answering.reports:
             job = bounded(choices[0].job, lease.local.info)
             answer.parameters = parameters(answering, job, ignored)
@@ -332,6 +338,17 @@ class Pipeline:
             for prompt in prompts
             for variant in range(asked.n)
         ]
+
+
+async def _started(
+    held: AsyncExitStack, container: ModelContainer, choices: Sequence[Choice]
+) -> list[Outputs]:
+    """The outputs of all jobs. Where the first of them can't begin, none has."""
+    outputs: list[Outputs] = []
+    for choice in choices:
+        outputs.append(await held.enter_async_context(container.generate(choice.job)))
+        await cancel_shielded_checkpoint()  # others go on between a hundred jobs
+    return outputs
 
 
 def _framed(request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]) -> str:

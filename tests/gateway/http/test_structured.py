@@ -4,11 +4,13 @@ import json
 import re
 from typing import Any, Literal
 
+import msgspec
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field
 
+from gateway.splitter.grammar.output import OutputGrammar
 from tests.gateway.http.serving import HELLO, Running, events
 from tests.gateway.http.test_clients import TOOL, WEATHER, client
 
@@ -251,3 +253,39 @@ async def test_a_begun_answer_takes_no_shape(running: Running) -> None:
     answer = await ask(running, messages=messages, response_format={"type": "json_object"})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "response_format"
+
+
+UNSPEAKABLE: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": 7}}}
+
+
+async def test_tools_whose_schema_is_none_are_served_and_named(running: Running) -> None:
+    answer = await ask(running, messages=WEATHER, tools=[TOOL, UNSPEAKABLE], temperature=0)
+    assert answer.status_code == 200
+    assert answer.headers["x-roundhouse-relaxed"] == "tools.f.parameters"
+    assert answer.json()["choices"][0]["message"]["tool_calls"]
+
+
+async def test_a_strict_tool_whose_schema_is_none_is_refused(running: Running) -> None:
+    strict = {"type": "function", "function": {**UNSPEAKABLE["function"], "strict": True}}
+    answer = await ask(running, tools=[strict])
+    assert answer.status_code == 400
+    assert "tools.f.parameters" in answer.json()["error"]["message"]
+
+
+async def test_a_grammar_that_the_engine_refuses_costs_nobody_an_answer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked for it: with tools and `auto` the answer goes without, and says so."""
+
+    def refused(*_: Any, **__: Any) -> OutputGrammar:
+        return OutputGrammar(
+            msgspec.json.encode({"grammars": [{"lark_grammar": "start: ("}]}).decode()
+        )
+
+    monkeypatch.setattr("gateway.answers.constraints.output_grammar", refused)
+    answer = await ask(running, messages=WEATHER, tools=[CLOCK, TOOL], temperature=0)
+    assert answer.status_code == 200
+    assert answer.headers["x-roundhouse-relaxed"] == "tools"
+    assert answer.json()["choices"][0]["message"]["tool_calls"]
+    demanded = await ask(running, tools=[CLOCK, TOOL], tool_choice="required")
+    assert demanded.status_code == 400
