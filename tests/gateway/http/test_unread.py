@@ -125,6 +125,27 @@ async def test_a_whole_body_that_nobody_reads_is_not_kept(ends: str, tmp_path: P
                 assert await rest(client) < 6_000_000
 
 
+@pytest.mark.parametrize("anyio_backend", [SELECTOR, UVLOOP])
+async def test_states_that_nobody_reads_end_their_stream(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        with capture_logs() as lines, await unread(running, "GET /models/sse HTTP/1.1") as client:
+
+            async def change() -> None:
+                while True:
+                    await running.registry.load(NAME)
+                    await running.registry.unload(NAME)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(change)
+                cut = await logged(lines, "client cut off")
+                tasks.cancel_scope.cancel()
+            assert await rest(client) > 0
+            with anyio.fail_after(HANG):
+                while running.registry.watchers:
+                    await anyio.sleep(0.01)
+    assert cut["unsent_bytes"] > 0
+
+
 class Transport(asyncio.Transport):
     """A client whose reading the test decides."""
 

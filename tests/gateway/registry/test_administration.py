@@ -210,6 +210,22 @@ async def test_an_unload_refuses_those_in_line_and_cancels_the_load() -> None:
         assert engine.history == ["load a40", "cancelled a40"]
 
 
+async def test_an_unload_refuses_those_who_only_wait_in_line_for_a_model() -> None:
+    engine = FakeEngine()
+    async with registry_of("a60", "b60", engine=engine) as registry, Client.group() as clients:
+        user = await clients.lease(registry, "a60")
+        waiting = await clients.lease(registry, "b60")
+        assert (waiting.lease, waiting.error) == (None, None)
+        report = await registry.unload("b60")
+        await settled()
+        assert isinstance(waiting.error, ModelUnavailable)
+        assert not report.was_loaded
+        await user.leave()
+        await settled()
+        assert registry.status("a60").state == "loaded"
+        assert "load b60" not in engine.history
+
+
 async def test_an_unload_tells_what_memory_stays_in_use() -> None:
     engine = FakeEngine()
     async with registry_of("a40", "b30", engine=engine) as registry:
