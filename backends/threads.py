@@ -17,6 +17,7 @@ Costs are mean times, not medians: where threads wait for each other most steps 
 and a few take all the time.
 """
 
+import ctypes
 import sys
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -27,6 +28,7 @@ from config.values import Threads
 
 Kind: TypeAlias = Literal["decode", "prefill"]  # one token per sequence, or chunks of prompts
 
+M_ARENA_MAX, ARENAS = -8, 2  # mallopt(3), malloc.h
 EPOCH = 0.05  # seconds of steps that make one figure of the count in use
 TRIAL = 0.025  # seconds of a trial; one that seems to win goes on until one of these is reached
 CONFIRM_STEPS, CONFIRM_SECONDS, LONGEST_TRIAL = 10, 0.075, 0.5
@@ -70,6 +72,18 @@ def prepare_process(environment: MutableMapping[str, str]) -> None:
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
     sys.setswitchinterval(SWITCH_INTERVAL)
+    if "MALLOC_ARENA_MAX" not in environment:
+        _bound_arenas()
+
+
+def _bound_arenas() -> None:
+    """Two arenas, where glibc would make up to eight a core: what is free in one serves no other.
+    Models are loaded on one thread after another, so that each arena keeps torn memory of its own,
+    a seventh of the process after hundreds of loads (benchmarks/README.md).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and sys.platform == "linux":
+        mallopt(M_ARENA_MAX, ARENAS)
 
 
 def bucket(rows: int) -> int:

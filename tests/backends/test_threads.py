@@ -1,14 +1,20 @@
 """The controller on simulated machines. Time is what the simulated steps take."""
 
+import os
+import platform
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.threads import (
+    ARENAS,
     IDLE_CORE,
     LOOK_EVERY,
     Kind,
@@ -302,3 +308,40 @@ def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
         assert sys.getswitchinterval() < 0.005
     finally:
         sys.setswitchinterval(before)
+
+
+# Prints how many arenas glibc made for eight threads that allocate at once.
+ARENAS_OF_EIGHT_THREADS = """
+import ctypes, os, sys, tempfile, threading
+from backends.threads import prepare_process
+
+prepare_process(os.environ)
+libc, barrier = ctypes.CDLL(None), threading.Barrier(8)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+
+def allocate():
+    barrier.wait()
+    libc.malloc(4096)
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(open(sys.argv[1]).read().count("<heap nr="))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
+@pytest.mark.parametrize(("chosen", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "5"}, 5)])
+def test_memory_is_torn_into_few_arenas_unless_the_user_chose(
+    chosen: dict[str, str], most: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", ARENAS_OF_EIGHT_THREADS, str(tmp_path / "info.xml")]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **chosen}
+    told = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert int(told.stdout) == most
