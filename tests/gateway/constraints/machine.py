@@ -48,6 +48,12 @@ class Machine:
         taken = self.matcher.try_consume_tokens(written)
         return bool(taken == len(written) and self.matcher.is_accepting())
 
+    def begins(self, text: str) -> bool:
+        """Whether `text` is the beginning of one that it takes."""
+        self.matcher.reset()
+        written = list(text.encode())
+        return self.matcher.try_consume_tokens(written) == len(written)
+
     def writes(self, random: Random, longest: int = 2_000) -> str | None:
         """A text at random; None where it isn't at an end after `longest` bytes."""
         self.matcher.reset()
