@@ -7,17 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 import bundled
 from backends import catalog
 from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp import loading
-from backends.protocol import ModelContainer, Progress
+from backends.protocol import Generation, ModelContainer, Progress, Sampling
 from config.engines import LlamaCppOptions
 from tests.backends.batching import BATCHING, GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import PROMISES, Subject
+from tests.backends.contract import PROMISES, Subject, run, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +95,26 @@ async def test_a_file_that_changed_for_the_worse_is_an_error_in_words(tmp_path: 
     path.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(LoadFailed, match=r"can't load model\.gguf"):
         await catalog.BACKENDS["llamacpp"].container.load(files, SPLIT, lambda _: None)
+
+
+async def test_a_model_that_was_read_says_the_same_whatever_becomes_of_its_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "model.gguf"
+    shutil.copy(bundled.GGUF, path)
+    options = msgspec.structs.replace(SPLIT, mmap=False)
+    backend = catalog.BACKENDS["llamacpp"].container
+    loaded = await backend.load(catalog.recognise(path), options, lambda _: None)
+    asked = Generation(
+        prompt=loaded.tokenize("What is 2 + 3?", special=True),
+        sampling=Sampling(temperature=0),
+        max_tokens=16,
+    )
+    before, _ = await run(loaded, asked)
+    path.write_bytes(b"")  # a mapped one would end the process: SIGBUS
+    after, _ = await run(loaded, asked)
+    await loaded.aclose()
+    assert text_of(after) == text_of(before) != ""
 
 
 async def test_a_cache_that_does_not_fit_is_out_of_memory() -> None:
