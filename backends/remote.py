@@ -14,7 +14,7 @@ A text that is to be split here goes over `complete`.
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,21 @@ class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     fallbacks: tuple[str, ...] = ()  # our models that are asked instead
     roundhouse: bool = False
+
+
+RemoteState: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]
+
+
+class RemoteStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model does at the Roundhouse that runs it, as its list last told."""
+
+    state: RemoteState
+    percent: int | None = None  # of a load in progress
+    why_failed: str | None = None
+    memory: str = ""  # the arithmetic, as a sentence
+    missing: int = 0  # bytes that its load would have to take from other models
+    in_use: int = 0  # requests under way
+    waiting: int = 0  # requests in its line
 
 
 class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,9 +1,12 @@
 """What another server says that it has: its list of models."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from backends.remote import RemoteStanding, RemoteState
 from backends.upstream.faults import broken
 
 MOST_MODELS = 10_000
@@ -28,7 +31,25 @@ class _Card(msgspec.Struct, frozen=True):
     meta: _Meta | None = None
     capabilities: Any = None
     modalities: Any = None
-    state: str | None = None
+
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class _Status(msgspec.Struct, frozen=True):
+    percent: Annotated[int, Meta(ge=0, le=100)] | None = None
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """What of a Roundhouse's card changes while it runs."""
+
+    state: RemoteState
+    status: _Status = _Status()
+    why_failed: str | None = None
+    memory: str | None = None
+    missing_bytes: Count | None = None
+    in_use: Count = 0
+    waiting: Count = 0
 
 
 class _List(msgspec.Struct, frozen=True):
@@ -42,17 +63,45 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     capabilities: tuple[str, ...] | None = None
     roundhouse: bool = False
-    state: str | None = None  # a Roundhouse's: "loaded", "loading", …
 
 
-def read_offers(body: bytes) -> tuple[Offer, ...]:
+class Listed(msgspec.Struct, frozen=True):
+    """One server's list. `standings`: a Roundhouse's, by its own names; None: it is none."""
+
+    offers: tuple[Offer, ...]
+    standings: dict[str, RemoteStanding] | None
+
+
+def read_list(body: bytes) -> Listed:
     """The models of a list; entries that make no sense are passed over. Raises Unhealthy."""
     try:
-        cards = msgspec.json.decode(body, type=_List).data
+        cards = msgspec.json.decode(body, type=_List).data[:MOST_MODELS]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise broken("no list of models") from None
-    found = (offer for card in cards[:MOST_MODELS] if (offer := _offer(card)) is not None)
-    return tuple({offer.id: offer for offer in found}.values())
+    found = {offer.id: (offer, card) for card in cards if (offer := _offer(card)) is not None}
+    ours = {name: card for name, (offer, card) in found.items() if offer.roundhouse}
+    standings = dict(_standings(ours)) if ours else None
+    return Listed(tuple(offer for offer, _ in found.values()), standings)
+
+
+def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
+    for name, card in cards.items():
+        try:
+            told = msgspec.convert(card, _Standing)
+        except msgspec.ValidationError:
+            continue
+        yield (
+            name,
+            RemoteStanding(
+                state=told.state,
+                percent=told.status.percent,
+                why_failed=told.why_failed,
+                memory=told.memory or "",
+                missing=told.missing_bytes or 0,
+                in_use=told.in_use,
+                waiting=told.waiting,
+            ),
+        )
 
 
 def _offer(data: Any) -> Offer | None:
@@ -68,7 +117,6 @@ def _offer(data: Any) -> Offer | None:
         context_length=_length(card),
         capabilities=_capabilities(card) if ours else None,
         roundhouse=ours,
-        state=card.state if ours else None,
     )
 
 

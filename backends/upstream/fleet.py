@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UpstreamError
-from backends.remote import RemoteContainer, RemoteTarget
+from backends.remote import RemoteContainer, RemoteStanding, RemoteTarget
 from backends.upstream.discovery import Offer
 from backends.upstream.replicas import Replica
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of, modalities
@@ -21,6 +21,7 @@ from config.upstreams import UpstreamConfig
 
 BACKEND = "upstream"
 AGAIN = 2.0  # seconds between two looks at an upstream's list that somebody waits for
+STANDINGS = 2.0  # seconds between two looks at a Roundhouse's, whose models come and go
 
 log = structlog.get_logger(__name__)
 
@@ -77,11 +78,11 @@ class Fleet:
                 tasks.start_soon(self._look, upstream)
         return before != self._offers
 
-    async def _look(self, upstream: Upstream) -> None:
+    async def _look(self, upstream: Upstream, again: float = AGAIN) -> None:
         name = upstream.config.name
         if (looking := self._looking.get(name)) is not None:
             await looking.wait()
-        elif time.monotonic() - self._looked.get(name, -AGAIN) >= AGAIN:
+        elif time.monotonic() - self._looked.get(name, -again) >= again:
             self._looking[name] = anyio.Event()
             try:
                 self._offers[name] = await upstream.offers()
@@ -91,20 +92,51 @@ class Fleet:
                 self._looked[name] = time.monotonic()
                 self._looking.pop(name).set()
 
-    async def watch(self, changed: Callable[[], object]) -> None:
-        """For ever: probe who rests, look for models; `changed` is called where they did."""
+    async def watch(
+        self, changed: Callable[[], object], moved: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """For ever: probe who rests, look for models; `changed` is called where there are others,
+        `moved` with our name of each that does otherwise than it did.
+        """
         async with anyio.create_task_group() as tasks:
             for upstream in self._upstreams.values():
-                tasks.start_soon(self._watch, upstream, changed)
+                tasks.start_soon(self._watch, upstream, changed, moved)
                 tasks.start_soon(_probe, upstream)
 
-    async def _watch(self, upstream: Upstream, changed: Callable[[], object]) -> None:
+    async def _watch(
+        self,
+        upstream: Upstream,
+        changed: Callable[[], object],
+        moved: Callable[[str], object],
+    ) -> None:
+        name, refresh = upstream.config.name, upstream.config.refresh
+        before: Mapping[str, RemoteStanding] = {}
         while True:
-            before = self._offers.get(upstream.config.name)
-            await self._look(upstream)
-            if self._offers.get(upstream.config.name) != before:
+            offers = self._offers.get(name)
+            await self._look(upstream, min(AGAIN, refresh))
+            if self._offers.get(name) != offers:
                 changed()
-            await anyio.sleep(upstream.config.refresh)
+            after = self._standings(name)
+            for model in before.keys() | after.keys():
+                if before.get(model) != after.get(model):
+                    moved(model)
+            before = after
+            await anyio.sleep(min(refresh, STANDINGS) if after else refresh)
+
+    def standing(self, target: RemoteTarget) -> RemoteStanding | None:
+        """How a model does at the Roundhouses that may run it; None where none tells."""
+        upstream = self._upstreams.get(target.upstream)
+        return upstream.standing(target.model) if upstream is not None else None
+
+    def _standings(self, upstream: str) -> Mapping[str, RemoteStanding]:
+        """By our names."""
+        own = (
+            (name, files.remote)
+            for name, files in self.models().items()
+            if files.remote is not None and files.remote.upstream == upstream
+        )
+        told = ((name, self.standing(target)) for name, target in own)
+        return {name: standing for name, standing in told if standing is not None}
 
     async def load(self, target: RemoteTarget) -> RemoteContainer:
         """The model, once one of its servers gave a sign of life. Raises LoadFailed."""

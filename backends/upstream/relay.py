@@ -35,6 +35,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     caller: Caller
     conversation: int | None
+    model: str = ""  # by the upstream's name
 
 
 class Relay:
@@ -53,10 +54,10 @@ class Relay:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
         tried: list[Replica] = []
         error: UpstreamError | None = None
-        while (replica := self._balance.choose(question.conversation, tried)) is not None:
+        while (replica := self._chosen(question, tried)) is not None:
             tried.append(replica)
             async with AsyncExitStack() as held:
-                held.enter_context(self._counted(replica))
+                held.enter_context(self._counted(replica, question.model))
                 try:
                     answer = await self._begun(held, replica, question)
                 except UpstreamError as failure:
@@ -69,9 +70,12 @@ class Relay:
                 return
         raise self._cleaner.cleaned(error) if error else self._nobody()
 
+    def _chosen(self, question: Question, tried: Sequence[Replica]) -> Replica | None:
+        return self._balance.choose(question.conversation, tried, question.model)
+
     @contextmanager
-    def _counted(self, replica: Replica) -> Iterator[None]:
-        self._balance.began(replica)
+    def _counted(self, replica: Replica, model: str) -> Iterator[None]:
+        self._balance.began(replica, model)
         try:
             yield
         finally:

@@ -1,13 +1,15 @@
 """One configured upstream: its connections, its replicas, and the models it offers."""
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from operator import itemgetter
 
 import anyio
 import httpx
 import structlog
+from msgspec.structs import replace
 
 from backends.conversation import Message
 from backends.errors import LoadFailed, UpstreamError
@@ -16,10 +18,11 @@ from backends.remote import (
     RemoteChat,
     RemoteContainer,
     RemoteEvents,
+    RemoteStanding,
     RemoteTarget,
     RemoteText,
 )
-from backends.upstream.discovery import Offer, read_offers
+from backends.upstream.discovery import Listed, Offer, read_list
 from backends.upstream.http1 import Http1Transport
 from backends.upstream.refusals import Cleaner, refusal
 from backends.upstream.relay import Question, Relay, plain, read_body, told
@@ -46,18 +49,63 @@ class Upstream:
         weights = config.weights or (1.0,) * len(config.urls)
         replicas = [Replica(url=url, weight=w) for url, w in zip(config.urls, weights, strict=True)]
         self.balance = Balance(replicas, config.failures)
+        self._told: dict[str, Listed] = {}  # by base URL, what was last heard from there
         self.cleaner = Cleaner(config.urls, _secrets(config))
         self.relay = Relay(config, client, self.balance, self.cleaner)
 
     async def offers(self) -> tuple[Offer, ...]:
-        """What `/models` lists, of the first replica that tells. Raises UpstreamError."""
-        error = UpstreamError("it has no servers")
-        for replica in sorted(self.balance.replicas, key=lambda one: one.state == "resting"):
+        """What `/models` lists: of the first replica that tells; Roundhouses may have different
+        models, and all count, also of one that is silent now. Replicas learn how their models do.
+        Raises UpstreamError.
+        """
+        told: dict[str, Listed] = {}
+        errors: list[UpstreamError] = []
+        awake = [one for one in self.balance.replicas if one.state != "resting"]
+
+        async def look(replica: Replica) -> None:
             try:
-                return read_offers(await self._list(replica))
-            except UpstreamError as failure:
-                error = failure
-        raise self.cleaner.cleaned(error)
+                told[replica.url] = self._noted(replica, read_list(await self._list(replica)))
+            except UpstreamError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for replica in awake or self.balance.replicas:
+                tasks.start_soon(look, replica)
+        self._told |= told
+        if any(one.standings is not None for one in self._told.values()):
+            for silent in self.balance.replicas:
+                silent.standings = silent.standings if silent.url in told else {}
+        if not told:
+            raise self.cleaner.cleaned(errors[0])
+        order = sorted(self.config.urls, key=lambda url: url not in told)
+        return _together([self._told[url] for url in order if url in self._told])
+
+    def _noted(self, replica: Replica, listed: Listed) -> Listed:
+        """Roundhouses tell why models failed, where addresses may stand."""
+        clean = self.cleaner.clean
+        replica.standings = listed.standings and {
+            name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
+            for name, one in listed.standings.items()
+        }
+        return listed
+
+    def standing(self, model: str) -> RemoteStanding | None:
+        """How a model does where it is nearest to an answer, the requests of all replicas
+        together; None where no Roundhouse tells.
+        """
+        telling = [
+            (one.distance(model), one.standings[model])
+            for one in self.balance.replicas
+            if one.state != "resting" and one.standings and model in one.standings
+        ]
+        if not telling:
+            return None
+        _, best = min(telling, key=itemgetter(0))
+        return replace(
+            best,
+            in_use=sum(standing.in_use for _, standing in telling),
+            waiting=sum(standing.waiting for _, standing in telling),
+        )
 
     async def alive(self) -> None:
         """Return when a replica gave a sign of life. Raises LoadFailed with every one's reason."""
@@ -96,6 +144,17 @@ class Upstream:
                     raise refusal(response.status_code, response.headers, body)
                 return body
         raise UpstreamError(f"The upstream didn't answer within {PROBE_TIMEOUT:g} s.", status=504)
+
+
+def _together(lists: Sequence[Listed]) -> tuple[Offer, ...]:
+    """All that Roundhouses have, else what the first has; who comes first says what it is."""
+    if all(one.standings is None for one in lists):
+        return lists[0].offers
+    found: dict[str, Offer] = {}
+    for one in lists:
+        for offer in one.offers:
+            found.setdefault(offer.id, offer)
+    return tuple(found.values())
 
 
 def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
@@ -176,6 +235,7 @@ class UpstreamModel(RemoteContainer):
                 body=chat_body(request, self._target.model, self._upstream.config),
                 choices=request.n,
                 caller=request.caller,
+                model=self._target.model,
                 conversation=self._conversation(*map(_told, request.messages[:2])),
             )
         )
@@ -188,6 +248,7 @@ class UpstreamModel(RemoteContainer):
                 body=text_body(request, self._target.model, self._upstream.config),
                 choices=request.n * len(request.prompts),
                 caller=request.caller,
+                model=self._target.model,
                 conversation=self._conversation(first[: PREFIX // 4]),
             )
         )

@@ -48,6 +48,9 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "memory": status.arithmetic or None,
+        "missing_bytes": status.missing,
+        "in_use": status.in_use,
+        "waiting": status.waiting,
         "adapters": facts.adapters,
     }
 

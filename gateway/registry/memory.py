@@ -75,6 +75,10 @@ class MemoryLedger:
         over = {device: -self.free(device) - self.coming(device) for device in self._budgets}
         return {device: size for device, size in over.items() if size > 0}
 
+    def shortfall(self, need: Bytes) -> int:
+        """Bytes of `need` that aren't free, over all its devices."""
+        return sum(max(0, size - max(0, self.free(device))) for device, size in need.items())
+
     def free(self, device: str) -> int:
         """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
         return self._budgets.get(device, 0) - held(self._records.values(), device)

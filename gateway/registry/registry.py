@@ -40,6 +40,7 @@ from gateway.registry.status import (
     ModelStatus,
     UnloadReport,
     Watchers,
+    as_told,
     in_order,
     status_of,
     unusable_status,
@@ -117,7 +118,10 @@ class Registry:
             clock=self._clock,
         )
         self._tasks.start_soon(
-            self._library.fleet.watch, self._names.scan_soon, name="watch upstreams"
+            self._library.fleet.watch,
+            self._names.scan_soon,
+            self.watchers.note,
+            name="watch upstreams",
         )
         for entry in self._library.entries():
             if entry.preload:
@@ -312,6 +316,13 @@ class Registry:
             resident=self._moves.residents.get(entry.name),
             now=self._now,
         )
+        if (remote := entry.files.remote) is not None:
+            told = self.fleet.standing(remote)
+            return status if told is None else as_told(status, told)
+        if plan is not None:
+            there = status.state in ("loading", "loaded")
+            short = 0 if there else self._scheduler.room.shortfall(plan.devices)
+            status = msgspec.structs.replace(status, missing=short)
         obstacle = self._orders.obstacles.get(entry.name)
         if obstacle is None or status.state != "unloaded":
             return status

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
-from backends.remote import Container, RemoteContainer
+from backends.remote import Container, RemoteContainer, RemoteStanding
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
 from gateway.registry.folder import Unusable
@@ -126,6 +126,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     )
     need: MemoryNeed | None = None
     arithmetic: str = ""
+    missing: int | None = None  # bytes that its load would have to take from other models
     info: ModelInfo | None = None  # while it is loaded
     options: EngineOptions | None = None  # it is loaded with, or would be
 
@@ -242,6 +243,26 @@ def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStat
         waiting=len(record.line),
         idle_seconds=now - record.idle_since if idle else None,
         remaining_seconds=max(0.0, expires - now) if expires < NEVER else None,
+    )
+
+
+def as_told(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
+    """`status` of a model as the Roundhouse that runs it tells of it. Who waits here waits there
+    too, later; what leaves here, or couldn't be reached from here, is ours to tell.
+    """
+    ours = status.state == "draining" or (status.state, there.state) == ("failed", "unloaded")
+    state: State = status.state if ours else there.state
+    far = None if there.percent is None else Progress("load", there.percent, 100)
+    return replace(
+        status,
+        state=state,
+        progress=(status.progress or far) if state == "loading" else None,
+        why_failed=status.why_failed if ours else there.why_failed,
+        in_use=max(status.in_use, there.in_use),
+        waiting=status.waiting + there.waiting,
+        arithmetic=there.memory,
+        missing=there.missing,
+        info=status.info if state in ("loaded", "draining") else None,
     )
 
 

@@ -36,6 +36,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free
+    missing_bytes: int | None = None  # that its load would have to take from other models
+    in_use: int = 0  # requests under way
+    waiting: int = 0  # requests in its line
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

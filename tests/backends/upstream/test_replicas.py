@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from backends.remote import RemoteStanding, RemoteState
 from backends.upstream.replicas import KEPT, OVERLOAD, Balance, Replica
 
 
@@ -119,3 +120,45 @@ def test_conversations_without_end_are_forgotten_at_last() -> None:
         one.returns_to(one.replicas[0], number)
 
     assert len(one._homes) == KEPT  # noqa: SLF001 - memory is the promise
+
+
+# ----------------------------------------------------------------------------------- Roundhouses
+
+
+def standing(state: RemoteState, missing: int = 0) -> dict[str, RemoteStanding]:
+    return {"m": RemoteStanding(state=state, missing=missing)}
+
+
+def test_a_roundhouse_is_asked_by_how_near_the_model_is() -> None:
+    """Loaded, loading, fits, fits with less eviction, failed, not listed: in this order."""
+    told = [
+        {},
+        standing("failed"),
+        standing("unloaded", 7),
+        standing("unloaded", 3),
+        standing("unloaded"),
+        standing("loading"),
+        standing("loaded"),
+    ]
+    replicas = [Replica(url=str(k), standings=one) for k, one in enumerate(told)]
+    one, tried = Balance(replicas, 3), list[Replica]()
+    while (found := one.choose(None, tried, "m")) is not None:
+        tried.append(found)
+
+    assert [replica.url for replica in tried] == ["6", "5", "4", "3", "2", "1", "0"]
+
+
+def test_a_conversation_leaves_its_home_for_where_the_model_is_loaded() -> None:
+    home, other = Replica(url="home"), Replica(url="other")
+    one = Balance([home, other], 3)
+    one.returns_to(home, 1)
+    home.standings, other.standings = standing("unloaded"), standing("loaded")
+
+    assert one.choose(1, (), "m") is other
+
+
+def test_a_server_that_is_no_roundhouse_expects_nothing() -> None:
+    replica = Replica(url="0")
+    Balance([replica], 3).began(replica, "m")
+
+    assert replica.standings is None

@@ -1,0 +1,206 @@
+"""Roundhouses behind a Roundhouse, each on a real socket: one list, one line, one place to ask."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from config.settings import Config, ModelConfig
+from config.upstreams import UpstreamConfig
+from tests.gateway.http.serving import Running, serving
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+BUDGET = 1000  # bytes that a box has for its models
+SOON = 0.05  # seconds between two looks at its list
+
+
+@asynccontextmanager
+async def box(folder: Path, **sizes: int) -> AsyncIterator[Running]:
+    """A Roundhouse with scripted models that pretend to take so many bytes."""
+    async with serving(boxed(folder, sizes), folder) as running:
+        yield running
+
+
+def boxed(folder: Path, sizes: dict[str, int], **options: object) -> Config:
+    folder.mkdir()
+    return Config(
+        server=msgspec.structs.replace(Config().server, port=0),
+        swap=msgspec.structs.replace(Config().swap, memory={"cpu": BUDGET}, min_stay=0.0),
+        models=tuple(scripted(folder, name, size, options) for name, size in sizes.items()),
+    )
+
+
+def scripted(folder: Path, name: str, size: int, options: dict[str, object]) -> ModelConfig:
+    path = folder / f"{name}.script.json"
+    lines = [{"say": f"{name} of {folder.name}"}]
+    path.write_bytes(msgspec.json.encode({"size_bytes": size, "lines": lines}))
+    return ModelConfig(name=name, path=str(path), options=options)
+
+
+@asynccontextmanager
+async def front(folder: Path, *boxes: Running, **options: Any) -> AsyncIterator[Running]:
+    """A Roundhouse that has nothing itself; it has heard from every box."""
+    urls = tuple(f"{one.url}/v1" for one in boxes)
+    upstream = UpstreamConfig(name="boxes", urls=urls, refresh=SOON, **options)
+    config = msgspec.structs.replace(boxed(folder, {}), upstreams=(upstream,))
+    async with serving(config, folder) as running:
+        async with asyncio.timeout(HANG):
+            while not all(replica.standings for replica in replicas(running)):
+                await asyncio.sleep(0.01)
+        yield running
+
+
+def replicas(running: Running) -> Any:
+    return running.registry.fleet.replicas()["boxes"]
+
+
+async def ask(running: Running, model: str, text: str = "Hello!") -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    got = await running.client.post("/v1/chat/completions", json=body)
+    assert got.status_code == 200, got.text
+    said: str = got.json()["choices"][0]["message"]["content"]
+    return said
+
+
+async def card(running: Running, model: str) -> Any:
+    return (await running.client.get(f"/v1/models/{model}")).json()
+
+
+async def heard(running: Running, model: str, wanted: str) -> Any:
+    """The card of a model, once its state is what is wanted."""
+    async with asyncio.timeout(HANG):
+        while (found := await card(running, model))["state"] != wanted:
+            await asyncio.sleep(0.01)
+    return found
+
+
+# ------------------------------------------------------------------------------------- what is told
+
+
+async def test_states_and_memory_elsewhere_are_told_as_our_own(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600, b=600) as one:
+        await one.registry.load("a")
+        async with front(tmp_path / "front", one) as running:
+            listed = {
+                each["id"]: each for each in (await running.client.get("/v1/models")).json()["data"]
+            }
+            status = (await running.client.get("/status")).json()
+            behind = {
+                each["id"]: each for each in (await one.client.get("/v1/models")).json()["data"]
+            }
+
+    told = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
+    for name in ("a", "b"):
+        assert {field: listed[name][field] for field in told} == {
+            field: behind[name][field] for field in told
+        }
+    assert (listed["a"]["state"], listed["a"]["missing_bytes"]) == ("loaded", 0)
+    assert (listed["b"]["state"], listed["b"]["missing_bytes"]) == ("unloaded", 200)
+    assert "needs" in listed["b"]["memory"]
+    assert [(each["model"], each["state"]) for each in status["models"]] == [("a", "loaded")]
+
+
+async def test_a_line_elsewhere_is_told(tmp_path: Path) -> None:
+    """Requests that others sent there are in the way of ours."""
+    config = boxed(tmp_path / "one", {"a": 600}, max_concurrent=1, tokens_per_second=0.5)
+    async with serving(config, tmp_path / "one") as one:
+        async with front(tmp_path / "front", one) as running, asyncio.timeout(HANG):
+            asking = [asyncio.ensure_future(ask(one, "a")) for _ in range(3)]
+            while line_of(await card(running, "a")) != (2, 1):
+                await asyncio.sleep(0.01)
+            (resident,) = (await running.client.get("/status")).json()["models"]
+            for each in asking:
+                each.cancel()
+
+    assert line_of(resident) == (2, 1), "one computes, the next stands ready, the third waits"
+
+
+def line_of(told: Any) -> tuple[int, int]:
+    return told["in_use"], told["waiting"]
+
+
+async def test_who_watches_hears_of_changes_elsewhere(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, front(tmp_path / "front", one) as running:
+        with running.registry.watchers.watching() as changes:
+            await one.registry.load("a")
+            async with asyncio.timeout(HANG):
+                while running.registry.status("a").state != "loaded":
+                    assert "a" in await changes.read()
+
+
+async def test_what_a_box_no_longer_tells_is_not_told(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", b=600) as two:
+        async with front(tmp_path / "front", one, two) as running:
+            await two.registry.load("b")
+            await heard(running, "b", "loaded")
+            two.server.should_exit = True
+            async with asyncio.timeout(HANG):
+                while running.registry.fleet.standing(remote(running, "b")) is not None:
+                    await asyncio.sleep(0.01)
+            assert (await card(running, "a"))["state"] == "unloaded"
+
+
+def remote(running: Running, name: str) -> Any:
+    return running.registry.resolve(name).files.remote
+
+
+# ---------------------------------------------------------------------------------- who is asked
+
+
+async def test_a_model_is_asked_for_where_it_is_loaded(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", a=600) as two:
+        await two.registry.load("a")
+        async with front(tmp_path / "front", one, two) as running:
+            said = await asyncio.gather(*(ask(running, "a", str(k)) for k in range(8)))
+
+        assert set(said) == {"a of two"}
+        assert one.registry.status("a").state == "unloaded"
+
+
+async def test_else_where_it_takes_the_least_from_others(tmp_path: Path) -> None:
+    async with (
+        box(tmp_path / "one", a=600, b=900) as one,
+        box(tmp_path / "two", a=600, c=500) as two,
+    ):
+        await one.registry.load("b")
+        await two.registry.load("c")
+        async with front(tmp_path / "front", one, two) as running:
+            assert await ask(running, "a") == "a of two"
+
+        assert one.registry.status("b").state == "loaded"
+
+
+async def test_requests_that_come_together_load_it_once(tmp_path: Path) -> None:
+    """Before a list tells of the load that the first of them began."""
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", a=600) as two:
+        async with front(tmp_path / "front", one, two) as running:
+            said = await asyncio.gather(*(ask(running, "a", str(k)) for k in range(8)))
+
+        assert len(set(said)) == 1
+        states = {each.registry.status("a").state for each in (one, two)}
+        assert states == {"loaded", "unloaded"}
+
+
+async def test_a_model_that_one_box_has_is_asked_for_there(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", b=600) as two:
+        async with front(tmp_path / "front", one, two) as running:
+            assert await ask(running, "a") == "a of one"
+            assert await ask(running, "b") == "b of two"
+
+
+async def test_where_it_is_loaded_may_be_gone(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one:
+        async with box(tmp_path / "two", a=600) as two:
+            await two.registry.load("a")
+            async with front(tmp_path / "front", one, two) as running:
+                two.server.should_exit = True
+                assert await ask(running, "a") in ("a of one", "a of two")
+                async with asyncio.timeout(HANG):
+                    while await ask(running, "a") != "a of one":
+                        await asyncio.sleep(0.01)
