@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import anyio
 import msgspec
 import pytest
 from anthropic import beta_async_tool
+from pydantic import BaseModel
 
 from config.settings import KeyConfig, ModelConfig, ServerConfig
 from tests.gateway.http.serving import HELLO, Running, config, events, serving
@@ -120,6 +121,73 @@ async def test_a_streamed_call_and_its_failed_result(api: anthropic.AsyncAnthrop
         **asked,
     )
     assert answer.stop_reason == "end_turn"
+
+
+CLOCK: Any = {"name": "get_time", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ({"type": "any"}, {"get_weather", "get_time"}),
+        ({"type": "any", "disable_parallel_tool_use": True}, {"get_weather", "get_time"}),
+        ({"type": "tool", "name": "get_time"}, {"get_time"}),
+    ],
+)
+@pytest.mark.parametrize("thinking", [THINKS, {"type": "disabled"}])
+async def test_a_call_that_is_demanded_is_made(
+    api: anthropic.AsyncAnthropic, choice: Any, names: set[str], thinking: Any
+) -> None:
+    asked: Any = {
+        "model": "roundhouse-tiny",
+        "messages": HELLO,
+        "max_tokens": 400,
+        "tools": [TOOL, CLOCK],
+        "tool_choice": choice,
+        "thinking": thinking,
+        "extra_body": {"temperature": 0},
+    }
+    whole = await api.messages.create(**asked)
+    async with api.messages.stream(**asked) as stream:
+        streamed = await stream.get_final_message()
+    for message in (whole, streamed):
+        assert message.stop_reason == "tool_use"
+        called = [block["name"] for block in blocks(message) if block["type"] == "tool_use"]
+        assert called
+        assert set(called) <= names
+        assert len(called) == 1 or choice == {"type": "any"}
+
+
+def blocks(message: anthropic.types.Message) -> list[dict[str, Any]]:
+    return [block.model_dump() for block in message.content]
+
+
+class Forecast(BaseModel):
+    """Small, so that a model that knows nothing comes to its end."""
+
+    sky: Literal["clear", "grey"]
+    warm: bool
+
+
+@pytest.mark.parametrize("thinking", [THINKS, {"type": "disabled"}])
+async def test_an_output_format_is_kept_to(api: anthropic.AsyncAnthropic, thinking: Any) -> None:
+    asked: Any = {
+        "model": "roundhouse-tiny",
+        "messages": HELLO,
+        "max_tokens": 400,
+        "thinking": thinking,
+        "extra_body": {"temperature": 1.5, "seed": 1},
+    }
+    parsed = await api.messages.parse(output_format=Forecast, **asked)
+    async with api.messages.stream(output_format=Forecast, **asked) as stream:
+        streamed = await stream.get_final_message()
+    assert isinstance(parsed.parsed_output, Forecast)
+    assert isinstance(streamed.parsed_output, Forecast)
+    schema = {**Forecast.model_json_schema(), "additionalProperties": False}
+    named: Any = {"type": "json_schema", "schema": schema}
+    whole = await api.messages.create(output_config={"format": named}, **asked)
+    assert whole.content[-1].type == "text"
+    Forecast.model_validate_json(whole.content[-1].text)
 
 
 async def test_a_prefill_is_gone_on_from_and_stop_sequences_end(running: Running) -> None:

@@ -1,16 +1,18 @@
 """Ollama's client on a real socket, with the bundled model and a script."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import msgspec
 import ollama
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
 from config.settings import HubConfig, KeyConfig, ServerConfig
-from tests.gateway.http.serving import HELLO, Running, config, serving, state
+from tests.gateway.http.serving import HELLO, Running, config, endings, serving, state
 from tests.gateway.hub.standin import standin
 from tests.hang import HANG
 
@@ -68,6 +70,50 @@ async def test_a_function_is_called_and_its_result_answered(api: ollama.AsyncCli
     result = {"role": "tool", "tool_name": "get_weather", "content": get_weather("Lisbon")}
     answer = await api.chat(messages=[*talk, turn, result], **asked)
     assert "sunny" in (answer.message.content or "")
+
+
+class Forecast(BaseModel):
+    """Small, so that a model that knows nothing comes to its end."""
+
+    model_config = ConfigDict(extra="forbid")
+    sky: Literal["clear", "grey"]
+    degrees: int = Field(ge=-50, le=50)
+
+
+@pytest.mark.parametrize("think", [None, True, False])
+async def test_a_format_is_kept_to_and_thinking_before_it_is_free(
+    api: ollama.AsyncClient, think: bool | None
+) -> None:
+    asked: Any = {
+        "model": "roundhouse-tiny",
+        "think": think,
+        "format": Forecast.model_json_schema(),
+        "options": {"temperature": 1.5, "seed": 2, "num_predict": 300},
+    }
+    whole = await api.chat(messages=HELLO, **asked)
+    parts = [part async for part in await api.chat(messages=HELLO, stream=True, **asked)]
+    generated = await api.generate(prompt="Hello!", **asked)
+    for text in (whole.message.content, generated.response):
+        Forecast.model_validate_json(text or "")
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content
+    assert bool(whole.message.thinking) == (think is not False)
+
+
+async def test_the_format_json_is_an_object(api: ollama.AsyncClient, running: Running) -> None:
+    options: Any = {"temperature": 1.5, "seed": 1, "num_predict": 400}
+    options["logit_bias"] = await endings(running)
+    asked: Any = {"model": "roundhouse-tiny", "format": "json", "think": False, "options": options}
+    answer = await api.chat(messages=HELLO, **asked)
+    raw = await api.generate(prompt="Hello", raw=True, **asked)
+    for text in (answer.message.content, raw.response):
+        assert isinstance(json.loads(text or ""), dict)
+
+
+@pytest.mark.parametrize("form", ["", None])
+async def test_no_format_leaves_the_answer_free(running: Running, form: str | None) -> None:
+    body = {"model": "scripted", "messages": HELLO, "format": form, "stream": False}
+    answer = await running.client.post("/api/chat", json=body)
+    assert answer.json()["message"]["content"] == "Hello from the script."
 
 
 async def test_generate_asks_and_goes_on_from_raw_texts(api: ollama.AsyncClient) -> None:

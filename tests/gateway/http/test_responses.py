@@ -4,16 +4,17 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import httpx
 import msgspec
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 from config.settings import Config, KeyConfig, StoreConfig
-from tests.gateway.http.serving import HELLO, Running, config, events, serving
+from tests.gateway.http.serving import HELLO, Running, config, endings, events, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,68 @@ async def test_a_tool_is_called_and_its_result_answered(api: openai.AsyncOpenAI)
     assert stateful.usage is not None
     assert stateless.usage is not None
     assert stateful.usage.input_tokens == stateless.usage.input_tokens
+
+
+class Forecast(BaseModel):
+    """Small, so that a model that knows nothing comes to its end."""
+
+    sky: Literal["clear", "grey"]
+    degrees: int = Field(ge=-50, le=50)
+
+
+async def test_a_text_format_is_kept_to(api: openai.AsyncOpenAI, running: Running) -> None:
+    hot: Any = {"model": "roundhouse-tiny", "input": "Hello!", "temperature": 1.5}
+    seeded: Any = {"extra_body": {"seed": 1}, **hot}
+    parsed = await api.responses.parse(text_format=Forecast, **seeded)
+    async with api.responses.stream(text_format=Forecast, **seeded) as stream:
+        streamed = await stream.get_final_response()
+    assert isinstance(parsed.output_parsed, Forecast)
+    assert isinstance(streamed.output_parsed, Forecast)
+    assert parsed.text is not None
+    assert parsed.text.format is not None
+    assert parsed.text.format.type == "json_schema"
+    made = await api.responses.create(
+        text={"format": {"type": "json_object"}},
+        max_output_tokens=400,
+        reasoning={"effort": "none"},
+        extra_body={"logit_bias": await endings(running), "seed": 1},
+        **hot,
+    )
+    assert made.status == "completed"
+    assert isinstance(json.loads(made.output_text), dict)
+
+
+CLOCK: Any = {"type": "function", "name": "get_time", "parameters": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("required", {"get_weather", "get_time"}),
+        ({"type": "function", "name": "get_time"}, {"get_time"}),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [{"type": "function", "name": "get_time"}],
+            },
+            {"get_time"},
+        ),
+    ],
+)
+async def test_a_call_that_is_demanded_is_made(
+    api: openai.AsyncOpenAI, choice: Any, names: set[str]
+) -> None:
+    asked: Any = {"input": "Hello!", "tools": [TOOL, CLOCK], "tool_choice": choice, **TINY}
+    made = await api.responses.create(parallel_tool_calls=False, **asked)
+    async with api.responses.stream(**asked) as stream:
+        streamed = await stream.get_final_response()
+    (call,) = (item for item in made.output if item.type == "function_call")
+    assert call.name in names
+    assert isinstance(json.loads(call.arguments), dict)
+    called = [item.name for item in streamed.output if item.type == "function_call"]
+    assert called
+    assert set(called) <= names
 
 
 async def test_instructions_are_those_of_the_last_request_alone(running: Running) -> None:

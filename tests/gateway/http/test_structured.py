@@ -98,6 +98,37 @@ async def test_the_content_is_exactly_the_shape(
     assert re.fullmatch(pattern, text.json()["choices"][0]["text"])
 
 
+SMALL = {
+    "type": "object",
+    "properties": {"sky": {"enum": ["clear", "grey"]}, "warm": {"type": "boolean"}},
+    "required": ["sky", "warm"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"json_schema": SMALL}, {"json_schema": json.dumps(SMALL)}, {"guided_json": SMALL}]
+)
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+async def test_a_text_completion_has_the_shape(
+    running: Running, path: str, fields: dict[str, Any]
+) -> None:
+    body = {"prompt": "Hi", "n_predict": 90, "temperature": 1.5, "seed": 4, **fields}
+    answer = (await running.client.post(path, json=body)).json()
+    text = answer["content"] if path == "/completion" else answer["choices"][0]["text"]
+    assert json.loads(text).keys() == {"sky", "warm"}
+    streamed = await running.client.post(path, json={**body, "stream": True})
+    told = events(streamed.text.replace("data: [DONE]", ""))
+    parts = [one["content"] if path == "/completion" else one["choices"][0]["text"] for one in told]
+    assert "".join(parts) == text
+
+
+async def test_llama_servers_completion_takes_its_grammar(running: Running) -> None:
+    body = {"prompt": "Hi", "n_predict": 20, "grammar": 'root ::= "a" [0-9] [0-9] "b"', "seed": 4}
+    answer = await running.client.post("/completion", json=body)
+    assert re.fullmatch("a[0-9]{2}b", answer.json()["content"])
+
+
 async def test_an_object_may_be_cut_by_the_limit_and_says_so(running: Running) -> None:
     answer = await ask(running, response_format={"type": "json_object"}, max_tokens=25)
     choice = answer.json()["choices"][0]
