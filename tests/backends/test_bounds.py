@@ -10,13 +10,12 @@ import msgspec
 import pytest
 
 from backends import bounds
+from backends.bound_kinds import Number, Texts
 from backends.bounds import (
     BUDGET,
     GENERATION,
     GREEDY_BELOW,
     SAMPLING,
-    Number,
-    Texts,
     bounded,
     check_choice,
 )
@@ -299,7 +298,8 @@ import random, sys
 import bundled
 import msgspec
 from backends import catalog
-from backends.bounds import SAMPLING, Number, bounded
+from backends.bound_kinds import Number
+from backends.bounds import SAMPLING, bounded
 from backends.engine import Token
 from backends.llamacpp import loading
 from backends.llamacpp.engine import LlamaCppEngine
