@@ -13,8 +13,10 @@ from anyio import to_thread
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UpstreamError
+from backends.protocol import Report
 from backends.remote import RemoteContainer, RemoteStanding, RemoteTarget
 from backends.upstream.discovery import Offer
+from backends.upstream.loading import bring, send_away
 from backends.upstream.replicas import Replica
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of, modalities
 from config.upstreams import UpstreamConfig
@@ -138,13 +140,31 @@ class Fleet:
         told = ((name, self.standing(target)) for name, target in own)
         return {name: standing for name, standing in told if standing is not None}
 
-    async def load(self, target: RemoteTarget) -> RemoteContainer:
-        """The model, once one of its servers gave a sign of life. Raises LoadFailed."""
+    async def load(self, target: RemoteTarget, report: Report) -> RemoteContainer:
+        """The model, once one of its servers gave a sign of life; of a Roundhouse, once it is
+        loaded there. Raises LoadFailed.
+        """
         upstream = self._upstreams.get(target.upstream)
         if upstream is None:
             raise LoadFailed(f"there is no upstream {target.upstream!r}")
-        await upstream.alive()
+        if target.roundhouse:
+            await bring(upstream, target.model, report)
+            await self._look(upstream, 0.0)
+        else:
+            await upstream.alive()
         return UpstreamModel(upstream, target)
+
+    async def unload(self, target: RemoteTarget, *, force: bool) -> bool:
+        """Unload a Roundhouse's model wherever it is, as an administrator asked; whether it was
+        loaded. Raises UpstreamError.
+        """
+        upstream = self._upstreams.get(target.upstream)
+        if upstream is None or not target.roundhouse:
+            return False
+        try:
+            return await send_away(upstream, target.model, force=force)
+        finally:
+            await self._look(upstream, 0.0)
 
     def replicas(self) -> Mapping[str, tuple[Replica, ...]]:
         """Every upstream's servers, to be read."""

@@ -118,7 +118,7 @@ class Relay:
                     response = await self._client.send(request, stream=True)
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
-                        raise await _refused(response)
+                        raise await refused(response)
                     answer = answer_of(response, question.choices, config)
                     await answer.begin()
             except TimeoutError:
@@ -283,7 +283,7 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     return b"".join(found)
 
 
-async def _refused(response: httpx.Response) -> UpstreamError:
+async def refused(response: httpx.Response) -> UpstreamError:
     """The error in a response; of a body that is too long, its status alone."""
     body = b""
     with suppress(UpstreamError, httpx.HTTPError):

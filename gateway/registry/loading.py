@@ -73,8 +73,8 @@ NOTHING = MemoryNeed(weights=0, cache=0, engine=0)
 
 
 class FleetLoader:
-    """`local` loads what lies here; of what another server has, `fleet` wants a sign of life. A
-    `Loader`.
+    """`local` loads what lies here; of what another server has, `fleet` wants a sign of life, and
+    a Roundhouse loads it. A `Loader`.
     """
 
     def __init__(self, local: Loader, fleet: Fleet) -> None:
@@ -91,7 +91,7 @@ class FleetLoader:
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         if files.remote is not None:
-            return await self._fleet.load(files.remote)
+            return await self._fleet.load(files.remote, report)
         return await self._local.load(files, options, report)
 
 

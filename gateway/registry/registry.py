@@ -23,7 +23,13 @@ from backends.catalog import CPU
 from backends.upstream.fleet import Fleet
 from config.settings import Config
 from gateway.access import ADMIN, Access
-from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown
+from gateway.errors import (
+    Forbidden,
+    GatewayError,
+    ModelUnavailable,
+    ShuttingDown,
+    translated,
+)
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary, check_files
@@ -190,7 +196,7 @@ class Registry:
         ShuttingDown) raised, if the model is unloaded by force.
         """
         entry = await self._unchanged(await self.find(name, access))
-        if not access.autoload and self._scheduler.phase(entry.name) not in ("loading", "loaded"):
+        if not access.autoload and self._status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
         with self._in_line(entry, keep_alive=keep_alive) as place:
@@ -216,6 +222,10 @@ class Registry:
         entry = await self._unchanged(await self.find(name))
         if options is not None:
             self._change_options(entry, options)
+        elif self._has_left_elsewhere(entry):
+            self._orders.carry_out(
+                self._scheduler.unload_asked(self._now, entry.name, again=True), entry.name
+            )
         with self._in_line(entry, holds=False) as place:
             place.raise_refusal()  # that it can never fit is known at once
             yield place
@@ -239,6 +249,9 @@ class Registry:
         self._orders.carry_out(self._scheduler.unload_asked(self._now, entry.name), entry.name)
         aborted = self._places.abort(entry.name) if force else 0
         await self._orders.departed(entry.name)
+        if (remote := entry.files.remote) is not None:
+            with translated():
+                was_loaded |= await self.fleet.unload(remote, force=force)
         return UnloadReport(
             name=entry.name,
             was_loaded=was_loaded,
@@ -346,6 +359,13 @@ class Registry:
             log.warning("the files of a loaded model were changed; it is loaded again", model=name)
             self._orders.carry_out(self._scheduler.unload_asked(self._now, name, again=True), name)
         return self.resolve(name)
+
+    def _has_left_elsewhere(self, entry: ModelEntry) -> bool:
+        """It takes requests here, and the Roundhouse that runs it would have to load it first."""
+        if (remote := entry.files.remote) is None or self._scheduler.phase(entry.name) != "loaded":
+            return False
+        told = self.fleet.standing(remote)
+        return told is not None and told.state in ("unloaded", "failed")
 
     def _is_outdated(self, name: str) -> bool:
         """It takes requests, though its files were written over."""

@@ -20,7 +20,14 @@ from gateway.dialects.frames import body
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.dialects.tabby.options import Translation, engine_options
-from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable, ShuttingDown
+from gateway.errors import (
+    GatewayError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+    UpstreamFailed,
+)
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
 from gateway.http.services import Services
@@ -174,14 +181,20 @@ async def unload_models(
         wanted = (await services.find(model, access)).name
         names = [name for name in names if name == wanted]
     reports: list[UnloadReport] = []
+    errors: list[GatewayError] = []  # other servers may refuse
 
     async def unload_one(name: str) -> None:
         with suppress(ModelNotFound, ShuttingDown):  # it is gone already, or about to go
-            reports.append(await services.registry.unload(name, force=force))
+            try:
+                reports.append(await services.registry.unload(name, force=force))
+            except UpstreamFailed as error:
+                errors.append(error)
 
     async with anyio.create_task_group() as tasks:  # each waits for its own answers to end
         for name in names:
             tasks.start_soon(unload_one, name)
+    if errors:
+        raise errors[0]
     return tuple(reports)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from config.settings import Config, ModelConfig
+from config.settings import Config, KeyConfig, ModelConfig
 from config.upstreams import UpstreamConfig
-from tests.gateway.http.serving import Running, serving
+from gateway.access import Access
+from gateway.errors import Forbidden, ModelUnavailable
+from tests.gateway.http.serving import Running, events, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -21,9 +23,12 @@ SOON = 0.05  # seconds between two looks at its list
 
 
 @asynccontextmanager
-async def box(folder: Path, **sizes: int) -> AsyncIterator[Running]:
+async def box(
+    folder: Path, keys: tuple[KeyConfig, ...] = (), load_seconds: float = 0.0, **sizes: int
+) -> AsyncIterator[Running]:
     """A Roundhouse with scripted models that pretend to take so many bytes."""
-    async with serving(boxed(folder, sizes), folder) as running:
+    config = boxed(folder, sizes, load_seconds=load_seconds)
+    async with serving(msgspec.structs.replace(config, keys=keys), folder) as running:
         yield running
 
 
@@ -204,3 +209,90 @@ async def test_where_it_is_loaded_may_be_gone(tmp_path: Path) -> None:
                 async with asyncio.timeout(HANG):
                     while await ask(running, "a") != "a of one":
                         await asyncio.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------ loaded and unloaded
+
+
+async def test_a_load_here_is_one_there_with_its_progress(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", load_seconds=0.3, a=600) as one:
+        async with front(tmp_path / "front", one) as running:
+            asking = asyncio.ensure_future(
+                running.client.post("/v1/model/load", json={"model_name": "a"})
+            )
+            told = await heard(running, "a", "loading")
+            news = events((await asking).text)
+            assert one.registry.status("a").state == "loaded"
+            assert (await heard(running, "a", "loaded"))["status"]["value"] == "loaded"
+
+    assert told["status"]["value"] == "loading"
+    assert any(each["module"] > 0 for each in news), "steps as they were told there"
+    assert news[-1]["status"] == "finished"
+
+
+async def test_llama_servers_calls_load_and_unload_there(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, front(tmp_path / "front", one) as running:
+        order = {"model": "a"}
+        assert (await running.client.post("/models/load", json=order)).status_code == 200
+        await heard(running, "a", "loaded")
+        assert one.registry.status("a").state == "loaded"
+        assert (await running.client.post("/models/unload", json=order)).status_code == 200
+        assert one.registry.status("a").state == "unloaded"
+        await heard(running, "a", "unloaded")
+
+
+async def test_what_was_unloaded_there_is_loaded_there_again(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, front(tmp_path / "front", one) as running:
+        await running.registry.load("a")
+        await one.registry.unload("a")
+        await heard(running, "a", "unloaded")
+        assert (await running.registry.load("a")).state == "loaded"
+        assert one.registry.status("a").state == "loaded"
+
+
+async def test_unload_reaches_every_box_and_models_that_were_never_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", a=600) as two:
+        for each in (one, two):
+            await each.registry.load("a")
+        async with front(tmp_path / "front", one, two) as running:
+            got = await running.client.post("/v1/model/unload", json={"model_name": "a"})
+            assert got.status_code == 200, got.text
+            assert {each.registry.status("a").state for each in (one, two)} == {"unloaded"}
+
+
+async def test_unload_without_the_right_there_is_told(tmp_path: Path) -> None:
+    keys = (KeyConfig(key="user"), KeyConfig(key="chief", role="admin"))
+    async with box(tmp_path / "one", keys=keys, a=600) as one:
+        async with front(tmp_path / "front", one, key="user") as running:
+            assert await ask(running, "a") == "a of one", "a user's key loads"
+            await heard(running, "a", "loaded")
+            got = await running.client.post("/unload", json={})
+            assert got.status_code == 403
+            assert one.registry.status("a").state == "loaded"
+
+
+async def test_a_load_that_fails_there_says_why_and_another_box_is_tried(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600) as one, box(tmp_path / "two", a=600) as two:
+        async with front(tmp_path / "front", one, two) as running:
+            await asyncio.to_thread((tmp_path / "one" / "a.script.json").write_text, "broken")
+            assert (await running.registry.load("a")).state == "loaded"
+            assert two.registry.status("a").state == "loaded"
+            await running.registry.unload("a")
+            await asyncio.to_thread((tmp_path / "two" / "a.script.json").unlink)
+            with pytest.raises(ModelUnavailable):
+                await running.registry.load("a")
+
+
+async def test_a_key_that_may_load_nothing_loads_nothing_there(tmp_path: Path) -> None:
+    async with box(tmp_path / "one", a=600, b=300) as one:
+        await one.registry.load("b")
+        async with front(tmp_path / "front", one) as running:
+            access = Access(role="user", autoload=False)
+            async with running.registry.lease("b", access=access):
+                pass
+            with pytest.raises(Forbidden):
+                async with running.registry.lease("a", access=access):
+                    pass
+        assert one.registry.status("a").state == "unloaded"

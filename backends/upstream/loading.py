@@ -1,0 +1,144 @@
+"""A model of a Roundhouse brought into its memory, or out of it, by that server's own calls.
+
+`POST /load_model` loads as a request would, with a user's key and place in line, and tells how it
+goes; `POST /unload` is for administrators' keys.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Annotated, Any
+
+import anyio
+import httpx
+import msgspec
+from msgspec import Meta
+
+from backends.errors import LoadFailed, UpstreamError
+from backends.protocol import Progress, Report
+from backends.upstream.faults import broken, cut, late
+from backends.upstream.relay import plain, refused, told
+from backends.upstream.replicas import Replica
+from backends.upstream.sse import EventReader
+from backends.upstream.upstream import Upstream
+
+# No right to load, or no such call or model: the requests to come will be told so.
+_UNTOLD = frozenset({403, 404, 405})
+
+
+class _Progress(msgspec.Struct, frozen=True):
+    current: Annotated[int, Meta(ge=0, le=2**62)]
+    total: Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class _News(msgspec.Struct, frozen=True):
+    """One event of a load; `status`: loading, ready, error."""
+
+    status: str
+    stage: Annotated[str, Meta(max_length=64)] = "load"
+    progress: _Progress | None = None
+    message: str = "the load failed"
+
+
+async def bring(upstream: Upstream, model: str, report: Report) -> None:
+    """Return when `model` is loaded where it is nearest to an answer, or, if it can't be there, at
+    the next replica. Raises LoadFailed with every one's reason.
+    """
+    tried: list[Replica] = []
+    reasons: list[str] = []
+    while (replica := upstream.balance.choose(None, tried, model)) is not None:
+        tried.append(replica)
+        replica.expect(model)
+        try:
+            await _loaded(upstream, replica, model, report)
+        except UpstreamError as error:
+            reasons.append(upstream.cleaner.clean(str(error)))
+        else:
+            return
+    if reasons:
+        raise LoadFailed("; ".join(dict.fromkeys(reasons)))
+    await upstream.alive()
+
+
+async def send_away(upstream: Upstream, model: str, *, force: bool) -> bool:
+    """Unload `model` wherever it may be; `force` cuts its answers off. Whether it was anywhere, as
+    far as that is known. Raises UpstreamError for the first server that refused, all asked.
+    """
+    errors: list[UpstreamError] = []
+
+    async def unload(replica: Replica) -> None:
+        body, within = {"model": model, "force": force}, upstream.config.total_timeout
+        try:
+            async with _posted(upstream, replica, "/unload", body, within) as response:
+                if not (response.is_success or response.status_code == httpx.codes.NOT_FOUND):
+                    raise await refused(response)
+        except UpstreamError as error:
+            errors.append(error)
+
+    standing = upstream.standing(model)
+    async with anyio.create_task_group() as tasks:
+        for replica in upstream.balance.replicas:
+            if replica.state != "resting" and model in (replica.standings or ()):
+                tasks.start_soon(unload, replica)
+    if errors:
+        raise upstream.cleaner.cleaned(errors[0])
+    return standing is not None and standing.state not in ("unloaded", "failed")
+
+
+async def _loaded(upstream: Upstream, replica: Replica, model: str, report: Report) -> None:
+    body, within = {"model": model}, upstream.config.first_byte_timeout
+    async with _posted(upstream, replica, "/load_model", body, within) as response:
+        if response.status_code in _UNTOLD:
+            return
+        if response.status_code != httpx.codes.OK:
+            raise await refused(response)
+        plain(response)
+        async with aclosing(_news(upstream, response)) as told_news:
+            async for news in told_news:
+                match news:
+                    case _News(status="ready"):
+                        return
+                    case _News(status="error"):
+                        raise UpstreamError(news.message)
+                    case _News(progress=_Progress(current=done, total=total)):
+                        report(Progress(news.stage, done, total))
+    raise cut()
+
+
+async def _news(upstream: Upstream, response: httpx.Response) -> AsyncGenerator[_News, None]:
+    config = upstream.config
+    events = EventReader(max_line=config.max_line, max_total=config.max_total)
+    parts = aiter(response.aiter_raw())
+    while True:
+        try:
+            async with asyncio.timeout(config.stall_timeout):
+                payloads = events.feed(await anext(parts))
+        except TimeoutError:
+            raise late("go on with the load", config.stall_timeout) from None
+        except StopAsyncIteration:
+            return
+        for payload in payloads:
+            try:
+                yield msgspec.json.decode(payload, type=_News)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise broken("news of a load that make no sense") from None
+
+
+@asynccontextmanager
+async def _posted(
+    upstream: Upstream, replica: Replica, path: str, body: dict[str, Any], within: float
+) -> AsyncIterator[httpx.Response]:
+    """The response to a call beside `/v1`, begun `within` seconds. Raises UpstreamError."""
+    config, client = upstream.config, upstream.client
+    url = replica.url.removesuffix("/v1") + path
+    request = client.build_request("POST", url, json=body)
+    with told(config):
+        try:
+            async with asyncio.timeout(within):
+                response = await client.send(request, stream=True)
+        except TimeoutError:
+            raise late("answer", within) from None
+        try:
+            yield response
+        finally:
+            await response.aclose()
