@@ -45,6 +45,7 @@ class AnswerConstraint(msgspec.Struct, frozen=True):
 
 FREE = AnswerConstraint()
 UNHELD = AnswerConstraint(relaxed=("tools",))  # calls of tools whose grammar can't be had
+UNSTRICT = AnswerConstraint(relaxed=("tools[].strict",))  # a begun answer
 
 
 class Constraints:
@@ -84,9 +85,9 @@ class Constraints:
             _require(container, field)
             _refuse_begun(request, field)
         elif not container.info.constrains or not request.tools or request.continue_final:
-            return FREE
+            return UNSTRICT if request.tool_choice == "auto" and _any_strict(request) else FREE
         compiled = await self._shape(shape) if shape is not None else None
-        optional = not demanded and shape is None and not any(tool.strict for tool in request.tools)
+        optional = not demanded and shape is None and not _any_strict(request)
         try:
             output = await self._output(request, interpreter, framed, container, compiled)
         except InvalidRequest:
@@ -208,6 +209,10 @@ def _require(container: ModelContainer, field: str) -> None:
     if not container.info.constrains:
         backend = container.info.backend
         raise InvalidRequest(f"{field}: {backend} can't hold an output to a form", param=field)
+
+
+def _any_strict(request: ChatRequest) -> bool:
+    return any(tool.strict for tool in request.tools)
 
 
 def _refuse_begun(request: ChatRequest, field: str) -> None:

@@ -101,8 +101,6 @@ def _ignored(fields: Fields, talk: ConversationWire) -> Iterator[str]:
     """What has no meaning here, named once however often it stands in the body."""
     yield from unread(fields.values, ConversationWire)
     yield from unread(fields.values, AnsweringWire)
-    if any(tool.strict for tool in talk.tools):
-        yield "tools[].strict"
     system = talk.system if isinstance(talk.system, list) else []
     yield from (f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
     if any(block.type == "redacted_thinking" for block in _all_blocks(talk)):

@@ -1,6 +1,6 @@
 """The tools of a response, and the choice among them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -30,13 +30,8 @@ def read_tools(
         if wire.type == "function"
     )
     chosen, allowed = _choice(fields, choice, tools)
-    return Tools(allowed, chosen, tuple(_ignored(wires, tools)))
-
-
-def _ignored(wires: Sequence[ToolWire], tools: Sequence[Tool]) -> Iterator[str]:
-    yield from (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
-    if any(tool.strict for tool in tools):
-        yield "tools[].strict"
+    left_out = (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
+    return Tools(allowed, chosen, tuple(left_out))
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:

@@ -320,3 +320,27 @@ async def test_a_grammar_that_the_engine_refuses_costs_nobody_an_answer(
     assert answer.json()["choices"][0]["message"]["tool_calls"]
     demanded = await ask(running, tools=[CLOCK, TOOL], tool_choice="required")
     assert demanded.status_code == 400
+
+
+STRICT: dict[str, Any] = {"name": "f", "strict": True}
+BEGUN: Any = {"messages": [*HELLO, {"role": "assistant", "content": "Well"}], "max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("path", "tool", "talk", "relaxed"),
+    [
+        ("chat/completions", {"type": "function", "function": STRICT}, {"messages": HELLO}, None),
+        ("chat/completions", {"type": "function", "function": STRICT}, BEGUN, "tools[].strict"),
+        ("messages", {**STRICT, "input_schema": {"type": "object"}}, {"messages": HELLO}, None),
+        ("messages", {**STRICT, "input_schema": {"type": "object"}}, BEGUN, "tools[].strict"),
+        ("responses", {"type": "function", **STRICT}, {"input": "Hi"}, None),
+    ],
+)
+async def test_strict_tools_are_relaxed_only_in_an_answer_that_was_begun(
+    running: Running, path: str, tool: Any, talk: dict[str, Any], relaxed: str | None
+) -> None:
+    body = {"model": "roundhouse-tiny", "tools": [tool], "temperature": 0, **talk}
+    answer = await running.client.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 200
+    assert "x-roundhouse-ignored" not in answer.headers
+    assert answer.headers.get("x-roundhouse-relaxed") == relaxed

@@ -185,7 +185,6 @@ def test_what_has_no_meaning_here_is_named() -> None:
         "mcp_servers",
         "tools[].input_examples",
         "tools[].defer_loading",
-        "tools[].strict",
         "system[0]",
         "messages[].content[].redacted_thinking",
     )
