@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias
@@ -98,11 +99,11 @@ async def _read(reader: asyncio.StreamReader) -> Asked:
 
 
 @asynccontextmanager
-async def far(says: Says) -> AsyncIterator[Far]:
-    """A server on a free port."""
+async def far(says: Says, tls: ssl.SSLContext | None = None) -> AsyncIterator[Far]:
+    """A server on a free port; with `tls` it is encrypted."""
     one = Far(says)
-    server = await asyncio.start_server(one.serve, "127.0.0.1", 0, limit=1 << 20)
-    one.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    server = await asyncio.start_server(one.serve, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
+    one.url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:
         yield one
     finally:
