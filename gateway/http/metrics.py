@@ -89,7 +89,8 @@ class Metrics:
         )
         self._gone = Counter(
             "roundhouse_unloads",
-            "Unloads by reason: room, idle, asked (by an administrator), broken.",
+            "Unloads by reason: room, idle, asked (by an administrator), broken, budget (was cut), "
+            "config (it changed).",
             ("model", "reason"),
             registry=self._metrics,
         )

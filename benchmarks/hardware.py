@@ -1,0 +1,111 @@
+"""What fits which memory, by the same estimates the server plans with:
+
+    python -m benchmarks.hardware
+
+Prints the tables of docs/hardware.md. Dimensions and sizes are those of the models' published GGUF
+files; no file is needed and nothing is loaded.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from backends.catalog import ModelFiles
+from backends.llamacpp.files import estimate
+from config.engines import LlamaCppOptions
+
+GIB = 2**30
+MEMORY = (8, 12, 24, 48)  # GiB of cards
+SPARE = 0.9  # of a card's memory; the rest is the driver's, the desktop's and the context's
+CONTEXTS = (131_072, 65_536, 32_768, 16_384, 8_192, 4_096)
+KV_BYTES = 2 * 2  # keys and values at 16 bits
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A model's file in one quantization. `bytes`: of its weights."""
+
+    name: str
+    bytes: int
+    layers: int
+    kv_heads: int
+    head: int  # dimensions of a head
+    width: int  # of the hidden state
+    heads: int
+    vocabulary: int
+    context: int
+
+
+MODELS = (
+    Shape("Qwen3 4B Q4_K_M", 2_497_000_000, 36, 8, 128, 2560, 32, 151_936, 40_960),
+    Shape("Llama 3.1 8B Q4_K_M", 4_920_000_000, 32, 8, 128, 4096, 32, 128_256, 131_072),
+    Shape("Qwen3 8B Q4_K_M", 5_027_000_000, 36, 8, 128, 4096, 32, 151_936, 40_960),
+    Shape("Qwen3 14B Q4_K_M", 9_001_000_000, 40, 8, 128, 5120, 40, 151_936, 40_960),
+    Shape("Mistral Small 24B Q4_K_M", 14_333_000_000, 40, 8, 128, 5120, 32, 131_072, 32_768),
+    Shape("Qwen3 30B-A3B Q4_K_M", 18_556_000_000, 48, 4, 128, 2048, 32, 151_936, 40_960),
+    Shape("Qwen3 32B Q4_K_M", 19_762_000_000, 64, 8, 128, 5120, 64, 151_936, 40_960),
+    Shape("Llama 3.3 70B Q4_K_M", 42_520_000_000, 80, 8, 128, 8192, 64, 128_256, 131_072),
+)
+CacheType = Literal["f16", "q8_0", "q4_0"]
+CACHES: tuple[CacheType, ...] = ("f16", "q8_0", "q4_0")
+
+
+def files_of(shape: Shape) -> ModelFiles:
+    """As the headers of such a file tell."""
+    return ModelFiles(
+        path=Path(shape.name),
+        backend="llamacpp",
+        format="gguf",
+        architecture="llama",
+        size_bytes=shape.bytes,
+        context_length=shape.context,
+        cache_bytes_per_token=shape.layers * shape.kv_heads * shape.head * KV_BYTES,
+        vocab_size=shape.vocabulary,
+        heads=shape.heads,
+        activation_bytes=4 * 8 * shape.width,
+    )
+
+
+def need(shape: Shape, tokens: int, cache: CacheType) -> int:
+    """Bytes for one conversation of so many tokens."""
+    options = LlamaCppOptions(
+        context_length=tokens,
+        cache_tokens=tokens,
+        max_concurrent=1,
+        cache_type_k=cache,
+        cache_type_v=cache,
+    )
+    return estimate(files_of(shape), options).total
+
+
+def longest(shape: Shape, memory: int, cache: CacheType) -> int:
+    """Tokens that fit `memory` bytes together with the weights; 0: not even the shortest."""
+    known = (one for one in CONTEXTS if one <= shape.context)
+    return next((one for one in known if need(shape, one, cache) <= memory), 0)
+
+
+def rows() -> Iterator[str]:
+    """The table of contexts, in Markdown."""
+    yield "| model | file | " + " | ".join(f"{size} GB" for size in MEMORY) + " |"
+    yield "|---|--:|" + "---|" * len(MEMORY)
+    for shape in MODELS:
+        cells = (_cell(shape, int(size * GIB * SPARE)) for size in MEMORY)
+        yield f"| {shape.name} | {shape.bytes / 1e9:.1f} GB | " + " | ".join(cells) + " |"
+
+
+def _cell(shape: Shape, memory: int) -> str:
+    """`16k; 32k q8_0`: the context at 16 bits, and what quantized caches add to it."""
+    found: dict[int, CacheType] = {}
+    for cache in CACHES:
+        if tokens := longest(shape, memory, cache):
+            found.setdefault(tokens, cache)
+    told = [
+        f"{tokens // 1024}k" + ("" if cache == "f16" else f" {cache}")
+        for tokens, cache in found.items()
+    ]
+    return "; ".join(told) or "no"
+
+
+if __name__ == "__main__":
+    print("\n".join(rows()))
