@@ -36,6 +36,25 @@ Check: TypeAlias = Callable[[str], Awaitable[str | None]]  # a content -> what i
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
+class Checked:
+    """Deltas of one choice, whose last one tells what `check` says of the whole content, unless it
+    was cut or calls tools.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._content: list[str] = []
+
+    async def of(self, delta: Delta) -> Delta:
+        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
+        self._content += [event.text for event in delta.events if isinstance(event, Content)]
+        match delta.events:
+            case (*before, Finished(reason="stop") as finished):
+                fault = await self._check("".join(self._content))
+                return replace(delta, events=(*before, replace(finished, fault=fault)))
+        return delta
+
+
 class Choice:
     """One job's answer."""
 
@@ -49,7 +68,7 @@ class Choice:
         one_call: bool = False,
         check: Check | None = None,
     ) -> None:
-        """`check` is asked about the finished content, unless it was cut or calls tools."""
+        """`check`: see `Checked`."""
         self.index = index
         self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
@@ -59,8 +78,7 @@ class Choice:
         self._splitting: Splitting = splitting
         self._stops = splitting if isinstance(splitting, StopStrings) else None
         self._one_call = one_call  # the answer is over after its first tool call
-        self._check = check
-        self._content: list[str] = []  # kept where it is checked
+        self._checked = None if check is None else Checked(check)
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
 
@@ -69,16 +87,7 @@ class Choice:
         job is ended: its choice has got all it asked for.
         """
         async for delta in self._deltas(outputs):
-            yield delta if self._check is None else await self._checked(delta, self._check)
-
-    async def _checked(self, delta: Delta, check: Check) -> Delta:
-        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
-        self._content += [event.text for event in delta.events if isinstance(event, Content)]
-        match delta.events:
-            case (*before, Finished(reason="stop") as finished):
-                fault = await check("".join(self._content))
-                return replace(delta, events=(*before, replace(finished, fault=fault)))
-        return delta
+            yield delta if self._checked is None else await self._checked.of(delta)
 
     async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:
@@ -265,17 +274,28 @@ class Answer:
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source
+        self._check: Check | None = None
+        self._checked: dict[int, Checked] = {}  # by choice
+
+    def check_with(self, check: Check) -> None:
+        """Each choice's content is checked, see `Checked`. To be said before the first delta."""
+        self._check = check
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """All choices' deltas as they come. Raises GatewayError."""
         with translated():
             async for delta in self._source:
-                yield delta
+                yield await self._judged(delta)
 
     async def batches(self) -> AsyncIterator[Sequence[Delta]]:
         """The same deltas, those together that came together. Raises GatewayError."""
         async for delta in self.deltas():
             yield (delta,)
+
+    async def _judged(self, delta: Delta) -> Delta:
+        if self._check is None:
+            return delta
+        return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
 
     def usage(self) -> Usage:
         """What it cost so far; complete once `deltas` is exhausted. Each of the request's prompts

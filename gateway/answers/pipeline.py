@@ -156,10 +156,13 @@ class Pipeline:
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with told_of_wait(on_wait, lease.name):
-                if lease.container.splits:
-                    return await remote_chat(held, lease, lease.container, request, asked, caller)
-                raw = await self._tokens.rendered(request, lease)
-                return await split_here(held, lease, lease.container, request, asked, raw, caller)
+                answer = await self._asked_elsewhere(
+                    held, lease, lease.container, request, asked, caller
+                )
+            check = self._constraints.elsewhere(asked.shape)
+            if check is not None and request.thinking.shown != "inline":  # that is no JSON
+                answer.check_with(check)
+            return answer
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         bound = await self._constraints.chat(request, interpreter, framed, lease.container)
@@ -180,6 +183,20 @@ class Pipeline:
         ]
         return await self._answer(held, lease, choices, request.answering, bound)
 
+    async def _asked_elsewhere(
+        self,
+        held: AsyncExitStack,
+        lease: Lease,
+        container: RemoteContainer,
+        request: ChatRequest,
+        asked: GenerationParams,
+        caller: Caller,
+    ) -> Answer:
+        if container.splits:
+            return await remote_chat(held, lease, container, request, asked, caller)
+        raw = await self._tokens.rendered(request, lease)
+        return await split_here(held, lease, container, request, asked, raw, caller)
+
     async def _text(
         self,
         held: AsyncExitStack,
@@ -194,7 +211,10 @@ class Pipeline:
         asked = self._presets.current.over(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with told_of_wait(on_wait, lease.name):
-                return await remote_text(held, lease, lease.container, request, asked, caller)
+                answer = await remote_text(held, lease, lease.container, request, asked, caller)
+            if (check := self._constraints.elsewhere(asked.shape)) is not None:
+                answer.check_with(check)
+            return answer
         bound = await self._constraints.text(request.answering, lease.container)
         prompts = await self._prompts(request, lease.container)
         jobs = self._jobs(prompts, asked, lease)

@@ -183,9 +183,9 @@ class RemoteAnswer(Answer):
                 self._first = self._first or self._last
                 deltas = [delta for event in events if (delta := self._delta(event)) is not None]
                 if deltas:
-                    yield deltas
+                    yield [await self._judged(delta) for delta in deltas]
         if last := [delta for choice in self._remote if (delta := choice.end()) is not None]:
-            yield last
+            yield [await self._judged(delta) for delta in last]
 
     def usage(self) -> Usage:
         """By the other server's count; the times are ours."""

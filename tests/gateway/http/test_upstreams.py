@@ -206,6 +206,52 @@ async def test_a_model_known_to_be_blind_is_not_sent_any(tmp_path: Path) -> None
     assert one.asked == []
 
 
+# ------------------------------------------------------------------------------ shapes of answers
+
+SIZED = {"type": "object", "required": ["size"], "properties": {"size": {"type": "integer"}}}
+SHAPES: dict[str, Any] = {
+    "schema": {"type": "json_schema", "json_schema": {"name": "s", "schema": SIZED}},
+    "object": {"type": "json_object"},
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "said", "fault"),
+    [
+        ("schema", '{"size": 1}', None),
+        ("schema", '{"size": "big"}', "$.size"),
+        ("schema", "Sure! Here it is", "not JSON"),
+        ("object", "{}", None),
+        ("object", "[]", "type"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_whose_shape_was_not_held_there_is_told(
+    tmp_path: Path, shape: str, said: str, fault: str | None, streamed: bool
+) -> None:
+    words = streams(*text(said[:4], said[4:]))
+    got = await answer(tmp_path, words, stream=streamed, response_format=SHAPES[shape])
+    last = events(got.text.replace("data: [DONE]", ""))[-1] if streamed else got.json()
+    told = last["choices"][0].get("schema_fault")
+
+    assert told is None if fault is None else fault in told
+
+
+async def test_a_schema_that_cannot_be_read_here_is_not_refused(tmp_path: Path) -> None:
+    shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "#/nowhere"}}}
+    got = await answer(tmp_path, streams(*text("{}")), response_format=shape)
+
+    assert got.status_code == 200
+    assert got.json()["choices"][0]["schema_fault"].startswith("not checked: ")
+
+
+async def test_an_answer_that_was_cut_or_calls_is_not_checked(tmp_path: Path) -> None:
+    cut_short = (chunk({"content": '{"si'}), chunk({}, finish="length"))
+    got = await answer(tmp_path, streams(*cut_short), response_format=SHAPES["schema"])
+
+    assert "schema_fault" not in got.json()["choices"][0]
+
+
 # ------------------------------------------------------------------------------------- honest ends
 
 
@@ -554,3 +600,12 @@ async def test_a_server_that_is_none_cannot_be_drained(tmp_path: Path) -> None:
         got = await running.client.post("/v1/upstreams/drain", json=order)
 
     assert got.status_code == 404
+
+
+async def test_a_shape_is_checked_where_the_answer_is_split_here_too(tmp_path: Path) -> None:
+    async with far(raw("<think>{}</think>", '{"size": ', '"big"}')) as one:
+        async with splitting(tmp_path, one) as running:
+            got = (await ask(running, response_format=SHAPES["schema"], n=2)).json()
+
+    assert len(got["choices"]) == 2
+    assert all("$.size" in choice["schema_fault"] for choice in got["choices"])
