@@ -14,6 +14,7 @@ from config.settings import Config
 from config.shape import Kind, Option, leaves, list_item, mapping_item, takes_none
 
 PREFIX = "ROUNDHOUSE_"
+CLIENTS = frozenset({"ROUNDHOUSE_URL", "ROUNDHOUSE_KEY"})  # of commands that talk to a server
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ def settings(
     """
     known = variables(config)
     for name in sorted(environment):
-        if not name.startswith(PREFIX) or name in others:
+        if not name.startswith(PREFIX) or name in others | CLIENTS:
             continue
         if name not in known:
             raise Source(name).error("$", f"unknown variable; {suggestion(name, known)}")

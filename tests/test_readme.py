@@ -1,10 +1,17 @@
 """What the README shows is true."""
 
+import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import bundled
 from backends.protocol import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
@@ -85,3 +92,95 @@ def children(folder: Path) -> set[str]:
         if path.name not in ("__init__.py", "__pycache__")
         if path.suffix == ".py" or path.is_dir()
     }
+
+
+# ---------------------------------------------------------------------------------- commands
+
+KEY = "the-key-of-an-administrator"
+COMMAND = f"{shlex.quote(sys.executable)} -m gateway.cli"
+OWN_MODEL = "~/models/Qwen3-8B-Q4_K_M.gguf"
+
+
+def commands() -> Iterator[str]:
+    """Every line of the README's shell blocks, but for those that `make` runs."""
+    for block in blocks("sh"):
+        for line in block.replace("\\\n", "").splitlines():
+            if not line.startswith("make "):
+                yield line
+
+
+def written(line: str, url: str) -> str:
+    """The line for this machine: its Python, its port, a model that is here."""
+    line = line.replace(".venv/bin/roundhouse", COMMAND).replace("http://127.0.0.1:8000", url)
+    line = line.replace("curl ", "curl -fsS ").replace(OWN_MODEL, str(bundled.GGUF))
+    return line.replace(" serve ", " serve --port 0 ")
+
+
+@pytest.fixture(scope="module", params=["", KEY], ids=["open", "with keys"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """A server without keys, and one with; the environment that knows it."""
+    folder = tmp_path_factory.mktemp("readme")
+    keys = [{"key": request.param, "role": "admin"}] if request.param else []
+    (folder / "roundhouse.yaml").write_text(
+        json.dumps({"keys": keys, "models": [{"name": "tiny", "path": str(bundled.GGUF)}]})
+    )
+    base = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        [*shlex.split(COMMAND), "serve", "--port", "0"],
+        cwd=folder,
+        env=base,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url = next(line.split()[-1] for line in process.stdout if "listens on" in line)
+        yield {
+            **base,
+            "URL": url,
+            "KEY": request.param,
+            "ROUNDHOUSE_URL": url,
+            **({"ROUNDHOUSE_KEY": request.param} if request.param else {}),
+        }
+        process.kill()
+
+
+@pytest.mark.parametrize("line", list(commands()))
+def test_every_command_shown_runs_as_it_is_written(
+    line: str, server: dict[str, str], tmp_path: Path
+) -> None:
+    if server["KEY"] and line.startswith("curl") and "$KEY" not in line:
+        pytest.skip("it is shown for a server without keys")
+    with subprocess.Popen(
+        ["sh", "-c", f"exec {written(line, server['URL'])}"],
+        cwd=tmp_path,
+        env=server,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        if " serve " in line:
+            assert any("listens on" in told for told in process.stdout)
+            process.terminate()
+        said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, (said, errors)
+
+
+def test_the_program_shown_runs(server: dict[str, str], tmp_path: Path) -> None:
+    (program,) = blocks("python")
+    program = program.replace("http://127.0.0.1:8000", server["URL"])
+    if server["KEY"]:
+        program = program.replace("any, where none is configured", server["KEY"])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=server,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.strip()

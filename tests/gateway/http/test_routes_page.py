@@ -47,7 +47,7 @@ async def test_who_may_call_is_told_as_it_is(
     route: tuple[str, str], who: str, running: Running
 ) -> None:
     method, path = route[0], re.sub(r"{\w+}", "x", route[1]) + "?model=x"
-    body = {} if method == "POST" else None
+    body: dict[str, str] | None = {} if method == "POST" else None
     nobody = await running.client.request(method, path, json=body)
     assert (nobody.status_code != 401) == (who == "everybody")
     if route not in ENDLESS:
