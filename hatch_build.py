@@ -1,0 +1,92 @@
+"""Builds wheels in which everything stands below one name, `roundhouse`.
+
+In the checkout the packages are `gateway`, `backends`, `config` and `bundled`, names that others
+have in their site-packages, too. In a wheel they are `roundhouse.gateway` and so on: their imports,
+and the few names of modules in texts, are rewritten here. What is left over fails the build.
+"""
+
+import ast
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NAME = "roundhouse"
+PACKAGES = ("gateway", "backends", "config", "bundled")
+LEFT_OUT = ("__pycache__", "roundhouse-tiny")  # the second: the model as no default uses it
+_ANY = "|".join(PACKAGES)
+IMPORTS = (
+    (re.compile(rf"^(\s*)from ({_ANY})(?=[. ])", re.MULTILINE), rf"\1from {NAME}.\2"),
+    (re.compile(rf"^(\s*)import ({_ANY})$", re.MULTILINE), rf"\1from {NAME} import \2"),
+)
+# A whole text that may be a module's name; and where one is made of parts, or a package's files
+# are asked for.
+TEXT = re.compile(rf"""(?<=["'])(?:{_ANY})\.[\w.]+(?=["'])""")
+MADE = re.compile(rf"""(?<=f["'])(?:{_ANY})(?=\.[\w.]*{{)|(?<=files\(")(?:{_ANY})(?="\))""")
+
+
+def rewritten(source: str, root: Path) -> str:
+    """A module's text as it stands below `roundhouse`."""
+    for pattern, instead in IMPORTS:
+        source = pattern.sub(instead, source)
+    source = MADE.sub(rf"{NAME}.\g<0>", source)
+    return TEXT.sub(lambda it: f"{NAME}.{it[0]}" if _is_ours(it[0], root) else it[0], source)
+
+
+def left_over(source: str, root: Path) -> Iterator[str]:
+    """What still names a module by its name in the checkout."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value] if "." in node.value else []
+        yield from (name for name in names if _is_ours(name, root))
+
+
+def _is_ours(name: str, root: Path) -> bool:
+    if not re.fullmatch(rf"({_ANY})(\.\w*)*", name):
+        return False
+    path = root.joinpath(*name.strip(".").split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def build(root: Path, target: Path) -> None:
+    """The package at `target`. Raises ValueError where a module's old name is left."""
+    target.mkdir(parents=True)
+    modules = [(root / f"{NAME}.py", target / "__init__.py")]
+    for package in PACKAGES:
+        ignored = shutil.ignore_patterns(*LEFT_OUT)
+        shutil.copytree(root / package, target / package, ignore=ignored)
+        modules += [(path, path) for path in (target / package).rglob("*.py")]
+    for source, path in modules:
+        text = rewritten(source.read_text("utf-8"), root)
+        if names := list(left_over(text, root)):
+            raise ValueError(f"{path}: {', '.join(names)} would not be found in a wheel")
+        path.write_text(text, "utf-8")
+    main = f'"""`python -m {NAME}`."""\n\nfrom {NAME} import main\n\nraise SystemExit(main())\n'
+    (target / "__main__.py").write_text(main, "utf-8")
+
+
+class OnePackage(BuildHookInterface):
+    """Hatch's hook for wheels; an editable installation takes the checkout as it is."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the package to the wheel."""
+        if version == "editable":
+            return
+        self._folder = tempfile.mkdtemp()
+        target = Path(self._folder, NAME)
+        build(Path(self.root), target)
+        build_data["force_include"][str(target)] = NAME
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """The wheel has it now."""
+        if version != "editable":
+            shutil.rmtree(self._folder)

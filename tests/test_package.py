@@ -1,0 +1,102 @@
+"""A wheel holds one package, `roundhouse`, which serves without the checkout's names."""
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import httpx
+import pytest
+
+from tests.hang import HANG
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    """hatch_build.py, with a stand-in for the builder that runs it."""
+    interface = ModuleType("hatchling.builders.hooks.plugin.interface")
+    vars(interface)["BuildHookInterface"] = object
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, interface.__name__, interface)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(hook: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    hook.build(ROOT, folder / "roundhouse")
+    return folder
+
+
+@pytest.fixture
+def start(site: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Python outside of the checkout: without `site`, so that no .pth file leads back to it."""
+    libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    path = ":".join([str(site), *sorted(libraries)])
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-S", *arguments],
+            cwd=tmp_path,
+            env={"PYTHONPATH": path, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        with process:
+            process.kill()
+
+
+def test_it_serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("-m", "roundhouse", "serve", "--port", "0")
+    assert process.stdout is not None
+    url = next((line.split()[-1] for line in process.stdout if "listens on" in line), "")
+    assert url, process.communicate(timeout=HANG)[1]
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
+    assert answer.status_code == 200, answer.text
+
+
+def test_no_other_name_is_taken(start: Callable[..., subprocess.Popen[str]], site: Path) -> None:
+    assert [path.name for path in site.iterdir()] == ["roundhouse"]
+    code = (
+        "import json, pkgutil, sys; from importlib import import_module as load\n"
+        "for name in ('gateway.app', 'gateway.cli.serve', 'config.schema', 'bundled',"
+        " 'backends.llamacpp.container', 'backends.upstream.fleet'):\n"
+        "    load('roundhouse.' + name)\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    said, errors = start("-c", code).communicate(timeout=HANG)
+    assert errors == ""
+    assert not {"gateway", "backends", "config", "bundled"} & set(json.loads(said))
+
+
+def test_the_model_that_no_default_uses_stays_out(site: Path) -> None:
+    bundled = site / "roundhouse" / "bundled"
+    held = {path.name for path in bundled.iterdir()} - {"__pycache__"}
+    assert held == {"__init__.py", "roundhouse-tiny.gguf"}
+
+
+def test_a_name_that_would_not_be_found_fails_the_build(hook: ModuleType) -> None:
+    made = 'name = "backends" + ".catalog"\nimport gateway.app as app\n'
+    assert list(hook.left_over(hook.rewritten(made, ROOT), ROOT)) == ["gateway.app"]
+    good = 'from backends import catalog\nimport bundled\nload("gateway.cli.serve")\n'
+    assert list(hook.left_over(hook.rewritten(good, ROOT), ROOT)) == []
