@@ -164,6 +164,9 @@ class Scheduler:
         if model.ttl != record.model.ttl:
             record.ttl = model.ttl
         record.model, record.failure = model, None
+        if model.pinned and record.phase == "draining" and record.leaving == "budget":
+            record.phase = "loaded"  # pinned now: others go in its place
+            self._turns.shrink(now)
         return list(self._settle(now))
 
     def replaced(self, now: float, name: str) -> list[Order]:

@@ -171,6 +171,17 @@ def search(histories: int) -> None:
     run_state_machine_as_test(Histories, settings=how)
 
 
+def test_a_model_that_is_pinned_while_a_cut_budget_drains_it_stays() -> None:
+    loose = Model(name="a", need={"cpu": 1}, load_seconds=0.0, slots=1, pinned=False, ttl=-1.0)
+    machine = SimulatedMachine({"cpu": 2}, SwapConfig(), [loose])
+    machine.request("a")
+    machine.finish_load("a")
+    machine.reconfigure({"cpu": 0})
+    machine.describe(msgspec.structs.replace(loose, pinned=True))
+    machine.release(min(machine.using))
+    assert "a" in machine.present
+
+
 def test_after_closing_nobody_is_let_in() -> None:
     machine = SimulatedMachine(
         {"cpu": 100}, SwapConfig(), [Model(name="a", need={"cpu": 1}, load_seconds=1, slots=1)]
