@@ -49,7 +49,7 @@ def start(site: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
 
     def start_one(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-S", *arguments],
+            [str(Path(sys.executable).absolute()), "-S", *arguments],
             cwd=tmp_path,
             env={"PYTHONPATH": path, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
