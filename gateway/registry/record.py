@@ -135,6 +135,12 @@ class ModelRecord(msgspec.Struct, kw_only=True):
         return self.model.need if self.retrying is None else self.retrying
 
     @property
+    def is_kept(self) -> bool:
+        """It drains for others' sake, but is pinned by now."""
+        drains = self.phase == "draining" and self.leaving in ("room", "budget", "idle")
+        return drains and self.model.pinned
+
+    @property
     def is_claim(self) -> bool:
         """Someone wants it and it isn't there."""
         return self.phase == "absent" and (self.wanted or bool(self.line))

@@ -164,9 +164,6 @@ class Scheduler:
         if model.ttl != record.model.ttl:
             record.ttl = model.ttl
         record.model, record.failure = model, None
-        if model.pinned and record.phase == "draining" and record.leaving == "budget":
-            record.phase = "loaded"  # pinned now: others go in its place
-            self._turns.shrink(now)
         return list(self._settle(now))
 
     def replaced(self, now: float, name: str) -> list[Order]:
@@ -272,6 +269,7 @@ class Scheduler:
 
     def _settle(self, now: float) -> Iterator[Order]:
         """Everything that follows from the present state; who drains comes before who is served."""
+        self._turns.keep_pinned(now)
         yield from self._refuse_impossible()
         served: list[Order] | None = None
         while (

@@ -177,6 +177,16 @@ class Turns:
             if names is None or record.model.name in names:
                 record.phase, record.leaving = "draining", "budget"
 
+    def keep_pinned(self, now: float) -> None:
+        """What was pinned since it began to drain stays, whoever it drains for: others go in its
+        place.
+        """
+        stayers = [one for one in self._records.values() if one.is_kept]
+        for record in stayers:
+            record.phase = "loaded"
+        if stayers:
+            self.shrink(now)
+
     def claims(self, now: float) -> list[ModelRecord]:
         """The absent models that are wanted, in the order of their turns.
 

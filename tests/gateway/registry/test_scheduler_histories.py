@@ -182,6 +182,21 @@ def test_a_model_that_is_pinned_while_a_cut_budget_drains_it_stays() -> None:
     assert "a" in machine.present
 
 
+def test_a_model_that_is_pinned_while_it_drains_for_another_stays() -> None:
+    """And who waits for its room is refused when no other can be made."""
+    loose = Model(name="a", need={"cpu": 2}, load_seconds=0.0, slots=1, pinned=False, ttl=-1.0)
+    rules = SwapConfig(max_wait=0.0, min_stay=0.0)
+    machine = SimulatedMachine({"cpu": 2}, rules, [loose, msgspec.structs.replace(loose, name="b")])
+    machine.request("a")
+    machine.finish_load("a")
+    machine.request("b")
+    assert machine.scheduler.phase("a") == "draining"
+    machine.describe(msgspec.structs.replace(loose, pinned=True))
+    assert [refusal.why for refusal in machine.refused.values()] == ["too_large"]
+    machine.release(min(machine.using))
+    assert "a" in machine.present
+
+
 def test_after_closing_nobody_is_let_in() -> None:
     machine = SimulatedMachine(
         {"cpu": 100}, SwapConfig(), [Model(name="a", need={"cpu": 1}, load_seconds=1, slots=1)]
