@@ -2,6 +2,7 @@
 said, and what shall go wrong.
 """
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ class Machine:
         self.generators: list[Any] = []
         self.jobs: list[Any] = []  # all that were enqueued
         self.fail_iterate: Exception | None = None
+        self.steps: threading.Semaphore | None = None  # so many steps are made; None: all
         self.refused_token: int | None = None  # no job is enqueued whose sequence holds it
         self.fail_load: Exception | None = None
 

@@ -124,6 +124,8 @@ class PagedGenerator:
         self.known.append(job.sequence[:-1])
 
     def step(self) -> list[dict[str, Any]]:
+        if self.machine.steps is not None:
+            self.machine.steps.acquire()
         if self.machine.fail_iterate is not None:
             error, self.machine.fail_iterate = self.machine.fail_iterate, None
             raise error

@@ -3,6 +3,7 @@ jobs, forced tokens, and failures that the two have in common.
 """
 
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio
@@ -278,9 +279,13 @@ async def test_cells_for_fewer_than_all_serve_all(kind: Kind, machine: Machine) 
     await container.aclose()
 
 
-async def test_pieces_come_while_the_answer_is_written(container: ModelContainer) -> None:
+async def test_pieces_come_while_the_answer_is_written(
+    machine: Machine, container: ModelContainer
+) -> None:
+    machine.steps = threading.Semaphore(5)
     async with container.generate(asked(container, STORY)) as outputs:
         first = await anext(aiter(outputs))
+        machine.steps.release(1000)
     assert isinstance(first, Piece)
     assert STORY_TEXT.startswith(first.text)
     assert first.text != STORY_TEXT
