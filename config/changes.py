@@ -51,7 +51,10 @@ EFFECTS: Mapping[str, Effect] = {
     "images": "live",
     "apis": "restart",
     "store": "restart",
-    "log": "restart",
+    "console": "restart",
+    "log.level": "restart",
+    "log.format": "restart",
+    "log.prompts": "live",
 }
 
 

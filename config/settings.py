@@ -39,6 +39,7 @@ class KeyConfig(Section, frozen=True):
     autoload: bool = True  # may cause a model to be loaded
     models: tuple[str, ...] = ()  # empty: all models
     loading_text: bool | None = None  # None: as `server.loading_text`
+    label: Name | None = None  # what administrators see instead of the key; None: `key 1` and so on
 
     def __repr__(self) -> str:
         """All but the secret, since representations end in logs."""
@@ -138,11 +139,18 @@ class ApisConfig(Section, frozen=True):
     llamaserver: bool = True
 
 
+class ConsoleConfig(Section, frozen=True):
+    """The page in a browser."""
+
+    enabled: bool = True  # at /ui/; what it reads is there without it, too
+
+
 class LogConfig(Section, frozen=True):
-    """What the log shows. Keys and prompts never appear."""
+    """What is shown of what happens. Keys never appear, and prompts in no line of the log."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "human", "json"] = "auto"  # auto: human in a terminal
+    prompts: bool = False  # lists of requests show how each prompt ends
 
 
 class EnginesConfig(Section, frozen=True):
@@ -176,4 +184,5 @@ class Config(Section, frozen=True):
     images: ImagesConfig = ImagesConfig()
     apis: ApisConfig = ApisConfig()
     store: StoreConfig = StoreConfig()
+    console: ConsoleConfig = ConsoleConfig()
     log: LogConfig = LogConfig()

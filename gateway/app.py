@@ -29,6 +29,7 @@ from gateway.http.auth import (
     is_loopback,
     server_names,
 )
+from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.metrics import Metrics
@@ -66,11 +67,12 @@ def build(
     *,
     catalog: Catalog = BACKENDS,
     reloader: Reloader | None = None,
+    page: Path = FOLDER,
 ) -> Litestar:
     """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
 
     `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
-    `reloader`: None: the configuration stays as it is.
+    `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files.
     """
     refuse_open_door(config)
     cors = _cors(config)
@@ -82,6 +84,8 @@ def build(
             *openai.SERVER_ROUTES,
             *admin.ROUTES,
             *upstreams.ROUTES,
+            *(page_routes(page_files(page)) if config.console.enabled else ()),
+            *(ollama.FRONT_ROUTES if config.apis.ollama else ()),
             *_spoken(services),
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},

@@ -270,4 +270,5 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-ROUTES = (chat, generate, embed, alive, version, tags, ps, show, pull, remove)
+FRONT_ROUTES = (alive,)  # at the same address as the console's page, so one router has both
+ROUTES = (chat, generate, embed, version, tags, ps, show, pull, remove)

@@ -16,6 +16,7 @@ import bundled
 from backends.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
+from gateway.http.console.files import FOLDER
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.registry import History, ModelLibrary, Registry
@@ -77,8 +78,11 @@ async def serving(
     folder: Path,
     catalog: Catalog = BACKENDS,
     source: ConfigSource | None = None,
+    page: Path = FOLDER,
 ) -> AsyncIterator[Running]:
-    """The server runs in the context. `source`: of configurations that are read while it does."""
+    """The server runs in the context. `source`: of configurations that are read while it does;
+    `page`: the folder of the console's files.
+    """
     metrics = Metrics()
     registry = Registry(
         ModelLibrary(
@@ -100,7 +104,7 @@ async def serving(
 
     reloader = Reloader(settings, source)
     server = Server(
-        build(settings, registry, metrics, catalog=catalog, reloader=reloader),
+        build(settings, registry, metrics, catalog=catalog, reloader=reloader, page=page),
         settings.server,
         registry,
         greet,

@@ -1,0 +1,133 @@
+"""The files of the page, read once and kept in memory: compressed, with the digest of each.
+
+A page of this server may talk to it with its reader's key, so nothing runs in it but these files:
+no inline script, nothing from another host, no frame around it.
+"""
+
+import gzip
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from litestar import Request, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from gateway.errors import NotFound
+from gateway.http.plain import Plain
+
+FOLDER = Path(__file__).parents[2] / "console"
+INDEX = "index.html"
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+OTHER_TYPE = "text/plain; charset=utf-8"  # licences and the like; never run, see nosniff
+POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",  # a browser asks again, and is told that nothing has changed
+    "vary": "accept-encoding",
+}
+
+AnyRequest = Request[Any, Any, Any]
+
+
+class PageFile(msgspec.Struct, frozen=True):
+    """One file as it is sent. `packed` is None where compression gains nothing."""
+
+    media_type: str
+    content: bytes
+    packed: bytes | None
+    tag: str  # an entity tag (RFC 9110, section 8.8.3), of the content
+
+
+def page_files(folder: Path) -> Mapping[str, PageFile]:
+    """Everything in `folder` by its path below it; hidden files and links are left out. Blocks."""
+    return dict(_read(folder))
+
+
+def _read(folder: Path) -> Iterator[tuple[str, PageFile]]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if path.is_file() and not path.is_symlink() and not hidden:
+            yield name.as_posix(), _file(path)
+
+
+def _file(path: Path) -> PageFile:
+    content = path.read_bytes()
+    packed = gzip.compress(content, mtime=0)
+    return PageFile(
+        media_type=TYPES.get(path.suffix, OTHER_TYPE),
+        content=content,
+        packed=packed if len(packed) < len(content) else None,
+        tag=f'"{sha256(content).hexdigest()[:32]}"',
+    )
+
+
+def page_routes(files: Mapping[str, PageFile]) -> list[HTTPRouteHandler]:
+    """The routes of the page. They ask for no key, since there is no secret in it."""
+
+    @get("/")
+    async def root() -> ASGIApp:
+        """To the page."""
+        return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
+
+    @get("/ui")
+    async def index(request: AnyRequest) -> ASGIApp:
+        """The page; its own addresses begin behind the slash."""
+        if not request.scope["raw_path"].endswith(b"/"):
+            return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
+        return _answer(request, files.get(INDEX))
+
+    @get("/ui/{path:path}")
+    async def file(request: AnyRequest, path: str) -> ASGIApp:
+        """A file of the page."""
+        return _answer(request, files.get(str(path).lstrip("/")))
+
+    return [root, index, file]
+
+
+def _answer(request: AnyRequest, file: PageFile | None) -> ASGIApp:
+    """Raises NotFound."""
+    if file is None:
+        raise NotFound(f"The page has no file {request.url.path!r:.200}.")
+    headers = {**HEADERS, "etag": file.tag}
+    if file.tag in _tags(request.headers.get("if-none-match", "")):
+        return Plain(b"", status=304, media_type=file.media_type.encode(), headers=headers)
+    packs = file.packed is not None and _takes_gzip(request.headers.get("accept-encoding", ""))
+    body = file.packed if packs and file.packed is not None else file.content
+    coding = {"content-encoding": "gzip"} if packs else {}
+    return Plain(body, media_type=file.media_type.encode(), headers={**headers, **coding})
+
+
+def _tags(header: str) -> set[str]:
+    """Those of If-None-Match; proxies that compress make them weak."""
+    return {tag.strip().removeprefix("W/") for tag in header.split(",")}
+
+
+def _takes_gzip(header: str) -> bool:
+    for coding in header.lower().split(","):
+        name, _, weight = coding.partition(";")
+        if name.strip() in ("gzip", "*"):
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
