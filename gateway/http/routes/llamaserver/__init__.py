@@ -1,0 +1,13 @@
+"""llama-server's routes, and what else manages models: `transformers serve`'s, and simple ones for
+people.
+"""
+
+from gateway.http.routes.llamaserver import completions, models, props, status, texts
+
+ROUTES = (
+    *status.ROUTES,
+    *models.ROUTES,
+    *props.ROUTES,
+    *texts.ROUTES,
+    *completions.ROUTES,
+)
