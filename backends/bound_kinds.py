@@ -154,7 +154,7 @@ class Images(Kind, frozen=True):
         return None
 
 
-class Grammar(Kind, frozen=True):
+class GrammarText(Kind, frozen=True):
     """A constraint, whose text has at most `size` bytes."""
 
     size: int

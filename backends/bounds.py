@@ -19,7 +19,7 @@ from backends.bound_kinds import (
     Biases,
     Bound,
     Flag,
-    Grammar,
+    GrammarText,
     Images,
     Kind,
     Label,
@@ -123,7 +123,7 @@ GENERATION: Mapping[str, Bound] = {
     "logprobs": Number(low=0, high=1_000),  # so many objects at every token
     "prompt_logprobs": Number(low=0, high=1_000),
     "thinking": Budget(),
-    "constraint": Grammar(256 << 10),  # the compiler recurses, and costs time by its size
+    "constraint": GrammarText(256 << 10),  # the compiler recurses, and costs time by its size
     "images": Images(1_024, 1 << 30),
     "request": Label(),
 }

@@ -30,7 +30,7 @@ from backends.protocol import Generation, ModelInfo, Sampling
 from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.batching import Batching
-from backends.transformers.grid import Grid, Limit
+from backends.transformers.grid import Grid, GridLimit
 from gateway.answers.answer import Choice
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.splitter import FORMATS, Splitter
@@ -122,7 +122,7 @@ class Sampled(StandIn):
 
     def __init__(self, clock: Clock, info: ModelInfo, vocabulary: HfVocabulary) -> None:
         super().__init__(clock, info, vocabulary)
-        limit = Limit(info.max_concurrent, info.max_concurrent * 2048, 2048)
+        limit = GridLimit(info.max_concurrent, info.max_concurrent * 2048, 2048)
         device = Device(clock, info.max_concurrent)
         self._batching = Batching(
             device,  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ TIDYING = 1.0  # seconds to close models and files once no client is left
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Connection(HttpToolsProtocol):
+class GuardedConnection(HttpToolsProtocol):
     """uvicorn's, but a client that takes nothing of what waits for it is cut off.
 
     Looks only while the write buffer is so full that senders wait, and at what is left of an answer
@@ -143,7 +143,9 @@ class Server(uvicorn.Server):
         """`timed_out` is called for each client that is cut off after `send_timeout`, `hangup` on
         the event loop after SIGHUP.
         """
-        connection = partial(Connection, send_timeout=config.send_timeout, timed_out=timed_out)
+        connection = partial(
+            GuardedConnection, send_timeout=config.send_timeout, timed_out=timed_out
+        )
         super().__init__(
             uvicorn.Config(
                 app,

@@ -29,7 +29,7 @@ NEGLIGIBLE = 30.0
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-class Candidates:
+class TokenDataArray:
     """llama.cpp's array of candidates, while a link is called."""
 
     def __init__(self, array: Any) -> None:
@@ -75,7 +75,7 @@ class Link:
     """
 
     def __init__(
-        self, apply: Callable[[Candidates], None], accept: Callable[[int], None] | None = None
+        self, apply: Callable[[TokenDataArray], None], accept: Callable[[int], None] | None = None
     ) -> None:
         self.error: Exception | None = None  # what `apply` raised: llama.cpp can't pass it on
         self._apply = apply
@@ -88,7 +88,7 @@ class Link:
 
     def _on_apply(self, _: Any, array: Any) -> None:
         try:
-            self._apply(Candidates(array))
+            self._apply(TokenDataArray(array))
         except Exception as error:  # noqa: BLE001 - see `error`
             self.error = error
 
@@ -97,7 +97,7 @@ def smoothing(sampling: Sampling) -> Link:
     """See `formulas.smoothed`."""
     factor, curve = sampling.smoothing_factor, sampling.smoothing_curve
 
-    def apply(candidates: Candidates) -> None:
+    def apply(candidates: TokenDataArray) -> None:
         candidates.logits[:] = smoothed(np, candidates.logits[None], factor, curve)[0]
         candidates.reordered()  # a curve below 1 may lift the tail
 
@@ -107,7 +107,7 @@ def smoothing(sampling: Sampling) -> Link:
 def tail_free(sampling: Sampling) -> Link:
     """See `formulas.within_tail_free`."""
 
-    def apply(candidates: Candidates) -> None:
+    def apply(candidates: TokenDataArray) -> None:
         logits = candidates.logits
         candidates.keep(logits >= logits.max() - NEGLIGIBLE)
         candidates.sort()
@@ -119,7 +119,7 @@ def tail_free(sampling: Sampling) -> Link:
 def top_a(sampling: Sampling) -> Link:
     """See `formulas.above_top_a`."""
 
-    def apply(candidates: Candidates) -> None:
+    def apply(candidates: TokenDataArray) -> None:
         candidates.keep(above_top_a(np, candidates.probabilities()[None], sampling.top_a)[0])
 
     return Link(apply)
@@ -128,7 +128,7 @@ def top_a(sampling: Sampling) -> Link:
 def skewing(sampling: Sampling) -> Link:
     """See `formulas.skewed`."""
 
-    def apply(candidates: Candidates) -> None:
+    def apply(candidates: TokenDataArray) -> None:
         candidates.sort()
         moved = skewed(np, candidates.probabilities()[None], np.float32(sampling.skew))[0]
         with np.errstate(divide="ignore"):
@@ -148,7 +148,7 @@ def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> Link
         last[token] = count
         count += 1
 
-    def apply(candidates: Candidates) -> None:
+    def apply(candidates: TokenDataArray) -> None:
         ages = count - 1 - last[candidates.ids]
         back, decay = sampling.penalty_range, sampling.repetition_decay
         factors = faded(np, ages, np.float32(sampling.repetition_penalty), back, decay)

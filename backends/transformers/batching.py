@@ -26,7 +26,7 @@ from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS
 from backends.transformers.forward import Forward
-from backends.transformers.grid import Grid, Limit, Size, fit
+from backends.transformers.grid import Grid, GridLimit, Size, fit
 from backends.transformers.memory import while_generating
 from backends.transformers.sampler import Sampled, Sampler
 
@@ -72,7 +72,7 @@ class Batching:
         self,
         forward: Forward,
         grid: Grid,
-        limit: Limit,
+        limit: GridLimit,
         vocabulary: HfVocabulary,
         context: SamplingContext,
         threads: StepThreads,

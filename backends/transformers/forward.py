@@ -28,7 +28,7 @@ from backends.transformers.grid import Grid
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-class Pattern(msgspec.Struct, frozen=True):
+class LayerPattern(msgspec.Struct, frozen=True):
     """The kinds of layers a model has, and the form in which it takes their masks."""
 
     windows: Mapping[
@@ -38,7 +38,7 @@ class Pattern(msgspec.Struct, frozen=True):
     additive: bool  # eager attention adds the mask to its scores; the others take booleans
 
 
-def patterns(config: Any) -> list[Pattern]:
+def patterns(config: Any) -> list[LayerPattern]:
     """What the configuration may mean, likeliest first; empty for kinds of layers that can't be
     batched here.
     """
@@ -51,17 +51,17 @@ def patterns(config: Any) -> list[Pattern]:
         return []
     additive = text._attn_implementation == "eager"  # noqa: SLF001 - where transformers keeps its choice
     single = SLIDING if kinds == {SLIDING} or (not kinds and window) else FULL
-    plain = Pattern(
+    plain = LayerPattern(
         {single: window if single == SLIDING else None}, in_dict=False, additive=additive
     )
     if not kinds:
         return [plain]
     windows = {kind: window if kind == SLIDING else None for kind in kinds}
-    several = Pattern(windows, in_dict=True, additive=additive)
+    several = LayerPattern(windows, in_dict=True, additive=additive)
     return [several, plain] if len(kinds) == 1 else [several]
 
 
-def masks(pattern: Pattern, positions: torch.Tensor, length: int, dtype: torch.dtype) -> Any:
+def masks(pattern: LayerPattern, positions: torch.Tensor, length: int, dtype: torch.dtype) -> Any:
     """For new tokens at `positions` (rows, queries) over `length` cells: a mask, or one per kind of
     layer.
     """
@@ -95,7 +95,7 @@ TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4))  # token ids; every vocabulary has them
 class Forward:
     """The model, given the grid for its cache."""
 
-    def __init__(self, model: Any, grid: Grid, pattern: Pattern) -> None:
+    def __init__(self, model: Any, grid: Grid, pattern: LayerPattern) -> None:
         self._model = model
         self._grid = grid
         self._pattern = pattern
@@ -173,7 +173,7 @@ def _ends(counts: Sequence[int]) -> list[int]:
     return sorted({count - 1 for count in counts})
 
 
-def batching_pattern(model: Any, layers: int) -> Pattern | None:
+def batching_pattern(model: Any, layers: int) -> LayerPattern | None:
     """The masks with which the grid gives what the model's plain forward gives; None: it can't be
     batched.
     """
@@ -182,7 +182,7 @@ def batching_pattern(model: Any, layers: int) -> Pattern | None:
         return next((p for p in patterns(model.config) if _works(model, layers, p, plain)), None)
 
 
-def _works(model: Any, layers: int, pattern: Pattern, plain: Sequence[torch.Tensor]) -> bool:
+def _works(model: Any, layers: int, pattern: LayerPattern, plain: Sequence[torch.Tensor]) -> bool:
     try:
         return _agrees(model, layers, pattern, plain)
     except _UNFIT:
@@ -196,7 +196,7 @@ def _plain_logits(model: Any, row: Sequence[int]) -> torch.Tensor:
     return logits[0, -1].float()
 
 
-def _agrees(model: Any, layers: int, pattern: Pattern, plain: Sequence[torch.Tensor]) -> bool:
+def _agrees(model: Any, layers: int, pattern: LayerPattern, plain: Sequence[torch.Tensor]) -> bool:
     """Rows of different lengths, one in two parts and one beside an unrelated row, as in use."""
     grid = Grid(layers)
     grid.reshape(rows=len(TRIAL), capacity=16)

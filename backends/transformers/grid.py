@@ -31,7 +31,7 @@ class Size(msgspec.Struct, frozen=True):
     capacity: int
 
 
-class Limit(msgspec.Struct, frozen=True):
+class GridLimit(msgspec.Struct, frozen=True):
     """What the grid may take: `rows` at most, `tokens` cells in all, `length` cells in one row."""
 
     rows: int
@@ -39,7 +39,7 @@ class Limit(msgspec.Struct, frozen=True):
     length: int
 
 
-def fit(present: Size, rows: int, cells: int, limit: Limit) -> Size | None:
+def fit(present: Size, rows: int, cells: int, limit: GridLimit) -> Size | None:
     """The size with room for `rows` sequences, the longest of `cells` tokens; `present` if that
     will do.
 

@@ -23,8 +23,8 @@ from backends.sampling.state import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
 from backends.transformers.files import buffers, cache_bytes, computes_wide, shape
-from backends.transformers.forward import Pattern, batching_pattern
-from backends.transformers.grid import Limit
+from backends.transformers.forward import LayerPattern, batching_pattern
+from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
 from config.engines import TransformersOptions
 
@@ -41,9 +41,9 @@ class TransformersModel(msgspec.Struct):
     vocabulary: HfVocabulary
     info: ModelInfo
     device: torch.device
-    pattern: Pattern | None  # None: it can't be batched
+    pattern: LayerPattern | None  # None: it can't be batched
     layers: int
-    limit: Limit
+    limit: GridLimit
     threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
@@ -99,7 +99,7 @@ def _load(
         device=device,
         pattern=pattern,
         layers=layers,
-        limit=Limit(rows=together, tokens=size.tokens, length=size.length),
+        limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
         threads=counts(options.threads if device.type == "cpu" else "all"),
     )
 

@@ -65,14 +65,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     roundhouse: bool = False
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ServerModels(msgspec.Struct, frozen=True):
     """One server's list. `standings`: a Roundhouse's, by its own names; None: it is none."""
 
     offers: tuple[Offer, ...]
     standings: dict[str, RemoteStanding] | None
 
 
-def read_list(body: bytes) -> Listed:
+def read_list(body: bytes) -> ServerModels:
     """The models of a list; entries that make no sense are passed over. Raises Unhealthy."""
     try:
         cards = msgspec.json.decode(body, type=_List).data[:MOST_MODELS]
@@ -81,7 +81,7 @@ def read_list(body: bytes) -> Listed:
     found = {offer.id: (offer, card) for card in cards if (offer := _offer(card)) is not None}
     ours = {name: card for name, (offer, card) in found.items() if offer.roundhouse}
     standings = dict(_standings(ours)) if ours else None
-    return Listed(tuple(offer for offer, _ in found.values()), standings)
+    return ServerModels(tuple(offer for offer, _ in found.values()), standings)
 
 
 def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:

@@ -20,7 +20,7 @@ AHEAD = 64 << 10  # bytes of a body that are held before the other side is made 
 Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
 
 
-class Connection(asyncio.Protocol):
+class Http1Connection(asyncio.Protocol):
     """One connection, one response at a time."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._trusted = trusted
         self._most = most
         self._idle = idle
-        self._kept: dict[Origin, list[Connection]] = {}
+        self._kept: dict[Origin, list[Http1Connection]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         origin, head = _origin(request.url), _head(request)
@@ -196,7 +196,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
                 connection.abort()
         self._kept.clear()
 
-    def give_back(self, connection: Connection, origin: Origin) -> None:
+    def give_back(self, connection: Http1Connection, origin: Origin) -> None:
         """Whoever asked has done with it."""
         kept = self._kept.setdefault(origin, [])
         if connection.is_reusable and len(kept) < self._most:
@@ -205,14 +205,14 @@ class Http1Transport(httpx.AsyncBaseTransport):
         else:
             connection.abort()
 
-    async def _asked(self, connection: Connection, head: bytes, body: bytes) -> None:
+    async def _asked(self, connection: Http1Connection, head: bytes, body: bytes) -> None:
         try:
             await connection.ask(head, body)
         except BaseException:
             connection.abort()
             raise
 
-    def _pop(self, origin: Origin) -> Connection | None:
+    def _pop(self, origin: Origin) -> Http1Connection | None:
         """The one used last, because it is the likeliest to be open still."""
         kept, oldest = self._kept.get(origin, []), time.monotonic() - self._idle
         while kept:
@@ -222,13 +222,15 @@ class Http1Transport(httpx.AsyncBaseTransport):
             connection.abort()
         return None
 
-    async def _connected(self, origin: Origin, request: httpx.Request) -> Connection:
+    async def _connected(self, origin: Origin, request: httpx.Request) -> Http1Connection:
         encrypted, host, port = origin
         loop, limit = asyncio.get_running_loop(), request.extensions["timeout"]["connect"]
         trusted = self._trusted if encrypted else None
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(Connection, host, port, ssl=trusted)
+                _, connection = await loop.create_connection(
+                    Http1Connection, host, port, ssl=trusted
+                )
         except TimeoutError:
             raise httpx.ConnectTimeout("no connection in time", request=request) from None
         except OSError as error:  # ssl.SSLError is one
@@ -239,8 +241,8 @@ class Http1Transport(httpx.AsyncBaseTransport):
 class _Body(httpx.AsyncByteStream):
     """A response's, piece by piece as they arrive."""
 
-    def __init__(self, connection: Connection, pool: Http1Transport, origin: Origin) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: Http1Connection, pool: Http1Transport, origin: Origin) -> None:
+        self._connection: Http1Connection | None = connection
         self._pool = pool
         self._origin = origin
 

@@ -103,7 +103,9 @@ class Relay:
             retry_after=self._config.probe_interval,
         )
 
-    async def _begun(self, held: AsyncExitStack, replica: Replica, question: Question) -> "Answer":
+    async def _begun(
+        self, held: AsyncExitStack, replica: Replica, question: Question
+    ) -> "RelayedAnswer":
         """An answer whose first events are there."""
         config = self._config
         request = self._client.build_request(
@@ -134,7 +136,7 @@ class Relay:
         return headers
 
     async def _read(
-        self, replica: Replica, answer: "Answer", conversation: int | None
+        self, replica: Replica, answer: "RelayedAnswer", conversation: int | None
     ) -> AsyncIterator[Sequence[RemoteEvent]]:
         self._balance.returns_to(replica, conversation)
         loop = asyncio.get_running_loop()
@@ -148,7 +150,7 @@ class Relay:
             raise self._cleaner.cleaned(error) from None
         self._balance.succeeded(replica)
 
-    async def _within(self, answer: "Answer", deadline: float) -> Sequence[RemoteEvent]:
+    async def _within(self, answer: "RelayedAnswer", deadline: float) -> Sequence[RemoteEvent]:
         """The next events, or none at the end."""
         if (events := answer.ready()) is not None:
             return events
@@ -162,7 +164,7 @@ class Relay:
             raise late("go on", stall) from None
 
 
-class Answer(Protocol):
+class RelayedAnswer(Protocol):
     """An answer on its way."""
 
     async def begin(self) -> None:
@@ -250,7 +252,7 @@ class WholeAnswer:
         return ()
 
 
-def answer_of(response: httpx.Response, choices: int, config: UpstreamConfig) -> Answer:
+def answer_of(response: httpx.Response, choices: int, config: UpstreamConfig) -> RelayedAnswer:
     """The answer in a response with status 200, by its content type, whatever was asked for.
 
     Raises Unhealthy where it can't be one.

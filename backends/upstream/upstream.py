@@ -22,7 +22,7 @@ from backends.remote import (
     RemoteTarget,
     RemoteText,
 )
-from backends.upstream.discovery import Listed, Offer, read_list
+from backends.upstream.discovery import Offer, ServerModels, read_list
 from backends.upstream.http1 import Http1Transport
 from backends.upstream.refusals import Cleaner, refusal
 from backends.upstream.relay import Question, Relay, plain, read_body, told
@@ -49,7 +49,7 @@ class Upstream:
         weights = config.weights or (1.0,) * len(config.urls)
         replicas = [Replica(url=url, weight=w) for url, w in zip(config.urls, weights, strict=True)]
         self.balance = Balance(replicas, config.failures)
-        self._told: dict[str, Listed] = {}  # by base URL, what was last heard from there
+        self._told: dict[str, ServerModels] = {}  # by base URL, what was last heard from there
         self.cleaner = Cleaner(config.urls, _secrets(config))
         self.relay = Relay(config, client, self.balance, self.cleaner)
 
@@ -58,7 +58,7 @@ class Upstream:
         models, and all count, also of one that is silent now. Replicas learn how their models do.
         Raises UpstreamError.
         """
-        told: dict[str, Listed] = {}
+        told: dict[str, ServerModels] = {}
         errors: list[UpstreamError] = []
         awake = [one for one in self.balance.replicas if one.state != "resting"]
 
@@ -80,7 +80,7 @@ class Upstream:
         order = sorted(self.config.urls, key=lambda url: url not in told)
         return _together([self._told[url] for url in order if url in self._told])
 
-    def _noted(self, replica: Replica, listed: Listed) -> Listed:
+    def _noted(self, replica: Replica, listed: ServerModels) -> ServerModels:
         """Roundhouses tell why models failed, where addresses may stand."""
         clean = self.cleaner.clean
         replica.standings = listed.standings and {
@@ -146,7 +146,7 @@ class Upstream:
         raise UpstreamError(f"The upstream didn't answer within {PROBE_TIMEOUT:g} s.", status=504)
 
 
-def _together(lists: Sequence[Listed]) -> tuple[Offer, ...]:
+def _together(lists: Sequence[ServerModels]) -> tuple[Offer, ...]:
     """All that Roundhouses have, else what the first has; who comes first says what it is."""
     if all(one.standings is None for one in lists):
         return lists[0].offers

@@ -16,14 +16,14 @@ from gateway.answers import answer
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import Unchecked, fault_of
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import Allowance, Check, ShapeGrammar
+from gateway.constraints.grammars import Check, CompileBudget, ShapeGrammar
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.reading import read
 from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, GenerationParams, Tool
 from gateway.shapes import JsonObject, JsonSchema, Shape
 from gateway.splitter import Format
-from gateway.splitter.grammar.output import OutputGrammar, Wanted, output_grammar
+from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking
 from gateway.splitter.grammar.sections import Unwritable
 from gateway.tasks import WorkerThreads
@@ -143,7 +143,7 @@ class Constraints:
 
         def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
             tools, relaxed = carried(request.tools)
-            wanted = Wanted(
+            wanted = WantedOutput(
                 tools=tools,
                 tool_choice=request.tool_choice,
                 parallel=not request.one_call,
@@ -187,7 +187,7 @@ class Constraints:
 
 
 def _output(
-    spoken: Format, wanted: Wanted, control: Mapping[str, int], thinking: Thinking, tail: str
+    spoken: Format, wanted: WantedOutput, control: Mapping[str, int], thinking: Thinking, tail: str
 ) -> OutputGrammar | None:
     """Raises InvalidRequest for what the format can't write."""
     try:
@@ -204,12 +204,12 @@ def carried(tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     Agents bring schemas that are none by dozens. One that can't be used leaves its tool's arguments
     any object, unless it is `strict`: then it raises InvalidRequest.
     """
-    allowance = Allowance()
+    allowance = CompileBudget()
     pairs = [_carried(tool, allowance) for tool in tools]
     return tuple(tool for tool, _ in pairs), tuple(note for _, notes in pairs for note in notes)
 
 
-def _carried(tool: Tool, allowance: Allowance) -> tuple[Tool, tuple[str, ...]]:
+def _carried(tool: Tool, allowance: CompileBudget) -> tuple[Tool, tuple[str, ...]]:
     if not tool.parameters:
         return tool, ()
     field = f"tools.{tool.name}.parameters"

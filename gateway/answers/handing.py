@@ -21,7 +21,7 @@ from gateway.shapes import (
     StructuralTags,
 )
 
-Parameters: TypeAlias = dict[str, Any]  # JSON, on its way to a body
+Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")  # OpenAI's older and newer name
 _BUDGETS = "thinking_budget"
@@ -29,7 +29,7 @@ _SPELLED = {"ban_eos": "ignore_eos"}  # ours that no other server has: vLLM's na
 _BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
 
 
-def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Parameters:
+def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Body:
     """Everything of a chat but messages, tools and n. `asked`: its answering, with the presets."""
     found = _shared(asked, lease)
     if asked.logprobs is not None:
@@ -44,7 +44,7 @@ def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease)
     return found | _thinking(request)
 
 
-def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Parameters:
+def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Body:
     """Everything of a text completion but prompts and n."""
     found = _shared(asked, lease)
     if asked.logprobs is not None:
@@ -56,8 +56,8 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
     return found
 
 
-def _shared(asked: GenerationParams, lease: Lease) -> Parameters:
-    found: Parameters = dict(asked.further)
+def _shared(asked: GenerationParams, lease: Lease) -> Body:
+    found: Body = dict(asked.further)
     wishes = asked.sampling.over(lease.entry.sampling.over(Sampling()))
     for name in sorted(asked.sampling.named | lease.entry.sampling.named):
         found[_SPELLED.get(name, name)] = _plain(name, getattr(wishes, name))
@@ -82,8 +82,8 @@ def _plain(name: str, value: Any) -> Any:
     return {str(token): _BAN if bias == -math.inf else bias for token, bias in value}
 
 
-def _thinking(request: ChatRequest) -> Parameters:
-    thinking, found = request.thinking, Parameters()
+def _thinking(request: ChatRequest) -> Body:
+    thinking, found = request.thinking, Body()
     variables = dict(request.template_variables)
     if "verbosity" in variables:
         found["verbosity"] = variables.pop("verbosity")
@@ -101,7 +101,7 @@ def _thinking(request: ChatRequest) -> Parameters:
     return found
 
 
-def _shape(shape: Shape) -> Parameters:
+def _shape(shape: Shape) -> Body:
     """OpenAI's `response_format` where it has a form for it, the client's own field otherwise, else
     vLLM's `structured_outputs`.
     """
@@ -121,7 +121,7 @@ def _shape(shape: Shape) -> Parameters:
             return _constraint(field, "grammar", text)
 
 
-def _constraint(field: str, kind: str, value: Any) -> Parameters:
+def _constraint(field: str, kind: str, value: Any) -> Body:
     own = field.partition(".")[0].partition("[")[0]
     if own.startswith("guided_") or own == "grammar":
         return {own: value}

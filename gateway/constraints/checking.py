@@ -18,7 +18,7 @@ from referencing import Registry
 
 from gateway.constraints.grammars import Check
 from gateway.constraints.keywords import FORMATS
-from gateway.constraints.patterns import Pattern, Unusable
+from gateway.constraints.patterns import Pattern, UnusablePattern
 from gateway.constraints.references import path
 
 WORK = 500_000  # units; a keyword asked of a small value is one
@@ -73,7 +73,7 @@ def verdict(check: Check, text: str) -> Verdict:
         return Unchecked("nested too deeply")
     except (OverflowError, ValueError):
         return Unchecked("half a surrogate pair, or a number out of range")
-    except (_GivenUp, Unusable) as reason:
+    except (_GivenUp, UnusablePattern) as reason:
         return Unchecked(str(reason))
     if error is None:
         return Passed()

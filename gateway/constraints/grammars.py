@@ -61,7 +61,7 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
         return grammar_text(self.entries)
 
 
-class Allowance:
+class CompileBudget:
     """Processor time that may be spent on what one client sent. It is asked between two compiles;
     none of them takes long, see `limits` and `backends.grammar_limits`.
     """

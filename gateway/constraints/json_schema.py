@@ -2,7 +2,7 @@
 nearest that it can where it can't, and the whole of it for the check afterwards.
 """
 
-from gateway.constraints.grammars import Allowance, Check, Relaxation, ShapeGrammar, runnable
+from gateway.constraints.grammars import Check, CompileBudget, Relaxation, ShapeGrammar, runnable
 from gateway.constraints.reading import read
 from gateway.constraints.relaxing import relaxed, schema_entry
 from gateway.errors import InvalidRequest
@@ -10,11 +10,11 @@ from gateway.shapes import JsonSchema
 
 
 def schema_grammar(
-    shape: JsonSchema, name: str, allowance: Allowance | None = None
+    shape: JsonSchema, name: str, allowance: CompileBudget | None = None
 ) -> ShapeGrammar:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
     schema = read(shape.schema, shape.field)
-    carried, relaxations = relaxed(schema, shape.field, allowance or Allowance())
+    carried, relaxations = relaxed(schema, shape.field, allowance or CompileBudget())
     if shape.strict:
         _enforced(relaxations, shape.field)
     entries = runnable((schema_entry(carried, name),), shape.field)

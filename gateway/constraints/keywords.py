@@ -15,7 +15,7 @@ Holds: TypeAlias = Literal[
     "names", "types", "values", "value", "reference",
 ]  # fmt: skip
 # `carried`: by the grammar, where llguidance takes it. `left`: to the check afterwards.
-Grammar: TypeAlias = Literal["carried", "left"]
+Handling: TypeAlias = Literal["carried", "left"]
 
 
 class Keyword(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Keyword(msgspec.Struct, frozen=True):
     """
 
     holds: Holds
-    grammar: Grammar = "carried"
+    grammar: Handling = "carried"
     since: int = 4
     opens: tuple[str, ...] = ()
     became: str = "any"

@@ -14,7 +14,7 @@ from backends.grammar_limits import parser_limits
 from gateway.constraints.grammars import brief, byte_tokenizer, grammar_text
 
 
-class Unusable(Exception):
+class UnusablePattern(Exception):
     """The engine doesn't have such a regex, or gave up on it."""
 
 
@@ -26,7 +26,7 @@ class Pattern:
         text = grammar_text(({"json_schema": {"type": "string", **wanted}},))
         self._matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
         if self._matcher.is_error():
-            raise Unusable(f"the pattern {pattern!r:.200} can't be used: {self._why()}")
+            raise UnusablePattern(f"the pattern {pattern!r:.200} can't be used: {self._why()}")
 
     def found_in(self, text: str) -> bool:
         """Raises Unusable where the engine gives up."""
@@ -34,7 +34,7 @@ class Pattern:
         written = list(_quoted(text))
         taken = self._matcher.try_consume_tokens(written)
         if self._matcher.is_error():
-            raise Unusable(f"a pattern takes too long: {self._why()}")
+            raise UnusablePattern(f"a pattern takes too long: {self._why()}")
         return taken == len(written) and self._matcher.is_accepting()
 
     def _why(self) -> str:

@@ -60,10 +60,10 @@ def read(text: bytes, field: str) -> Schema:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"{field}: not a JSON schema: {error}", param=field) from None
-    return Reading(document, field).schema()
+    return DocumentReader(document, field).schema()
 
 
-class Reading:
+class DocumentReader:
     """Reads one document."""
 
     def __init__(self, document: Any, field: str) -> None:
@@ -195,21 +195,21 @@ def _with(schema: Any, definitions: dict[str, Any]) -> Any:
 # -- what a keyword holds --------------------------------------------------------------------------
 
 
-Reader: TypeAlias = Callable[[Reading, str, Any], Both]
+Reader: TypeAlias = Callable[[DocumentReader, str, Any], Both]
 
 
-def _schema(reading: Reading, key: str, value: Any) -> Both:
+def _schema(reading: DocumentReader, key: str, value: Any) -> Both:
     return reading.read(value, key)
 
 
-def _schemas(reading: Reading, key: str, value: Any) -> Both:
+def _schemas(reading: DocumentReader, key: str, value: Any) -> Both:
     if not isinstance(value, list) or not (value or key == "prefixItems"):
         reading.wrong(f'"{key}" must be a list of schemas')
     read = [reading.read(node, key) for node in value]
     return Both([both.check for both in read], [both.carried for both in read])
 
 
-def _members(reading: Reading, key: str, value: Any) -> Both:
+def _members(reading: DocumentReader, key: str, value: Any) -> Both:
     if not isinstance(value, dict):
         reading.wrong(f'"{key}" must be an object of schemas')
     read = {name: reading.read(node, key) for name, node in value.items()}
@@ -217,20 +217,20 @@ def _members(reading: Reading, key: str, value: Any) -> Both:
     return Both(check, {name: both.carried for name, both in read.items()})
 
 
-def _reference(reading: Reading, key: str, value: Any) -> Both:
+def _reference(reading: DocumentReader, key: str, value: Any) -> Both:
     if not isinstance(value, str):
         reading.wrong(f'"{key}" must be a text')
     defined = reading.define(value)
     return Both(defined, defined)
 
 
-def _count(reading: Reading, key: str, value: Any) -> Both:
+def _count(reading: DocumentReader, key: str, value: Any) -> Both:
     if not _is_number(value) or value < 0 or value != int(value):
         reading.wrong(f'"{key}" must be a whole number, zero or more')
     return Both(int(value), int(value))
 
 
-def _values(reading: Reading, key: str, value: Any) -> Both:
+def _values(reading: DocumentReader, key: str, value: Any) -> Both:
     if not isinstance(value, list):
         reading.wrong(f'"{key}" must be a list')
     reading.data += sum(map(_inner, value))
@@ -238,7 +238,7 @@ def _values(reading: Reading, key: str, value: Any) -> Both:
     return Both(value, value)
 
 
-def _value(reading: Reading, key: str, value: Any) -> Both:
+def _value(reading: DocumentReader, key: str, value: Any) -> Both:
     return Both(value, _values(reading, key, [value]).carried[0])
 
 
@@ -253,7 +253,7 @@ def _inner(value: Any) -> int:
 def _plain(expected: str, allowed: Callable[[Any], bool]) -> Reader:
     """Reads a value that holds no schemas."""
 
-    def read(reading: Reading, key: str, value: Any) -> Both:
+    def read(reading: DocumentReader, key: str, value: Any) -> Both:
         if not allowed(value):
             reading.wrong(f'"{key}" must be {expected}')
         return Both(value, value)

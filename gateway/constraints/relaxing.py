@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from gateway.constraints.effort import bounded, every, inside, referred
-from gateway.constraints.grammars import Allowance, Entry, Relaxation, brief, fault
+from gateway.constraints.grammars import CompileBudget, Entry, Relaxation, brief, fault
 from gateway.constraints.keywords import KEYWORDS
 from gateway.constraints.reading import Schema
 from gateway.errors import InvalidRequest
@@ -32,7 +32,7 @@ def schema_entry(schema: Carried, name: str = "") -> Entry:
 
 
 def relaxed(
-    schema: Schema, field: str, allowance: Allowance
+    schema: Schema, field: str, allowance: CompileBudget
 ) -> tuple[Carried, tuple[Relaxation, ...]]:
     """What of `schema` llguidance can carry, and all that it can't.
 
@@ -52,7 +52,7 @@ class _Search:
     """Drops from `root`, in place, what llguidance refuses."""
 
     def __init__(
-        self, schema: Schema, root: dict[str, Any], field: str, allowance: Allowance
+        self, schema: Schema, root: dict[str, Any], field: str, allowance: CompileBudget
     ) -> None:
         self.root = root
         self.origins = schema.origins

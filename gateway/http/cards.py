@@ -5,7 +5,7 @@ from typing import Any, Literal
 from backends.catalog import LoadFacts
 from gateway.answers.capabilities import Known
 from gateway.dialects.openai import ModelCard, StatusWire
-from gateway.dialects.tabby.reply import CurrentModel, OutputFormat, Parameters
+from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat
 from gateway.registry import ModelStatus
 
 NO_FACTS = LoadFacts()
@@ -78,10 +78,10 @@ def status_wire(status: ModelStatus) -> StatusWire:
 
 def _parameters(
     status: ModelStatus, known: Known | None, facts: LoadFacts, template: str | None
-) -> Parameters:
+) -> LoadedParameters:
     info = status.info
     assert info is not None, "only a loaded model has parameters"
-    return Parameters(
+    return LoadedParameters(
         max_seq_len=info.context_length,
         max_batch_size=info.max_concurrent,
         cache_size=facts.cache_tokens,

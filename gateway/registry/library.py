@@ -26,7 +26,7 @@ from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry.folder import ModelFolder, Recognise, Unusable
-from gateway.registry.remote import Offered
+from gateway.registry.remote import UpstreamModels
 from gateway.request import RequestedSampling
 
 DEFAULT_NAMES = ("", "default")
@@ -138,7 +138,7 @@ class ModelLibrary:
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
         self.fleet: Fleet = before.fleet if before else Fleet(config.upstreams)
-        self._offered = Offered(config, self.fleet)
+        self._offered = UpstreamModels(config, self.fleet)
         self.one_looks: threading.Lock = before.one_looks if before else threading.Lock()
         self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic

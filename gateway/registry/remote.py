@@ -10,7 +10,7 @@ from config.settings import Config
 from config.upstreams import UpstreamConfig
 
 
-class Offered:
+class UpstreamModels:
     """What the upstreams of a configuration offer, besides what the fleet finds out.
 
     Raises ConfigError for a template that can't be read.

@@ -40,7 +40,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     quantization_level: str = ""
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model in a list; the last two where it is in memory."""
 
     name: str
@@ -56,7 +56,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 class Models(msgspec.Struct, frozen=True):
     """Some models."""
 
-    models: Sequence[Listed]
+    models: Sequence[ListedModel]
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +87,9 @@ class Status(msgspec.Struct, frozen=True):
     completed: int | UnsetType = UNSET
 
 
-def listed(seen: Seen) -> Listed:
+def listed(seen: Seen) -> ListedModel:
     """A model in a list."""
-    return Listed(
+    return ListedModel(
         name=with_tag(seen.name),
         model=with_tag(seen.name),
         modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
@@ -99,7 +99,7 @@ def listed(seen: Seen) -> Listed:
     )
 
 
-def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> Listed:
+def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> ListedModel:
     """A model in memory. `expires`: when it goes if nobody uses it; None: never. `size`: bytes it
     takes there; None: those on disk.
     """
@@ -111,7 +111,7 @@ def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> Liste
     )
 
 
-def models_body(models: Sequence[Listed]) -> bytes:
+def models_body(models: Sequence[ListedModel]) -> bytes:
     """The JSON body that lists `models`, in their order."""
     return body(Models(models))
 

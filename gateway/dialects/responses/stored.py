@@ -13,7 +13,7 @@ from gateway.dialects.frames import body
 from gateway.dialects.responses.items import as_items, read_items
 from gateway.dialects.responses.wire import Item
 
-Limit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 INTERRUPTED = {"code": "server_error", "message": "The server ended before the response did."}
 
 
@@ -50,11 +50,11 @@ class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response
     input_tokens: int
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which page of a list."""
 
     after: str | None = None
-    limit: Limit = 20
+    limit: PageLimit = 20
     order: Literal["asc", "desc"] = "desc"
 
 
@@ -81,15 +81,15 @@ def read_conversation(data: bytes) -> NewConversation:
     return NewConversation(tuple(items), wire.metadata)
 
 
-def read_page(query: Mapping[str, Any]) -> Wanted:
+def read_page(query: Mapping[str, Any]) -> PageQuery:
     """Which page a query wants. Raises InvalidRequest."""
-    known = {name: query[name] for name in Wanted.__struct_fields__ if name in query}
+    known = {name: query[name] for name in PageQuery.__struct_fields__ if name in query}
     if "limit" in known and str(known["limit"]).isdecimal():
         known["limit"] = int(known["limit"])
-    return Fields(known, {}).read(Wanted)
+    return Fields(known, {}).read(PageQuery)
 
 
-def page_body(items: Sequence[tuple[str, bytes]], wanted: Wanted) -> bytes:
+def page_body(items: Sequence[tuple[str, bytes]], wanted: PageQuery) -> bytes:
     """A page of `items` (ids and JSON), which stand in the order in which they came."""
     ordered = items if wanted.order == "asc" else items[::-1]
     ids = [name for name, _ in ordered]

@@ -74,7 +74,7 @@ def problem_body(error: GatewayError) -> bytes:
     return body(Problem(error=envelope(error).error, detail=error.message))
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
     """With what a model is loaded; null: not known, or as the model says."""
 
     max_seq_len: int
@@ -100,7 +100,7 @@ class OutputFormat(msgspec.Struct, frozen=True):
 class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag="model"):
     """The model that answers who names none; `parameters` are null while it isn't loaded."""
 
-    parameters: Parameters | None
+    parameters: LoadedParameters | None
     output_format: OutputFormat | None = None
 
 

@@ -65,7 +65,7 @@ async def append(request: AnyRequest, services: Services, conversation_id: str) 
     added = _kept_items(await services.read(stored.read_conversation, await request.body()))
     if not await services.store.append(access.owner, conversation_id, added):
         raise _missing(conversation_id)
-    everything = stored.Wanted(limit=max(1, len(added)), order="asc")
+    everything = stored.PageQuery(limit=max(1, len(added)), order="asc")
     return Plain(stored.page_body([(one.id, one.item) for one in added], everything))
 
 

@@ -184,7 +184,7 @@ async def ps(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(told.models_body([_resident(one) for one in there]))
 
 
-def _resident(status: ModelStatus) -> told.Listed:
+def _resident(status: ModelStatus) -> told.ListedModel:
     left = status.remaining_seconds
     expires = None if left is None else datetime.now(UTC) + timedelta(seconds=left)
     size = status.need.total if status.need else None

@@ -15,7 +15,7 @@ import msgspec
 from gateway.splitter.grammar.lark import ASCII_SPACE, Lark, literal, one_of, pattern_of, token_set
 
 
-class Markers(msgspec.Struct, frozen=True):
+class EndMarkers(msgspec.Struct, frozen=True):
     """Markers that end a text, as the grammar writes them: `spelled[text]` is the expression.
 
     `cut`: one of them is looked for by its beginning, which text can't hold either. `starts`: the
@@ -44,7 +44,7 @@ class Markers(msgspec.Struct, frozen=True):
         return "".join(map(_alike, self.starts))
 
 
-def markers(lark: Lark, texts: Sequence[str]) -> Markers:
+def markers(lark: Lark, texts: Sequence[str]) -> EndMarkers:
     """The markers `texts`, each with the control tokens it holds."""
     pieces = {text: lark.pieces(text) for text in dict.fromkeys(texts)}
     heads = {text: found[0] for text, found in pieces.items() if isinstance(found[0], str)}
@@ -55,7 +55,7 @@ def markers(lark: Lark, texts: Sequence[str]) -> Markers:
         for text, trigger in triggers.items()
         if len(pieces[text]) == 1 or trigger != heads[text]
     }
-    return Markers(
+    return EndMarkers(
         {text: _spelled(lark, text, triggers.get(text, ""), forced) for text in pieces},
         any(triggers[text] != head for text, head in heads.items()),
         "".join(sorted({trigger[0] for trigger in triggers.values()})),
@@ -124,7 +124,7 @@ def _spelled(lark: Lark, text: str, trigger: str, forced: Collection[str]) -> st
     return " ".join((*parts, *([lark.text(text[len(trigger) :])] if trigger != text else [])))
 
 
-def text(lark: Lark, found: Markers, others: Collection[int] = ()) -> str:
+def text(lark: Lark, found: EndMarkers, others: Collection[int] = ()) -> str:
     """An expression: text, possibly empty, without any of the markers.
 
     `others`: control tokens that are no marker and may stand in it.
@@ -134,8 +134,8 @@ def text(lark: Lark, found: Markers, others: Collection[int] = ()) -> str:
 
 def first_text(
     lark: Lark,
-    first: Markers,
-    found: Markers,
+    first: EndMarkers,
+    found: EndMarkers,
     *,
     first_others: Collection[int] = (),
     others: Collection[int] = (),
@@ -158,13 +158,13 @@ def first_text(
     return lark.rule(one_of((f"{words} {goes_on}", *begins)))
 
 
-def _piece(lark: Lark, found: Markers, others: Collection[int]) -> str:
+def _piece(lark: Lark, found: EndMarkers, others: Collection[int]) -> str:
     tokens = [token_set(others)] if others else []
     words = lark.regex(f"{found.not_begun}+")
     return lark.rule(one_of((words, *_broken(lark, found), *tokens)))
 
 
-def _broken(lark: Lark, found: Markers) -> list[str]:
+def _broken(lark: Lark, found: EndMarkers) -> list[str]:
     """What begins as a marker and is none."""
     parts = [*map(literal, found.beginnings), *(f"/{each}/" for each in found.unlike)]
     return [lark.terminal(" | ".join(parts))] if parts else []

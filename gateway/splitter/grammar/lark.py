@@ -22,7 +22,7 @@ GUIDANCE = {
 _REGEX_SIGNS = re.compile(r"[\\^$*+?{}|()\[\].&~#/\"<>-]")
 
 
-class TooLarge(Exception):
+class GrammarTooLarge(Exception):
     """A grammar of more rules than `Lark.MOST`; `args[0]` says what of."""
 
 
@@ -113,7 +113,7 @@ class Lark:
 
     def _new(self, kind: str) -> str:
         if len(self._bodies) >= self.MOST:
-            raise TooLarge(f"more than {self.MOST} rules")
+            raise GrammarTooLarge(f"more than {self.MOST} rules")
         name = f"{kind}{len(self._bodies)}"
         self._bodies[name] = ""
         return name

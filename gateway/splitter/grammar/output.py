@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.request import NamedTool, Tool, ToolChoice
-from gateway.splitter.grammar.lark import Lark, TooLarge
-from gateway.splitter.grammar.places import Answer, Output, Thinking
-from gateway.splitter.grammar.sections import Offered, Unwritable
+from gateway.splitter.grammar.lark import GrammarTooLarge, Lark
+from gateway.splitter.grammar.places import AnswerGrammar, Output, Thinking
+from gateway.splitter.grammar.sections import Unwritable, WritableTool
 from gateway.splitter.payloads import choice
 from gateway.splitter.syntax import Format
 
@@ -24,7 +24,7 @@ class OutputGrammar(msgspec.Struct, frozen=True):
     relaxed: tuple[str, ...] = ()
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a request asks of the answer.
 
     `tools`: those that may be called, which may be fewer than the model was told of
@@ -42,7 +42,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 def output_grammar(
     format: Format,
-    wanted: Wanted,
+    wanted: WantedOutput,
     *,
     control: Mapping[str, int],
     thinking: Thinking,
@@ -67,11 +67,11 @@ def output_grammar(
     if not tools and not shape:
         return None
     lark = Lark(control)
-    chosen = [Offered(tool) for tool in tools]
+    chosen = [WritableTool(tool) for tool in tools]
     try:
         answer = _answer(lark, format, chosen, wanted, free=not demanded and not shape)
         start = Output(lark, format, answer, thinking).written(thinking, prompt_tail)
-    except TooLarge as error:
+    except GrammarTooLarge as error:
         raise Unwritable(f"the tools' schemas: {error}") from None
     entries = [{"name": "output", "lark_grammar": lark.written(start)}, *shape]
     relaxed = dict.fromkeys(
@@ -80,7 +80,7 @@ def output_grammar(
     return OutputGrammar(msgspec.json.encode({"grammars": entries}).decode(), tuple(relaxed))
 
 
-def _offered(format: Format, wanted: Wanted) -> Sequence[Tool]:
+def _offered(format: Format, wanted: WantedOutput) -> Sequence[Tool]:
     """The tools that may be called."""
     choice, tools = wanted.tool_choice, wanted.tools
     callable_ = bool(format.syntaxes or format.headers)
@@ -98,11 +98,11 @@ def _offered(format: Format, wanted: Wanted) -> Sequence[Tool]:
 
 
 def _answer(
-    lark: Lark, format: Format, tools: Sequence[Offered], wanted: Wanted, *, free: bool
-) -> Answer:
+    lark: Lark, format: Format, tools: Sequence[WritableTool], wanted: WantedOutput, *, free: bool
+) -> AnswerGrammar:
     used, parallel = format.syntaxes if tools else (), wanted.parallel
     unmarked = (choice.unmarked(lark, syntax, tools, parallel=parallel) for syntax in used)
-    return Answer(
+    return AnswerGrammar(
         tools=tools,
         parallel=parallel,
         free=free,

@@ -10,22 +10,22 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from gateway.splitter.grammar import free_text
-from gateway.splitter.grammar.free_text import Markers
+from gateway.splitter.grammar.free_text import EndMarkers
 from gateway.splitter.grammar.lark import ASCII_SPACE, Lark, one_of, sequence
-from gateway.splitter.grammar.sections import Offered, Section, Unmarked, gap, plain_names
+from gateway.splitter.grammar.sections import CallSection, Unmarked, WritableTool, gap, plain_names
 from gateway.splitter.syntax import Format, Headers, ReasoningMarkers
 
 Thinking: TypeAlias = Literal["opened", "possible", "off"]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerGrammar(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted. `sections`: the calls after each opener; `shape`: a grammar's name or ""."""
 
-    tools: Sequence[Offered]
+    tools: Sequence[WritableTool]
     parallel: bool
     free: bool
     shape: str
-    sections: Mapping[str, Section]
+    sections: Mapping[str, CallSection]
     unmarked: Sequence[Unmarked]
 
 
@@ -58,7 +58,9 @@ class Output:
     the shape, with no more around it than the format's markers.
     """
 
-    def __init__(self, lark: Lark, format: Format, answer: Answer, thinking: Thinking) -> None:
+    def __init__(
+        self, lark: Lark, format: Format, answer: AnswerGrammar, thinking: Thinking
+    ) -> None:
         self._lark = lark
         self._format = format
         self._wanted = answer
@@ -195,7 +197,7 @@ class Output:
         found = free_text.markers(self._lark, self._text_markers())
         self._follow(self._text.name, found)
 
-    def _fresh(self, source: str, texts: Sequence[str]) -> Markers:
+    def _fresh(self, source: str, texts: Sequence[str]) -> EndMarkers:
         """What may come where an answer begins; `source` is the rule up to there."""
         lark, unmarked = self._lark, self._wanted.unmarked
         before = lark.rule(f"{source} {self._white}")
@@ -216,7 +218,7 @@ class Output:
         self._follow(before, first)
         return first
 
-    def _follow(self, source: str, found: Markers) -> None:
+    def _follow(self, source: str, found: EndMarkers) -> None:
         """The markers that count in text, wherever they stand."""
         headers = self._format.headers
         if self._reasoning.anywhere and self._may_think:
@@ -291,7 +293,7 @@ class Output:
             self._called.reached(source, lark.rule(one_of(calls)))
 
 
-def _message(lark: Lark, headers: Headers, tool: Offered) -> str:
+def _message(lark: Lark, headers: Headers, tool: WritableTool) -> str:
     """A call as a message."""
     plain_names([tool])
     heads = (lark.text(head.replace("{name}", tool.name)) for head in headers.calls)

@@ -11,13 +11,13 @@ from gateway.splitter.grammar.free_text import until
 from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of, sequence
 from gateway.splitter.grammar.schemas import (
     Alternative,
-    Fields,
-    Items,
-    Listed,
-    Reading,
-    Scalar,
+    ArrayValue,
+    EnumValue,
+    ObjectValue,
+    ScalarValue,
     Schema,
-    Text,
+    SchemaReader,
+    StringValue,
 )
 from gateway.splitter.grammar.sections import Unwritable, gap
 from gateway.splitter.grammar.values import COMPACT, Values
@@ -44,7 +44,7 @@ class Frame(msgspec.Struct, frozen=True):
         return (*framed, *([("\n", "\n")] if self.newlines else []), ("", ""))
 
 
-def text(lark: Lark, found: Text, frame: Frame) -> str:
+def text(lark: Lark, found: StringValue, frame: Frame) -> str:
     """An expression: a string in its frame."""
     if found.free:
         if not frame.before:
@@ -59,7 +59,7 @@ def text(lark: Lark, found: Text, frame: Frame) -> str:
     )
 
 
-def _bounded(lark: Lark, found: Text, before: str, after: str, closer: str) -> str:
+def _bounded(lark: Lark, found: StringValue, before: str, after: str, closer: str) -> str:
     """A string under conditions that doesn't hold its closer, with its frame.
 
     It is one lexeme with the text around it, because a lexeme can't be empty.
@@ -98,16 +98,16 @@ def listed(lark: Lark, values: Sequence[Any], types: frozenset[str], frame: Fram
 
 
 def by_schema(
-    lark: Lark, reading: Reading, schema: Any, types: frozenset[str], frame: Frame
+    lark: Lark, reading: SchemaReader, schema: Any, types: frozenset[str], frame: Frame
 ) -> str:
     """An expression: a value that is read back by `types`, those that its schema declares."""
     found = reading.alternatives(schema)
-    if types == {"boolean"} and all(isinstance(each, Scalar) for each in found):
+    if types == {"boolean"} and all(isinstance(each, ScalarValue) for each in found):
         return _framed(lark, one_of(_BOOLEANS), frame)  # as JSON has them, and Python
     if "string" not in types:
         return json_value(lark, reading, schema, frame)
-    texts = [each for each in found if isinstance(each, Text)]
-    values = [value for each in found if isinstance(each, Listed) for value in each.values]
+    texts = [each for each in found if isinstance(each, StringValue)]
+    values = [value for each in found if isinstance(each, EnumValue) for value in each.values]
     options = [listed(lark, values, types, frame)] if values else []
     if types == STRING:
         options += [text(lark, each, frame) for each in texts]
@@ -118,16 +118,20 @@ def by_schema(
     return one_of(filter(None, options))
 
 
-def _mixed(lark: Lark, reading: Reading, found: Sequence[Alternative], frame: Frame) -> list[str]:
+def _mixed(
+    lark: Lark, reading: SchemaReader, found: Sequence[Alternative], frame: Frame
+) -> list[str]:
     """Strings beside other types: text that could be taken for another type is JSON of it.
 
     `starts`: what such texts begin with. Text that may be a number, a boolean or null is one, so
     that it needs no second look unless the schema bounds it.
     """
-    others = [each for each in found if not isinstance(each, Text | Listed) and _bounds(each)]
+    others = [
+        each for each in found if not isinstance(each, StringValue | EnumValue) and _bounds(each)
+    ]
     closers = frame.closers
     if not others:
-        return [text(lark, Text(), frame)]
+        return [text(lark, StringValue(), frame)]
     heads = (lark.pieces(closer)[0] for closer in closers)
     signs = {sign for each in others for sign in _signs(each)}
     signs |= {head[0] for head in heads if isinstance(head, str)}
@@ -139,21 +143,21 @@ def _mixed(lark: Lark, reading: Reading, found: Sequence[Alternative], frame: Fr
 
 def _bounds(each: Alternative) -> bool:
     """Not every text of its type is one."""
-    return not isinstance(each, Scalar) or len(each.schema) > 1
+    return not isinstance(each, ScalarValue) or len(each.schema) > 1
 
 
-def _signs(each: Items | Fields | Scalar) -> str:
+def _signs(each: ArrayValue | ObjectValue | ScalarValue) -> str:
     """What a text begins with that may be taken for such a value."""
     match each:
-        case Items():
+        case ArrayValue():
             return "["
-        case Fields():
+        case ObjectValue():
             return "{"
         case _:
             return "0123456789+-."
 
 
-def json_value(lark: Lark, reading: Reading, schema: Any, frame: Frame) -> str:
+def json_value(lark: Lark, reading: SchemaReader, schema: Any, frame: Frame) -> str:
     """An expression: JSON of a schema, in its frame."""
     return _framed(lark, _json(lark, reading, schema, frame.closers), frame)
 
@@ -166,11 +170,11 @@ def _framed(lark: Lark, value: str, frame: Frame) -> str:
     return f"{one_of((plain, framed))} {lark.any_of(frame.closers)}"
 
 
-def _json(lark: Lark, reading: Reading, schema: Any, closers: Sequence[str]) -> str:
+def _json(lark: Lark, reading: SchemaReader, schema: Any, closers: Sequence[str]) -> str:
     """JSON in which no string holds a closer."""
     spelled = [closer for closer in closers if lark.pieces(closer) == [closer]]
     found = reading.alternatives(schema)
-    if not spelled or all(isinstance(each, Scalar) for each in found):
+    if not spelled or all(isinstance(each, ScalarValue) for each in found):
         return lark.json(with_definitions(reading.resolved(schema), reading.root))
     return Values(lark, _JsonWithout(lark, spelled), reading).of(schema)
 
@@ -187,7 +191,7 @@ class _JsonWithout:
         unlike = "|".join(map(pattern_of, texts))
         self._any = lark.terminal(f"/{_STRING}/ & ~/(?s:.*)({unlike})(?s:.*)/")
 
-    def text(self, found: Text) -> str:
+    def text(self, found: StringValue) -> str:
         return self._any if found.free else self._lark.json({"x-guidance": COMPACT, **found.schema})
 
     def constant(self, text: str) -> str:

@@ -26,7 +26,7 @@ _LEFT_OUT = frozenset((
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
-class Text(msgspec.Struct, frozen=True):
+class StringValue(msgspec.Struct, frozen=True):
     """A string. `pattern`: a regular expression of the whole (Rust's syntax, for Lark). `schema`:
     the same as a schema.
     """
@@ -42,13 +42,13 @@ class Text(msgspec.Struct, frozen=True):
         return not self.pattern and not self.shortest and self.longest is None
 
 
-class Listed(msgspec.Struct, frozen=True):
+class EnumValue(msgspec.Struct, frozen=True):
     """One of some values."""
 
     values: tuple[Any, ...]
 
 
-class Scalar(msgspec.Struct, frozen=True):
+class ScalarValue(msgspec.Struct, frozen=True):
     """A number, a boolean or null: JSON of `schema`, which has a `type`."""
 
     schema: Schema
@@ -59,7 +59,7 @@ class Scalar(msgspec.Struct, frozen=True):
         return str(self.schema["type"])
 
 
-class Items(msgspec.Struct, frozen=True):
+class ArrayValue(msgspec.Struct, frozen=True):
     """An array: JSON of `schema`, whose items are `each`."""
 
     schema: Schema
@@ -76,7 +76,7 @@ class Field(msgspec.Struct, frozen=True):
     required: bool
 
 
-class Fields(msgspec.Struct, frozen=True):
+class ObjectValue(msgspec.Struct, frozen=True):
     """An object: JSON of `schema`. `others`: what undeclared properties are; None: none may be."""
 
     schema: Schema
@@ -84,10 +84,10 @@ class Fields(msgspec.Struct, frozen=True):
     others: Any = None
 
 
-Alternative: TypeAlias = Text | Listed | Scalar | Items | Fields
+Alternative: TypeAlias = StringValue | EnumValue | ScalarValue | ArrayValue | ObjectValue
 
 
-class Reading:
+class SchemaReader:
     """Reads the parts of one schema. `relaxed`: what was left out, in words."""
 
     def __init__(self, root: Schema, place: str = "$") -> None:
@@ -143,9 +143,9 @@ class Reading:
         """The alternatives of a schema without `anyOf` and `oneOf`."""
         self._note(schema)
         if "const" in schema:
-            return [Listed((schema["const"],))]
+            return [EnumValue((schema["const"],))]
         if isinstance(values := schema.get("enum"), list):
-            return [Listed(tuple(values))]
+            return [EnumValue(tuple(values))]
         return [self._of(kind, schema) for kind in kinds(schema)]
 
     def _note(self, schema: Schema) -> None:
@@ -157,14 +157,16 @@ class Reading:
                 return self._text(schema)
             case "array":
                 counts = _counts(schema, "minItems", "maxItems")
-                return Items({**schema, "type": "array"}, schema.get("items", {}), *counts)
+                return ArrayValue({**schema, "type": "array"}, schema.get("items", {}), *counts)
             case "object":
                 return _fields({**schema, "type": "object"})
             case _:
                 bounds = {key: schema[key] for key in _BOUNDS if key in schema}
-                return Scalar({"type": kind} | (bounds if kind in ("integer", "number") else {}))
+                return ScalarValue(
+                    {"type": kind} | (bounds if kind in ("integer", "number") else {})
+                )
 
-    def _text(self, schema: Schema) -> Text:
+    def _text(self, schema: Schema) -> StringValue:
         given = schema.get("pattern")
         pattern = _whole(given) if isinstance(given, str) else ""
         if isinstance(given, str) and not pattern:
@@ -173,7 +175,7 @@ class Reading:
         kept = {"type": "string"} | ({"pattern": given} if pattern else {})
         kept |= {"minLength": shortest} if shortest else {}
         kept |= {} if longest is None else {"maxLength": longest}
-        return Text(pattern, shortest, longest, kept)
+        return StringValue(pattern, shortest, longest, kept)
 
 
 def kinds(schema: Schema) -> tuple[str, ...]:
@@ -214,14 +216,14 @@ def _together(schema: Schema, parts: Sequence[Schema]) -> Schema:
     return whole
 
 
-def _fields(schema: Schema) -> Fields:
+def _fields(schema: Schema) -> ObjectValue:
     """An object's properties; undeclared ones where nothing is declared or they are allowed."""
     required = {key for key in _list(schema.get("required")) if isinstance(key, str)}
     declared = _mapping(schema.get("properties"))
     fields = [Field(key, inner, key in required) for key, inner in declared.items()]
     fields += [Field(key, {}, required=True) for key in sorted(required - set(declared))]
     others = schema.get("additionalProperties", None if "properties" in schema else {})
-    return Fields(
+    return ObjectValue(
         schema, tuple(fields), None if others is False else {} if others is True else others
     )
 

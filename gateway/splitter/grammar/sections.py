@@ -11,7 +11,7 @@ from gateway.shapes import JsonSchema
 from gateway.splitter.calls import NAME
 from gateway.splitter.coercion import Declared
 from gateway.splitter.grammar.lark import Lark, sequence
-from gateway.splitter.grammar.schemas import Reading
+from gateway.splitter.grammar.schemas import SchemaReader
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
@@ -29,7 +29,7 @@ class Unwritable(Exception):
     """What a model of this family can't be made to write; `args[0]` names the place and why."""
 
 
-class Section(msgspec.Struct, frozen=True):
+class CallSection(msgspec.Struct, frozen=True):
     """What follows an opener. After `calls` the output may end; after `closer` it is text again, or
     after `calls` if `done`. `again`: another opener may follow `calls` without a closer.
     """
@@ -49,7 +49,7 @@ class Unmarked(msgspec.Struct, frozen=True):
     unlike: str
 
 
-class Offered:
+class WritableTool:
     """A tool as its calls are to be written. `parameters`: its schema, closed where it says nothing
     of further properties: the model is to invent none. `json`: what of that llguidance carries.
     `reading`: what was made of it for other notations. Raises InvalidRequest, naming the tool, for
@@ -61,7 +61,7 @@ class Offered:
         self.parameters = closed(tool.parameters)
         self.json, self.relaxed = _carried(tool, self.parameters)
         self.declared = Declared(tool.parameters or {})
-        self.reading = Reading(self.parameters, tool.name)
+        self.reading = SchemaReader(self.parameters, tool.name)
 
 
 def _carried(tool: Tool, parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
@@ -116,7 +116,7 @@ def members(lark: Lark, found: Sequence[tuple[str, bool]], separator: str) -> st
     return whole
 
 
-def plain_names(tools: Sequence[Offered]) -> None:
+def plain_names(tools: Sequence[WritableTool]) -> None:
     """Raises Unwritable for a name that can't stand outside quotes."""
     for tool in tools:
         if not NAME.fullmatch(tool.name):

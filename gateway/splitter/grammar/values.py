@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from gateway.splitter.grammar.lark import GUIDANCE, Lark, literal, one_of, sequence
 from gateway.splitter.grammar.schemas import (
     Alternative,
-    Fields,
-    Items,
-    Listed,
-    Reading,
-    Scalar,
+    ArrayValue,
+    EnumValue,
+    ObjectValue,
+    ScalarValue,
     Schema,
-    Text,
+    SchemaReader,
+    StringValue,
 )
 from gateway.splitter.grammar.sections import Unwritable, gap, members
 
@@ -26,13 +26,13 @@ _NUMBER = r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?"
 DEEPEST = 50  # schemas in schemas
 
 
-class Notation(Protocol):
+class GrammarNotation(Protocol):
     """How one syntax writes what is no number."""
 
     separator: str  # an expression: between items, and between members
     words: Mapping[Any, Sequence[str]]  # how True, False and None are written
 
-    def text(self, found: Text) -> str:
+    def text(self, found: StringValue) -> str:
         """An expression: a string of this kind."""
         ...
 
@@ -52,7 +52,7 @@ class Notation(Protocol):
 class Values:
     """The values of one schema as rules."""
 
-    def __init__(self, lark: Lark, notation: Notation, reading: Reading) -> None:
+    def __init__(self, lark: Lark, notation: GrammarNotation, reading: SchemaReader) -> None:
         self._lark = lark
         self._notation = notation
         self._reading = reading
@@ -83,18 +83,18 @@ class Values:
 
     def _written(self, found: Alternative) -> str:
         match found:
-            case Text():
+            case StringValue():
                 return self._notation.text(found)
-            case Listed(values):
+            case EnumValue(values):
                 return one_of(map(self.constant, values)) if values else ""
-            case Scalar():
+            case ScalarValue():
                 return self._scalar(found)
-            case Items():
+            case ArrayValue():
                 return self._items(found)
-            case Fields():
+            case ObjectValue():
                 return self._between("{", [self.members(found)], "}")
 
-    def _scalar(self, found: Scalar) -> str:
+    def _scalar(self, found: ScalarValue) -> str:
         match found.kind:
             case "boolean":
                 return one_of((self.constant(True), self.constant(False)))  # noqa: FBT003
@@ -127,7 +127,7 @@ class Values:
             (literal(opening), space, inside, space if inside else "", literal(closing))
         )
 
-    def _items(self, found: Items) -> str:
+    def _items(self, found: ArrayValue) -> str:
         if found.most == 0:
             return self._between("[", [], "]")
         each = self.of(found.each)
@@ -136,7 +136,7 @@ class Values:
         listed = f"{each} {more}" if most != 0 else each
         return self._between("[", [listed if found.fewest else f"({listed})?"], "]")
 
-    def members(self, found: Fields) -> str:
+    def members(self, found: ObjectValue) -> str:
         """An expression: the members of an object, in the order of their declaration."""
         notation = self._notation
         declared = [
@@ -151,9 +151,9 @@ class Values:
         return members(self._lark, [*declared, (others, False)], notation.separator)
 
 
-def arguments(reading: Reading, schema: Schema) -> Fields:
+def arguments(reading: SchemaReader, schema: Schema) -> ObjectValue:
     """The arguments that a tool's schema declares. Raises Unwritable where they are no object."""
-    objects = [found for found in reading.alternatives(schema) if isinstance(found, Fields)]
+    objects = [found for found in reading.alternatives(schema) if isinstance(found, ObjectValue)]
     if not objects:
         raise Unwritable("arguments that are no object")
     if len(objects) == 1:
@@ -161,7 +161,7 @@ def arguments(reading: Reading, schema: Schema) -> Fields:
     return _merged(objects)
 
 
-def _merged(objects: Sequence[Fields]) -> Fields:
+def _merged(objects: Sequence[ObjectValue]) -> ObjectValue:
     """Arguments of several shapes as one: what one of them lacks is not required."""
     everywhere = [{field.key for field in each.fields if field.required} for each in objects]
     fields = {field.key: field for each in reversed(objects) for field in each.fields}
@@ -170,7 +170,7 @@ def _merged(objects: Sequence[Fields]) -> Fields:
         for field in fields.values()
     )
     others = next((each.others for each in objects if each.others is not None), None)
-    return Fields({}, optional, others)
+    return ObjectValue({}, optional, others)
 
 
 def json_type(value: Any) -> str:

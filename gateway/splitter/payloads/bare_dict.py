@@ -11,8 +11,8 @@ from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar import raw
 from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import Text
-from gateway.splitter.grammar.sections import Offered, Section, gap, plain_names
+from gateway.splitter.grammar.schemas import StringValue
+from gateway.splitter.grammar.sections import CallSection, WritableTool, gap, plain_names
 from gateway.splitter.grammar.values import Values, arguments
 from gateway.splitter.payloads import json_text, values
 from gateway.splitter.payloads.named_json import NAME
@@ -84,16 +84,16 @@ class _BareDict(msgspec.Struct, frozen=True):
 # ---------------------------------------------------------------------------------------- writing
 
 
-def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[Offered]) -> Section:
+def written(lark: Lark, syntax: BareDictCalls, tools: Sequence[WritableTool]) -> CallSection:
     """What follows the opener: one call, its keys in the order of their declaration or of the
     alphabet, as templates sort them.
     """
     plain_names(tools)
     calls = lark.rule(one_of(_written_call(lark, syntax, tool) for tool in tools))
-    return Section(f"{gap(lark)} {calls}", f"{gap(lark)} {lark.any_of(syntax.closers)}")
+    return CallSection(f"{gap(lark)} {calls}", f"{gap(lark)} {lark.any_of(syntax.closers)}")
 
 
-def _written_call(lark: Lark, syntax: BareDictCalls, tool: Offered) -> str:
+def _written_call(lark: Lark, syntax: BareDictCalls, tool: WritableTool) -> str:
     reading = tool.reading
     found = arguments(reading, tool.parameters)
     ordered = tuple(sorted(found.fields, key=lambda field: field.key))
@@ -114,7 +114,7 @@ class _WrittenDict:
         self._lark = lark
         self._quote = quote
 
-    def text(self, found: Text) -> str:
+    def text(self, found: StringValue) -> str:
         rest = raw.text(self._lark, found, raw.Frame((self._quote,)))
         return f"{self._lark.text(self._quote)} {rest}"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import Lark
-from gateway.splitter.grammar.sections import Offered, Section, Unmarked
+from gateway.splitter.grammar.sections import CallSection, Unmarked, WritableTool
 from gateway.splitter.payloads import (
     bare_dict,
     elements,
@@ -47,8 +47,8 @@ def parse(reader: Reader, calls: Calls, syntax: Syntax, opener: str) -> Parsing[
 
 
 def openings(
-    lark: Lark, syntax: Syntax, tools: Sequence[Offered], *, parallel: bool
-) -> Mapping[str, Section]:
+    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
+) -> Mapping[str, CallSection]:
     """What begins calls in text, and the calls that follow it. Raises Unwritable."""
     match syntax:
         case JsonCalls():
@@ -66,10 +66,10 @@ def _written(
     lark: Lark,
     syntax: ElementCalls | KeyValueCalls | NestedElementCalls | BareDictCalls | PythonicCalls,
     opener: str,
-    tools: Sequence[Offered],
+    tools: Sequence[WritableTool],
     *,
     parallel: bool,
-) -> Section:
+) -> CallSection:
     match syntax:
         case ElementCalls():
             return elements.written(lark, syntax, opener, tools, parallel=parallel)
@@ -84,7 +84,7 @@ def _written(
 
 
 def unmarked(
-    lark: Lark, syntax: Syntax, tools: Sequence[Offered], *, parallel: bool
+    lark: Lark, syntax: Syntax, tools: Sequence[WritableTool], *, parallel: bool
 ) -> Unmarked | None:
     """The calls that an answer may be without an opener; None where it can't be one."""
     match syntax:

@@ -16,7 +16,7 @@ from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.grammar import raw
 from gateway.splitter.grammar.lark import Lark
 from gateway.splitter.grammar.raw import Frame
-from gateway.splitter.grammar.schemas import Reading
+from gateway.splitter.grammar.schemas import SchemaReader
 from gateway.splitter.payloads import json_text
 from gateway.splitter.reading import Markers, Parsing, Reader, markers_of
 
@@ -85,7 +85,7 @@ def _text(
 
 
 def written(
-    lark: Lark, reading: Reading, schema: Any, types: frozenset[str], border: Border
+    lark: Lark, reading: SchemaReader, schema: Any, types: frozenset[str], border: Border
 ) -> str:
     """A value as an expression, with what closes it."""
     plain = Frame(border.closes, newlines=border.trims_newline)

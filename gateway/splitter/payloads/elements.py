@@ -11,17 +11,17 @@ from gateway.splitter.grammar import raw
 from gateway.splitter.grammar.lark import Lark, literal, one_of
 from gateway.splitter.grammar.schemas import (
     Alternative,
+    ArrayValue,
+    EnumValue,
     Field,
-    Items,
-    Listed,
-    Reading,
-    Scalar,
-    Text,
+    ScalarValue,
+    SchemaReader,
+    StringValue,
 )
 from gateway.splitter.grammar.sections import (
-    Offered,
-    Section,
+    CallSection,
     Unwritable,
+    WritableTool,
     gap,
     in_order,
     plain_names,
@@ -154,8 +154,8 @@ _KEY = re.compile(r"[\w.:/$@-]+")
 
 
 def written(
-    lark: Lark, syntax: ElementCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
-) -> Section:
+    lark: Lark, syntax: ElementCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
+) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
     space = gap(lark)
@@ -166,16 +166,16 @@ def written(
     calls = repeated(one, f"{space} {first}", parallel=parallel)
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
     if opener in syntax.call_opens:
-        return Section(calls, closer, done=True)
-    return Section(f"{space} {first} {calls}", closer)
+        return CallSection(calls, closer, done=True)
+    return CallSection(f"{space} {first} {calls}", closer)
 
 
-def _each(lark: Lark, syntax: ElementCalls, tools: Sequence[Offered]) -> Iterator[str]:
+def _each(lark: Lark, syntax: ElementCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
     """One call of each tool, after what opens it."""
     return (_written_call(lark, syntax, tool) for tool in tools)
 
 
-def _written_call(lark: Lark, syntax: ElementCalls, tool: Offered) -> str:
+def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:
     """One call after the text that opens it."""
     space = gap(lark)
     reading = tool.reading
@@ -206,7 +206,7 @@ def _written_head(opener: str, name: str, attribute: str) -> str:
 
 
 def _written_parameter(
-    lark: Lark, syntax: ElementCalls, tool: Offered, reading: Reading, field: Field
+    lark: Lark, syntax: ElementCalls, tool: WritableTool, reading: SchemaReader, field: Field
 ) -> str:
     if not _KEY.fullmatch(field.key):
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written in a tag")
@@ -226,7 +226,7 @@ def _written_parameter(
 
 
 def _typed(
-    lark: Lark, syntax: ElementCalls, reading: Reading, field: Field, border: Border
+    lark: Lark, syntax: ElementCalls, reading: SchemaReader, field: Field, border: Border
 ) -> list[tuple[str, str]]:
     """The ways to write a value that says its type itself: the attribute, and the text."""
     found = []
@@ -245,13 +245,13 @@ def _typed(
 def _kinds(each: Alternative) -> list[tuple[str, Any]]:
     """An alternative by its types, as these syntaxes name them."""
     match each:
-        case Text():
+        case StringValue():
             return [("string", each.schema)]
-        case Scalar():
+        case ScalarValue():
             return [("number" if each.kind == "integer" else each.kind, each.schema)]
-        case Listed(values):
+        case EnumValue(values):
             return [(json_type(value), {"enum": [value]}) for value in values]
-        case Items():
+        case ArrayValue():
             return [("array", each.schema)]
         case _:
             return [("object", each.schema)]

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from gateway.splitter.arguments import ArgumentsWriter
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.sections import SPACES, Offered, Section, Unmarked, gap, repeated
+from gateway.splitter.grammar.sections import (
+    SPACES,
+    CallSection,
+    Unmarked,
+    WritableTool,
+    gap,
+    repeated,
+)
 from gateway.splitter.payloads import json_text
 from gateway.splitter.reading import Malformed, Parsing, Reader
 from gateway.splitter.syntax import JsonCalls
@@ -210,14 +217,14 @@ _ANY_ID = r'"[0-9A-Za-z_.:-]{1,64}"'
 
 
 def openings(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
-) -> Mapping[str, Section]:
+    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
+) -> Mapping[str, CallSection]:
     """What begins calls, and what follows it.
 
     An opener that is a word of ordinary text begins calls with what has to follow it.
     """
     if syntax.needs_array:
-        rest = Section(_rest_of_array(lark, syntax, tools, parallel=parallel))
+        rest = CallSection(_rest_of_array(lark, syntax, tools, parallel=parallel))
         return {f"{opener}{space}[": rest for opener in syntax.openers for space in SPACES}
     section = written(lark, syntax, tools, parallel=parallel)
     if syntax.needs_fence:
@@ -226,7 +233,9 @@ def openings(
     return dict.fromkeys(syntax.openers, section)
 
 
-def written(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> Section:
+def written(
+    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
+) -> CallSection:
     """What follows an opener, or its fence: an object, several, or an array of them."""
     space = gap(lark)
     calls = _array(lark, syntax, tools, parallel=parallel)
@@ -234,12 +243,12 @@ def written(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel
         several = repeated(_object(lark, syntax, tools), lark.regex(_BREAK), parallel=parallel)
         calls = lark.rule(one_of((calls, several)))
     if syntax.needs_fence:
-        return Section(f"{space} {calls}", f'{space} "```"')
+        return CallSection(f"{space} {calls}", f'{space} "```"')
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    return Section(f"{space} {calls}", closer)
+    return CallSection(f"{space} {calls}", closer)
 
 
-def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> str:
+def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool) -> str:
     """Objects, or an array of them without white space before the first."""
     one = _object(lark, syntax, tools)
     several = repeated(one, lark.regex(_BREAK), parallel=parallel)
@@ -247,25 +256,25 @@ def tight(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: 
     return one_of((several, f'"[" {listed} {gap(lark)} "]"'))
 
 
-def _array(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool) -> str:
+def _array(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool) -> str:
     rest = _rest_of_array(lark, syntax, tools, parallel=parallel)
     return lark.rule(f'"[" {rest}')
 
 
 def _rest_of_array(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
+    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> str:
     one = _object(lark, syntax, tools)
     several = repeated(one, lark.regex(_COMMA), parallel=parallel)
     return lark.rule(f'{gap(lark)} {several} {gap(lark)} "]"')
 
 
-def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[Offered]) -> str:
+def _object(lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
     begin = lark.regex(rf"\{{{_GAP}")
     return lark.rule(one_of(f"{begin} {_members(lark, syntax, tool)}" for tool in tools))
 
 
-def _members(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
+def _members(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     """The rest of a call's object after its "{"."""
     name, arguments = literal(_quoted(tool.name)), lark.json(tool.json)
     end, comma = lark.regex(_END), lark.regex(_COMMA)
@@ -293,7 +302,7 @@ def _quoted(name: str) -> str:
 
 
 def unmarked(
-    lark: Lark, syntax: JsonCalls, tools: Sequence[Offered], *, parallel: bool
+    lark: Lark, syntax: JsonCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> Unmarked:
     """An answer that is a call itself.
 
@@ -312,7 +321,7 @@ def unmarked(
     return Unmarked(lark.rule(one_of(calls)), _unlike(syntax, tools))
 
 
-def _known(syntax: JsonCalls, tool: Offered) -> str:
+def _known(syntax: JsonCalls, tool: WritableTool) -> str:
     """A regular expression: the name's key and a tool's name."""
     name = pattern_of(_quoted(tool.name))
     return f"{_pattern_of_key(syntax.name_keys)}{_SPACES}:{_SPACES}{name}"
@@ -332,7 +341,7 @@ def _bracket(syntax: JsonCalls) -> str:
     return (f"(({fences}){_SPACES})?" if fences else "") + rf"\[{_SPACES}"
 
 
-def _unlike(syntax: JsonCalls, tools: Sequence[Offered]) -> str:
+def _unlike(syntax: JsonCalls, tools: Sequence[WritableTool]) -> str:
     """A regular expression of all that begins as a call: also with other keys first, or escapes."""
     names = "|".join(pattern_of(_quoted(tool.name)) for tool in tools)
     optional = "" if syntax.needs_array else "?"
@@ -343,6 +352,6 @@ def _unlike(syntax: JsonCalls, tools: Sequence[Offered]) -> str:
     return f"({_bracket(syntax)}){optional}({'|'.join(begins)})"
 
 
-def _after_name(lark: Lark, syntax: JsonCalls, tool: Offered) -> str:
+def _after_name(lark: Lark, syntax: JsonCalls, tool: WritableTool) -> str:
     key = _key(lark, syntax.argument_keys)
     return f"{lark.regex(_COMMA)} {key} {lark.json(tool.json)} {lark.regex(_END)}"

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import Lark, literal, one_of
-from gateway.splitter.grammar.schemas import Field, Reading
+from gateway.splitter.grammar.schemas import Field, SchemaReader
 from gateway.splitter.grammar.sections import (
-    Offered,
-    Section,
+    CallSection,
     Unwritable,
+    WritableTool,
     gap,
     in_order,
     plain_names,
@@ -77,8 +77,8 @@ def _pairs(reader: Reader, calls: Calls, syntax: KeyValueCalls, name: str) -> Pa
 
 
 def written(
-    lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
-) -> Section:
+    lark: Lark, syntax: KeyValueCalls, opener: str, tools: Sequence[WritableTool], *, parallel: bool
+) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
     space = gap(lark)
@@ -87,16 +87,16 @@ def written(
     calls = repeated(f"{space} {one}", f"{space} {first}", parallel=parallel)
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
     if opener in syntax.call_opens:
-        return Section(calls, closer, done=True)
-    return Section(f"{space} {first} {calls}", closer)
+        return CallSection(calls, closer, done=True)
+    return CallSection(f"{space} {first} {calls}", closer)
 
 
-def _each(lark: Lark, syntax: KeyValueCalls, tools: Sequence[Offered]) -> Iterator[str]:
+def _each(lark: Lark, syntax: KeyValueCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
     """One call of each tool, after what opens it."""
     return (_written_call(lark, syntax, tool) for tool in tools)
 
 
-def _written_call(lark: Lark, syntax: KeyValueCalls, tool: Offered) -> str:
+def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:
     space = gap(lark)
     reading = tool.reading
     pairs = in_order(
@@ -114,7 +114,7 @@ def _written_call(lark: Lark, syntax: KeyValueCalls, tool: Offered) -> str:
 
 
 def _written_pair(
-    lark: Lark, syntax: KeyValueCalls, tool: Offered, reading: Reading, field: Field
+    lark: Lark, syntax: KeyValueCalls, tool: WritableTool, reading: SchemaReader, field: Field
 ) -> str:
     if "<" in field.key or field.key != field.key.strip():
         raise Unwritable(f"{tool.name}: the parameter {field.key[:60]!r} can't be written as a key")

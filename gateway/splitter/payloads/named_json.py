@@ -7,7 +7,14 @@ import msgspec
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import Lark, literal, one_of
-from gateway.splitter.grammar.sections import SPACES, Offered, Section, gap, plain_names, repeated
+from gateway.splitter.grammar.sections import (
+    SPACES,
+    CallSection,
+    WritableTool,
+    gap,
+    plain_names,
+    repeated,
+)
 from gateway.splitter.payloads import json_calls, json_text, sections
 from gateway.splitter.payloads.sections import PayloadSection
 from gateway.splitter.reading import Parsing, Reader
@@ -87,8 +94,8 @@ _WRITTEN_ID = r"[0-9A-Za-z_.-]{1,64}"
 
 
 def openings(
-    lark: Lark, syntax: NamedJsonCalls, tools: Sequence[Offered], *, parallel: bool
-) -> Mapping[str, Section]:
+    lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool], *, parallel: bool
+) -> Mapping[str, CallSection]:
     """What begins calls, and what follows it: the opener, or in prose the opener with a name."""
     if not syntax.prose:
         return {
@@ -100,7 +107,7 @@ def openings(
     one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
     again = f"({space} {lark.any_of(syntax.call_opens)} {space} {one})*" if parallel else ""
     return {
-        f"{opener}{before}{tool.name}": Section(f"{space} {lark.json(tool.json)} {again}")
+        f"{opener}{before}{tool.name}": CallSection(f"{space} {lark.json(tool.json)} {again}")
         for opener in syntax.openers
         for before in SPACES
         for tool in tools
@@ -108,8 +115,13 @@ def openings(
 
 
 def written(
-    lark: Lark, syntax: NamedJsonCalls, opener: str, tools: Sequence[Offered], *, parallel: bool
-) -> Section:
+    lark: Lark,
+    syntax: NamedJsonCalls,
+    opener: str,
+    tools: Sequence[WritableTool],
+    *,
+    parallel: bool,
+) -> CallSection:
     """What follows an opener: calls, or an array of them where that is known too."""
     plain_names(tools)
     space = gap(lark)
@@ -126,15 +138,15 @@ def written(
         options.append(f"{space} {section.calls}")
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
     done = bool(syntax.call_closes) and (not closer or opener in syntax.call_opens)
-    return Section(lark.rule(one_of(options)), closer, done, again=False)
+    return CallSection(lark.rule(one_of(options)), closer, done, again=False)
 
 
-def _each(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[Offered]) -> Iterator[str]:
+def _each(lark: Lark, syntax: NamedJsonCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
     """One call of each tool, after what opens it."""
     return (_written_call(lark, syntax, tool) for tool in tools)
 
 
-def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: Offered) -> str:
+def _written_call(lark: Lark, syntax: NamedJsonCalls, tool: WritableTool) -> str:
     """One call after what opens it."""
     space, given = gap(lark), lark.json(tool.json)
     close = f"{space} {lark.any_of(syntax.call_closes)}" if syntax.call_closes else ""

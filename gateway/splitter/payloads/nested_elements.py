@@ -13,11 +13,11 @@ from gateway.splitter.coercion import Declared
 from gateway.splitter.grammar import raw
 from gateway.splitter.grammar.free_text import until
 from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import Alternative, Fields, Items, Text
+from gateway.splitter.grammar.schemas import Alternative, ArrayValue, ObjectValue, StringValue
 from gateway.splitter.grammar.sections import (
-    Offered,
-    Section,
+    CallSection,
     Unwritable,
+    WritableTool,
     gap,
     in_order,
     plain_names,
@@ -199,8 +199,8 @@ def _whole(text: str, types: frozenset[str]) -> str:
 
 
 def written(
-    lark: Lark, syntax: NestedElementCalls, tools: Sequence[Offered], *, parallel: bool
-) -> Section:
+    lark: Lark, syntax: NestedElementCalls, tools: Sequence[WritableTool], *, parallel: bool
+) -> CallSection:
     """What follows the opener: calls and the end of the section."""
     plain_names(tools)
     space = gap(lark)
@@ -208,13 +208,13 @@ def written(
     first = lark.text(f"{syntax.prefix}<{syntax.call}")
     one = f"{first} {calls}"
     end = lark.text(f"{syntax.prefix}</{syntax.section}>")
-    return Section(f"{space} {repeated(one, space, parallel=parallel)}", f"{space} {end}")
+    return CallSection(f"{space} {repeated(one, space, parallel=parallel)}", f"{space} {end}")
 
 
 class _WrittenCall:
     """One call of a tool as an expression, after the text that opens it."""
 
-    def __init__(self, lark: Lark, syntax: NestedElementCalls, tool: Offered) -> None:
+    def __init__(self, lark: Lark, syntax: NestedElementCalls, tool: WritableTool) -> None:
         self._lark = lark
         self._syntax = syntax
         self._tool = tool
@@ -231,7 +231,7 @@ class _WrittenCall:
     def _close(self, tag: str) -> str:
         return self._lark.text(f"{self._syntax.prefix}</{tag}>")
 
-    def _fields(self, found: Fields, declared: Declared) -> str:
+    def _fields(self, found: ObjectValue, declared: Declared) -> str:
         each = [
             (self._element(field.key, field.schema, declared.property(field.key)), field.required)
             for field in found.fields
@@ -268,7 +268,7 @@ class _WrittenCall:
         """A scalar or a string. Where it isn't only that, a tag in it would be a child."""
         types, lark = declared.types, self._lark
         found = self._reading.alternatives(schema)
-        free = any(isinstance(each, Text) and each.free for each in found)
+        free = any(isinstance(each, StringValue) and each.free for each in found)
         if declared.is_string or not free:
             frame = raw.Frame((f"{self._syntax.prefix}</{tag}>",))
             return raw.by_schema(lark, self._reading, schema, types - {"object", "array"}, frame)
@@ -286,18 +286,18 @@ class _WrittenCall:
         """An array or an object; "" where it can't be written."""
         close = self._close(tag)
         match found:
-            case Items():
+            case ArrayValue():
                 item = self._element(_ITEM, found.each, declared.items())
                 most = "" if found.most is None else max(found.most, found.fewest)
                 return f"{item}{{{found.fewest},{most}}} {gap(self._lark)} {close}"
-            case Fields():
+            case ObjectValue():
                 return f"{self._fields(found, declared)} {gap(self._lark)} {close}"
             case _:
                 return ""
 
 
 def _holds(found: Alternative) -> bool:
-    return isinstance(found, Items | Fields)
+    return isinstance(found, ArrayValue | ObjectValue)
 
 
 def _proper(tag: str) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
-from gateway.splitter.grammar.schemas import Text
+from gateway.splitter.grammar.schemas import StringValue
 from gateway.splitter.grammar.sections import (
-    Offered,
-    Section,
+    CallSection,
     Unmarked,
     Unwritable,
+    WritableTool,
     gap,
     members,
     repeated,
@@ -100,8 +100,8 @@ _BREAK = r"[ \t\r\n]{0,8},[ \t\r\n]{0,8}"
 
 
 def written(
-    lark: Lark, syntax: PythonicCalls, tools: Sequence[Offered], *, parallel: bool
-) -> Section:
+    lark: Lark, syntax: PythonicCalls, tools: Sequence[WritableTool], *, parallel: bool
+) -> CallSection:
     """What follows an opener: calls in a list, or one a line."""
     names = [literal(tool.name) for tool in tools]
     found = [(f'{name} "("', tool) for name, tool in zip(names, tools, strict=True)]
@@ -113,11 +113,11 @@ def written(
     if syntax.or_objects is not None:
         options.append(json_calls.tight(lark, syntax.or_objects, tools, parallel=parallel))
     closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    return Section(f"{space} {one_of(options)}", closer)
+    return CallSection(f"{space} {one_of(options)}", closer)
 
 
 def unmarked(
-    lark: Lark, syntax: PythonicCalls, tools: Sequence[Offered], *, parallel: bool
+    lark: Lark, syntax: PythonicCalls, tools: Sequence[WritableTool], *, parallel: bool
 ) -> Unmarked:
     """An answer that is calls itself: it begins as one of a known tool. Builtin tools' calls, with
     their method, are in no list.
@@ -142,7 +142,7 @@ def unmarked(
     return Unmarked(lark.rule(one_of(calls)), rf"{bracket}({begins}){method}\(")
 
 
-def _written_call(lark: Lark, head: str, tool: Offered) -> str:
+def _written_call(lark: Lark, head: str, tool: WritableTool) -> str:
     """One call; `head` is its name with the bracket."""
     if not _NAME.fullmatch(tool.name):
         raise Unwritable(f"the tool's name {tool.name[:60]!r} can't be written in a call")
@@ -150,7 +150,7 @@ def _written_call(lark: Lark, head: str, tool: Offered) -> str:
     return f"{head} {lark.once(key, lambda: lark.rule(_written_arguments(lark, tool)))}"
 
 
-def _written_arguments(lark: Lark, tool: Offered) -> str:
+def _written_arguments(lark: Lark, tool: WritableTool) -> str:
     found = arguments(tool.reading, tool.parameters).fields
     values = Values(lark, _WrittenPython(lark), tool.reading)
     given = [
@@ -178,7 +178,7 @@ class _WrittenPython:
         self._lark = lark
         self.separator = lark.regex(_BREAK)
 
-    def text(self, found: Text) -> str:
+    def text(self, found: StringValue) -> str:
         double = self._lark.json({"x-guidance": COMPACT, **found.schema})
         return one_of((double, self._lark.regex(_SINGLE))) if found.free else double
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.transformers.grid import Limit, Size, fit
+from backends.transformers.grid import GridLimit, Size, fit
 
-LIMIT = Limit(rows=8, tokens=1000, length=512)
+LIMIT = GridLimit(rows=8, tokens=1000, length=512)
 
 
 def test_a_size_that_will_do_stays() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.constraints import limits
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import Allowance
+from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.limits import Limit
 from gateway.errors import InvalidRequest
@@ -199,4 +199,4 @@ def test_regexes_are_compiled_while_the_allowance_lasts() -> None:
     assert isinstance(shape, JsonSchema)
 
     with pytest.raises(InvalidRequest, match=r"^field: takes too long to compile"):
-        schema_grammar(shape, "answer", Allowance(0.02))
+        schema_grammar(shape, "answer", CompileBudget(0.02))

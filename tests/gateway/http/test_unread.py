@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from uvicorn.server import ServerState
 
 from config.settings import Config, ModelConfig, ServerConfig
-from gateway.server import Connection
+from gateway.server import GuardedConnection
 from tests.gateway.http.serving import Running, serving
 from tests.hang import HANG
 
@@ -184,7 +184,7 @@ def test_a_client_that_reads_ever_so_slowly_is_served() -> None:
     times: list[None] = []
     timers, transport = Timers(), Transport()
     application = uvicorn.Config(lambda: None, log_config=None)
-    connection = Connection(
+    connection = GuardedConnection(
         application,
         ServerState(),
         {},

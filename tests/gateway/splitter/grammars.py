@@ -8,7 +8,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.splitter.grammar.output import Wanted, output_grammar
+from gateway.splitter.grammar.output import WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking, texts_of
 from gateway.splitter.syntax import Format
 
@@ -94,7 +94,11 @@ def grammar_of(
 ) -> str:
     """The text of an output's grammar; "" where it is free."""
     found = output_grammar(
-        entry, Wanted(**wishes), control=control or {}, thinking=thinking, prompt_tail=prompt_tail
+        entry,
+        WantedOutput(**wishes),
+        control=control or {},
+        thinking=thinking,
+        prompt_tail=prompt_tail,
     )
     return "" if found is None else found.text
 

@@ -19,7 +19,7 @@ from gateway.errors import InvalidRequest
 from gateway.events import ArgumentsGrown, Content, Event, Finished, Reasoning, ToolOpened
 from gateway.request import NamedTool, Tool, ToolChoice
 from gateway.splitter import FORMATS, Splitter
-from gateway.splitter.grammar.output import Wanted, output_grammar
+from gateway.splitter.grammar.output import WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking
 from gateway.splitter.grammar.sections import Unwritable
 from gateway.splitter.syntax import Format
@@ -379,7 +379,7 @@ HARD = {
 
 @pytest.mark.parametrize("id", ["hermes_json", "qwen3_coder_xml", "pythonic", "mistral_v11"])
 def test_what_a_schema_asks_beyond_a_grammar_is_named(id: str) -> None:
-    entry, wanted = FORMATS[id], Wanted(tools=[Tool(name="f", parameters=HARD)])
+    entry, wanted = FORMATS[id], WantedOutput(tools=[Tool(name="f", parameters=HARD)])
     found = output_grammar(entry, wanted, control={}, thinking="off")
     assert found is not None
     assert any("uniqueItems" in note for note in found.relaxed)
@@ -387,7 +387,7 @@ def test_what_a_schema_asks_beyond_a_grammar_is_named(id: str) -> None:
 
 
 def test_a_strict_tool_that_cannot_be_enforced_is_refused() -> None:
-    wanted = Wanted(tools=[Tool(name="f", parameters=HARD, strict=True)])
+    wanted = WantedOutput(tools=[Tool(name="f", parameters=HARD, strict=True)])
     with pytest.raises(InvalidRequest, match=r"tools\[f\].*uniqueItems"):
         output_grammar(FORMATS["hermes_json"], wanted, control={}, thinking="off")
 
@@ -417,7 +417,7 @@ HOSTILE: dict[str, Any] = {
     "id", ["hermes_json", "qwen3_coder_xml", "minimax_m3", "gemma4", "pythonic"]
 )
 def test_a_hostile_schema_is_written_or_refused_soon(id: str, schema: Any) -> None:
-    wanted = Wanted(tools=[Tool(name="f", parameters=schema)])
+    wanted = WantedOutput(tools=[Tool(name="f", parameters=schema)])
     began = time.process_time()
     with contextlib.suppress(Unwritable, InvalidRequest):
         output_grammar(FORMATS[id], wanted, control={}, thinking="off")
