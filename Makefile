@@ -37,7 +37,7 @@ test-slow: $(TEST) ## what takes more than a few seconds a test
 	@$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
-	@$(BIN)/python -m pytest -m "long and not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "long and not gpu" --hypothesis-profile=search $(ARGS)
 
 check: format lint types floors test-slow test ## all that CI checks
 

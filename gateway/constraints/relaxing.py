@@ -43,9 +43,22 @@ def relaxed(
         raise InvalidRequest(f"{field}: no JSON satisfies it.", param=field)
     if isinstance(schema.carried, dict):
         bounded(schema.carried, field)
+        _require_writable_names(schema.carried, field)
         notes += _Search(schema, schema.carried, field, allowance).notes()
     reached = _reached(schema.carried)
     return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
+
+
+def _require_writable_names(carried: dict[str, Any], field: str) -> None:
+    """The grammar engine writes a name as it stands, but lets no string hold U+007F unescaped.
+
+    Raises InvalidRequest for a property that could never be written.
+    """
+    for root in (carried, *carried.get("$defs", {}).values()):
+        for node in every(root):
+            if any("\x7f" in name for name in node.get("properties", ())):
+                message = f"{field}: a property whose name holds U+007F can't be written."
+                raise InvalidRequest(message, param=field)
 
 
 class _Search:

@@ -156,6 +156,14 @@ def test_a_schema_that_would_cost_too_much_is_refused(name: str) -> None:
     assert caught.value.param == "field"
 
 
+@pytest.mark.parametrize("at", ["root", "definition"])
+def test_a_name_that_can_not_be_written_is_refused(at: str) -> None:
+    named = {"type": "object", "properties": {"a\x7f": {"type": "null"}}}
+    whole = named if at == "root" else {"$ref": "#/$defs/a", "$defs": {"a": named}}
+    with pytest.raises(InvalidRequest, match=r"^field: a property whose name holds U\+007F"):
+        grammar_of(of(whole))
+
+
 @pytest.mark.parametrize("name", RELAXED)
 def test_a_keyword_that_would_cost_too_much_is_relaxed(name: str) -> None:
     assert grammar_of(of(RELAXED[name])).relaxed
