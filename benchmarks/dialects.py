@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks.peers import roundhouse
 from config.settings import StoreConfig
-from gateway.dialects import anthropic, ollama, openai, responses
+from gateway.dialects import anthropic, kobold, ollama, openai, responses
 from gateway.events import Content, Delta
 from gateway.store import KeptResponse, Store
 
@@ -44,6 +44,7 @@ REQUESTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/v1/messages", {"messages": HELLO, "stream": True, "max_tokens": TOKENS}),
     "ollama": ("/api/chat", {"messages": HELLO}),
     "responses": ("/v1/responses", {"input": "Hello", "stream": True}),
+    "koboldai": ("/api/extra/generate/stream", {"prompt": "Hello", "max_length": TOKENS}),
 }
 
 
@@ -132,6 +133,7 @@ def replies(deltas: int = 200_000) -> dict[str, float]:
             "responses": responses.ResponsesReply(
                 responses.read_response(hello), id="resp_1", created=0, new_id=lambda: "1"
             ),
+            "koboldai": kobold.KoboldReply(results=1, shows_stop=True),
         }
 
     return {api: min(cost_of(made()[api]) for _ in range(3)) for api in REQUESTS}

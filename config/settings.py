@@ -134,6 +134,7 @@ class ApisConfig(Section, frozen=True):
     openai: bool = True
     anthropic: bool = True
     ollama: bool = True
+    kobold: bool = True
     responses: bool = True
     tabby: bool = True
     llamaserver: bool = True

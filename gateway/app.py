@@ -18,6 +18,7 @@ from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
+from gateway.dialects.kobold import error_body as kobold_error
 from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.responses.stored import interrupted
 from gateway.dialects.tabby.reply import problem_body
@@ -32,12 +33,14 @@ from gateway.http.auth import (
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
+from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.routes import (
     admin,
     anthropic,
     conversations,
     hub,
+    kobold,
     llamaserver,
     ollama,
     openai,
@@ -108,6 +111,7 @@ def _spoken(services: Services) -> list[Router]:
         (apis.openai, openai.ROUTES, plain),
         (apis.anthropic, anthropic.ROUTES, for_anthropic),
         (apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
+        (apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
         (apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
         (apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
         (apis.llamaserver, (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES), detailed),
@@ -168,6 +172,7 @@ def _services(
         bodies=WorkerThreads(BODY_THREADS),
         store=Store(config.store),
         runs=Runs(),
+        generations=Generations(),
         catalog=catalog,
     )
 

@@ -18,6 +18,7 @@ from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, foremost
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
+from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
@@ -49,6 +50,7 @@ class Services(msgspec.Struct, frozen=True):
     bodies: WorkerThreads
     store: Store
     runs: Runs
+    generations: Generations
     catalog: Catalog
 
     @property

@@ -178,10 +178,14 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
     api: Mapping[str, Api] = {}
 
 
-def service_info() -> bytes:
-    """What this server is and which APIs it speaks."""
-    documentation = "https://platform.openai.com/docs/api-reference"
-    return body(ServiceInfo(api={"openai": Api("OpenAI API", "/v1", documentation, 1)}))
+OPENAI = Api("OpenAI API", "/v1", "https://platform.openai.com/docs/api-reference", 1)
+KOBOLDAI = Api("KoboldAI API", "/api", "https://lite.koboldai.net/koboldcpp_api", 1)
+
+
+def service_info(*, openai: bool, koboldai: bool) -> bytes:
+    """What this server is and which of the APIs it speaks that this document has names for."""
+    api = {"openai": OPENAI} if openai else {}
+    return body(ServiceInfo(api={**api, "koboldai": KOBOLDAI} if koboldai else api))
 
 
 def permission(*, is_admin: bool) -> bytes:

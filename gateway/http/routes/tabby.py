@@ -341,9 +341,10 @@ async def lora_load(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 @get("/.well-known/serviceinfo")
-async def service_info() -> ASGIApp:
+async def service_info(services: Services) -> ASGIApp:
     """What this server is and which APIs it speaks."""
-    return Plain(reply.service_info())
+    apis = services.config.apis
+    return Plain(reply.service_info(openai=apis.openai, koboldai=apis.kobold))
 
 
 def wants_json(headers: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects import anthropic, ollama, openai, responses
+from gateway.dialects import anthropic, kobold, ollama, openai, responses
 from gateway.dialects.responses import stored
 from gateway.errors import InvalidRequest
 
@@ -74,6 +75,19 @@ OLLAMA: dict[str, Any] = {
     "logprobs": True,
     "top_logprobs": 3,
 }
+KOBOLD: dict[str, Any] = {
+    "prompt": "p",
+    "memory": "m",
+    "max_length": 9,
+    "stop_sequence": ["x", None],
+    "sampler_order": [6, 0, 1, 3, 4, 2, 5],
+    "banned_tokens": ["b"],
+    "logit_bias": {"5": -1.5},
+    "custom_token_bans": "5,1",
+    "grammar": 'root ::= "a"',
+    "genkey": "k",
+    "temperature": 0.5,
+}
 RESPONSES: dict[str, Any] = {
     "model": "m",
     "instructions": "i",
@@ -107,6 +121,8 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "ollama chat": (ollama.read_chat, OLLAMA),
     "ollama generate": (ollama.read_generate, OLLAMA),
     "ollama name": (ollama.read_named, OLLAMA),
+    "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),
+    "kobold key": (kobold.read_keyed, KOBOLD),
     "responses": (responses.read_response, RESPONSES),
     "conversation": (stored.read_conversation, {"items": RESPONSES["input"], "metadata": {}}),
 }

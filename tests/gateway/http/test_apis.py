@@ -15,6 +15,7 @@ OWN = {
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
     "ollama": "/api/chat",
+    "kobold": "/api/v1/generate",
     "responses": "/v1/responses",
     "tabby": "/v1/model/load",
     "llamaserver": "/completion",

@@ -428,6 +428,7 @@ async def test_the_service_introduces_itself(guarded: Running) -> None:
     told = (await guarded.client.get("/.well-known/serviceinfo")).json()
     assert told["software"]["name"] == "Roundhouse"
     assert told["api"]["openai"]["relative_url"] == "/v1"
+    assert told["api"]["koboldai"]["relative_url"] == "/api"
 
 
 # ------------------------------------------------------------------------- templates and overrides

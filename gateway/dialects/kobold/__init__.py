@@ -1,0 +1,18 @@
+"""KoboldAI's dialect, with what KoboldCpp added to it: a text goes on, whole or as a stream; is
+asked for while it grows, and ended early.
+
+Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldReply`).
+"""
+
+from gateway.dialects.kobold.errors import error_body, error_event
+from gateway.dialects.kobold.reply import KoboldReply
+from gateway.dialects.kobold.request import KoboldExchange, read_generate, read_keyed
+
+__all__ = [
+    "KoboldExchange",
+    "KoboldReply",
+    "error_body",
+    "error_event",
+    "read_generate",
+    "read_keyed",
+]

@@ -1,0 +1,237 @@
+"""KoboldAI's routes, and KoboldCpp's beside them, as SillyTavern and KoboldAI Lite call them.
+
+Their clients know one model: the one in use, else the default.
+"""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Request, get, post, put
+from litestar.types import ASGIApp
+
+from gateway.access import Access
+from gateway.answers.answer import Answer
+from gateway.dialects import kobold
+from gateway.dialects.fields import read_fields
+from gateway.dialects.frames import body
+from gateway.dialects.kobold import wire
+from gateway.http.auth import caller
+from gateway.http.exchange import ID_HEADER, Exchange, Telling, new_id
+from gateway.http.generations import Abortable, Generation
+from gateway.http.plain import JSON, Plain
+from gateway.http.services import Services
+from gateway.http.sse import SSE
+from gateway.registry import ModelStatus
+
+AnyRequest = Request[Any, Any, Any]
+
+UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp tells it
+
+
+# ---------------------------------------------------------------------------------------- answers
+
+
+@post(["/api/v1/generate", "/api/latest/generate"])
+async def generate(request: AnyRequest, services: Services) -> ASGIApp:
+    """A text goes on."""
+    return await _generated(request, services, stream=False)
+
+
+@post("/api/extra/generate/stream")
+async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
+    """A text goes on, told as it comes."""
+    return await _generated(request, services, stream=True)
+
+
+async def _generated(request: AnyRequest, services: Services, *, stream: bool) -> ASGIApp:
+    access = services.doorman.admit(request.headers)
+    read = partial(kobold.read_generate, stream=stream)
+    exchange = await services.read(read, await request.body())
+    name = await services.wording.named(exchange.request.model, access)
+    asked = msgspec.structs.replace(exchange.request, model=name)
+    reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
+    generation = Generation(access.owner, exchange.genkey, reply)
+    request_id = new_id(request)
+
+    def answered(answer: Answer) -> kobold.KoboldReply:
+        generation.answer = answer
+        return reply
+
+    answering = Exchange(
+        lambda on_wait: services.pipeline.text(
+            asked, access, on_wait, caller(request.headers, request_id)
+        ),
+        answered,
+        services.failed(access, kobold.error_event),
+        services.account("kobold", asked.model, request_id),
+        exchange,
+        Telling(quiet=services.config.server.comment_after),
+    )
+    kind = SSE.media_type.encode() if stream else JSON
+    return Abortable(
+        answering,
+        services.generations,
+        generation,
+        stream=stream,
+        begun=lambda data: Plain(data, media_type=kind, headers={ID_HEADER: request_id}),
+    )
+
+
+@get("/api/extra/generate/check")
+async def check(request: AnyRequest, services: Services) -> ASGIApp:
+    """What there is of the caller's generation that has no key."""
+    return _so_far(services, services.doorman.admit(request.headers), "")
+
+
+@post("/api/extra/generate/check")
+async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
+    """What there is of the caller's generation of that key; when it is over, for a while, too."""
+    access = services.doorman.admit(request.headers)
+    return _so_far(services, access, kobold.read_keyed(await request.body()).genkey)
+
+
+def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
+    texts = services.generations.texts(access.owner, key) or ("",)
+    return Plain(body(wire.Results([wire.Result(text=text) for text in texts])))
+
+
+@post("/api/extra/abort")
+async def abort(request: AnyRequest, services: Services) -> ASGIApp:
+    """End the caller's generation of that key; without one, the only one that has none."""
+    access = services.doorman.admit(request.headers)
+    key = kobold.read_keyed(await request.body()).genkey
+    found: wire.Word = "true" if services.generations.abort(access.owner, key) else "false"
+    return Plain(body(wire.Aborted(found, found)))
+
+
+# ----------------------------------------------------------------------------------------- tokens
+
+
+@post("/api/extra/tokencount")
+async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
+    """The tokens of a text, and how many they are."""
+    access = services.doorman.admit(request.headers)
+    asked = read_fields(await request.body()).read(wire.TokenCount)
+    tokens = await services.wording.encode(
+        asked.model, asked.prompt, access, special=True, add_bos=asked.special
+    )
+    return Plain(body(wire.TokensWire(len(tokens), tokens)))
+
+
+@post("/api/extra/detokenize")
+async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text of tokens."""
+    access = services.doorman.admit(request.headers)
+    asked = read_fields(await request.body()).read(wire.Detokenize)
+    text = await services.wording.decode(asked.model, asked.ids, access)
+    return Plain(body(wire.Detokenized(text)))
+
+
+# ------------------------------------------------------------------------------------ what there is
+
+
+@get(["/api/v1/model", "/api/latest/model"])
+async def model(request: AnyRequest, services: Services) -> ASGIApp:
+    """The model that answers."""
+    access = services.doorman.admit(request.headers)
+    return Plain(body(wire.TextValue((await services.answering(access)).id)))
+
+
+@get(
+    [
+        "/api/v1/config/max_context_length",
+        "/api/latest/config/max_context_length",
+        "/api/extra/true_max_context_length",
+    ]
+)
+async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
+    """How many tokens the model's context holds."""
+    status = await services.answering(services.doorman.admit(request.headers))
+    return Plain(body(wire.NumberValue(_context(status))))
+
+
+@get(["/api/v1/config/max_length", "/api/latest/config/max_length"])
+async def max_length(request: AnyRequest, services: Services) -> ASGIApp:
+    """How many tokens an answer has where the request doesn't say it."""
+    services.doorman.admit(request.headers)
+    return Plain(body(wire.NumberValue(wire.MAX_LENGTH)))
+
+
+def _context(status: ModelStatus) -> int:
+    if status.info is not None:
+        return status.info.context_length
+    return (status.files.context_length if status.files is not None else None) or 0
+
+
+@get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"])
+async def soft_prompts() -> ASGIApp:
+    """None: no engine here has soft prompts."""
+    return Plain(body(wire.SoftPrompts()))
+
+
+@get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"])
+async def soft_prompt() -> ASGIApp:
+    """None is in use."""
+    return Plain(body(wire.SoftPrompt()))
+
+
+@put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"])
+async def set_soft_prompt(request: AnyRequest, services: Services) -> ASGIApp:
+    """The empty one can be chosen."""
+    services.doorman.admit(request.headers)
+    fields = read_fields(await request.body())
+    if fields.read(wire.SoftPrompt).value:
+        raise fields.wrong("value", "There are no soft prompts here.")
+    return Plain(b"{}")
+
+
+@get(["/api/v1/info/version", "/api/latest/info/version"])
+async def united_version() -> ASGIApp:
+    """Which of KoboldAI's APIs is spoken."""
+    return Plain(body(wire.TextValue(UNITED)))
+
+
+@get("/api/extra/version")
+async def cpp_version(services: Services) -> ASGIApp:
+    """Which of KoboldCpp's APIs is spoken."""
+    return Plain(body(wire.KoboldVersion(protected=not services.doorman.is_open)))
+
+
+@get("/api/extra/perf")
+async def perf(request: AnyRequest, services: Services) -> ASGIApp:
+    """The caller's last generation, and how busy the server is."""
+    access = services.doorman.admit(request.headers)
+    last, statuses = services.generations.last(access.owner), services.visible(access)
+    found = wire.Perf(
+        last_process=last.usage.prefill_seconds,
+        last_eval=last.usage.decode_seconds,
+        last_token_count=last.usage.completion_tokens,
+        last_input_count=last.usage.prompt_tokens,
+        total_gens=services.generations.count(access.owner),
+        stop_reason=last.stop_reason,
+        queue=sum(one.waiting for one in statuses),
+        idle=0 if any(one.in_use for one in statuses) else 1,
+        uptime=services.generations.uptime(),
+    )
+    return Plain(body(found))
+
+
+ROUTES = (
+    generate,
+    generate_stream,
+    check,
+    check_keyed,
+    abort,
+    token_count,
+    detokenize,
+    model,
+    max_context_length,
+    max_length,
+    soft_prompts,
+    soft_prompt,
+    set_soft_prompt,
+    united_version,
+    cpp_version,
+    perf,
+)
