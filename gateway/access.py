@@ -19,6 +19,7 @@ class Access(msgspec.Struct, frozen=True):
     models: frozenset[str] = frozenset()
     owner: str = ""
     loading_text: bool | None = None  # loads are told as reasoning; None: as the server does
+    label: str | None = None  # what administrators call the key; None where there are none
 
     def require_admin(self) -> None:
         """Raises Forbidden."""
@@ -27,6 +28,10 @@ class Access(msgspec.Struct, frozen=True):
 
     def allows(self, model: str) -> bool:
         return not self.models or model in self.models
+
+    def oversees(self, owner: str) -> bool:
+        """Whether what `owner` does may be seen and ended."""
+        return self.role == "admin" or self.owner == owner
 
 
 ADMIN = Access(role="admin")

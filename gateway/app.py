@@ -30,6 +30,7 @@ from gateway.http.auth import (
     is_loopback,
     server_names,
 )
+from gateway.http.console.activity import Activity
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.errors import handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
@@ -38,6 +39,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.routes import (
     admin,
     anthropic,
+    console,
     conversations,
     hub,
     kobold,
@@ -86,6 +88,7 @@ def build(
         route_handlers=[
             *openai.SERVER_ROUTES,
             *admin.ROUTES,
+            *console.ROUTES,
             *upstreams.ROUTES,
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *(ollama.FRONT_ROUTES if config.apis.ollama else ()),
@@ -173,6 +176,7 @@ def _services(
         store=Store(config.store),
         runs=Runs(),
         generations=Generations(),
+        activity=Activity(),
         catalog=catalog,
     )
 

@@ -15,6 +15,7 @@
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
     │   └── InvalidTemplate       503 … because its chat template is broken
     ├── ShuttingDown              503
+    ├── Cancelled                 503 code cancelled: an administrator, or its own key, ended it
     ├── UpstreamFailed            what another server said; 502 or 504 where it said nothing of use
     └── InternalError             500 server_error: our mistake, or the engine's
 
@@ -151,6 +152,13 @@ class ShuttingDown(GatewayError):
 
     status_hint = 503
     code = "shutting_down"
+
+
+class Cancelled(GatewayError):
+    """The request was ended on purpose while it ran, not by its client's connection."""
+
+    status_hint = 503
+    code = "cancelled"
 
 
 class UpstreamFailed(GatewayError):

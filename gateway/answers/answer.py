@@ -261,6 +261,7 @@ class Answer:
         source: AsyncIterator[Delta],
         relaxed: tuple[str, ...] = (),
     ) -> None:
+        self._lease = lease
         self.model = lease.name
         self.backend = lease.container.info.backend
         self.fingerprint = fingerprint(lease)
@@ -296,6 +297,15 @@ class Answer:
         if self._check is None:
             return delta
         return await self._checked.setdefault(delta.choice, Checked(self._check)).of(delta)
+
+    def prompt_ending(self, letters: int) -> str | None:
+        """The last `letters` of the first choice's prompt, as the model reads it; None where
+        another server renders it.
+        """
+        if not self._choices:
+            return None
+        tokens = self._choices[0].job.prompt[-letters:]
+        return self._lease.local.detokenize(tokens)[-letters:]
 
     def usage(self) -> Usage:
         """What it cost so far; complete once `deltas` is exhausted. Each of the request's prompts

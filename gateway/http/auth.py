@@ -40,7 +40,11 @@ class Authenticator:
 
     def apply(self, keys: Sequence[KeyConfig]) -> None:
         """From the next request on; who was let in stays in."""
-        self._keys = [(written, _access(key)) for key in keys for written in _as_sent(key.key)]
+        self._keys = [
+            (written, _access(key, place))
+            for place, key in enumerate(keys, 1)
+            for written in _as_sent(key.key)
+        ]
 
     def admit(self, headers: Mapping[str, str]) -> Access:
         """Raises InvalidKey."""
@@ -58,7 +62,7 @@ class Authenticator:
         return found[0]
 
 
-def _access(key: KeyConfig) -> Access:
+def _access(key: KeyConfig, place: int) -> Access:
     owner = sha256(b"owner of " + key.key.encode()).hexdigest()
     return Access(
         role=key.role,
@@ -66,6 +70,7 @@ def _access(key: KeyConfig) -> Access:
         models=frozenset(key.models),
         owner=owner,
         loading_text=key.loading_text,
+        label=key.label or f"key {place}",
     )
 
 

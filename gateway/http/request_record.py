@@ -1,19 +1,23 @@
-"""What became of one request and what it cost: kept while it is answered, reported once at its end.
+"""What becomes of one request and what it costs: told while it is answered, reported once at its
+end.
 
-The hot path is `delta`: less than a microsecond, no locks. Prompts and keys never get here.
+The hot path is `delta`: less than a microsecond, no locks. Keys never get here, and a prompt's end
+only where the configuration shows it.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import perf_counter
-from typing import Literal, TypeAlias
+from time import perf_counter, time
+from typing import Literal, Protocol, TypeAlias
 
+import anyio
 import msgspec
 import structlog
 
+from gateway.access import Access
 from gateway.answers.answer import Answer
-from gateway.errors import GatewayError
+from gateway.errors import Cancelled, GatewayError
 from gateway.events import Usage
 from gateway.registry import Waiting
 
@@ -21,6 +25,8 @@ log = structlog.get_logger()
 
 Api: TypeAlias = str  # "chat", "text", …
 Stage: TypeAlias = Literal["queued", "loading"]
+
+SHOWN = 2000  # letters of a prompt's end, where prompts are shown at all
 
 # Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -54,6 +60,13 @@ class Waits:
         self.ended(time)
         self._stage, self._since = stage, time
 
+    def until(self, time: float) -> tuple[float, float]:
+        """Seconds queued and loading so far."""
+        seconds = dict(self._seconds)
+        if self._stage is not None:
+            seconds[self._stage] += time - self._since
+        return seconds["queued"], seconds["loading"]
+
     def ended(self, time: float) -> tuple[float, float]:
         """Seconds queued and loading."""
         if self._stage is not None:
@@ -62,22 +75,83 @@ class Waits:
         return self._seconds["queued"], self._seconds["loading"]
 
 
+Standing: TypeAlias = Literal["queued", "loading", "prompt", "answering", "done"]
+
+
+class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """One request at this moment, or as it ended. Times are seconds, `began_at` is Unix time."""
+
+    number: int  # of this server, from 1
+    request: str  # the client's x-request-id, or ours
+    key: str | None  # the label of the key that sent it; None where there are none
+    api: Api
+    model: str  # "" where it named none that exists
+    state: Standing
+    place: int | None  # in the model's line, from 1, while it waits
+    percent: int | None  # of the load it waits for, where the engine tells
+    began_at: float
+    seconds: float
+    queued_seconds: float
+    load_seconds: float
+    ttft: float | None  # until the first delta; None: there was none yet
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    tokens_per_second: float | None  # of the answer since its first delta
+    outcome: str | None  # as in `RequestReport`, when done
+    prompt: str | None  # how it ends, where prompts are shown
+
+
+class Journal(Protocol):
+    """Who lists requests while they run and when they are over."""
+
+    def began(self, record: "RequestRecord") -> int:
+        """Its number."""
+        ...
+
+    def moved(self, number: int) -> None:
+        """It waits elsewhere, or it is answered now."""
+        ...
+
+    def ended(self, number: int) -> None:
+        """Its standing is the last."""
+        ...
+
+
 class RequestRecord:
     """One request's. `tell` is called with the report, exactly once."""
 
     def __init__(
-        self, tell: Callable[[RequestReport], None], *, api: Api, model: str, request: str
+        self,
+        tell: Callable[[RequestReport], None],
+        journal: Journal,
+        *,
+        api: Api,
+        model: str,
+        request: str,
+        access: Access,
+        shows_prompt: bool = False,
     ) -> None:
         self._tell = tell
+        self._journal = journal
         self._api = api
         self._model = model
         self.request = request
+        self.access = access
+        self._shows_prompt = shows_prompt
         self._answer: Answer | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
+        self._began_at = time()
         self._first: float | None = None
         self._gaps = [0] * (len(GAPS) + 1)
         self._gaps_seconds = 0.0
+        self._number = 0  # until it is kept
+        self._scope: anyio.CancelScope | None = None
+        self._news: Waiting | None = None
+        self._prompt: str | None = None
+        self._report: RequestReport | None = None
 
     @contextmanager
     def kept(self, was_cut_off: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -86,8 +160,10 @@ class RequestRecord:
         `was_cut_off`: whether it was cancelled because the client didn't read.
         """
         outcome = None  # cancelled: nobody listens any more
+        self._number = self._journal.began(self)
         try:
-            yield
+            with self._cancellable():
+                yield
             outcome = "ok"
         except GatewayError as error:
             outcome = error.code or error.type
@@ -98,20 +174,39 @@ class RequestRecord:
         finally:
             self._close(outcome or ("send_timeout" if was_cut_off() else "left"))
 
+    @contextmanager
+    def _cancellable(self) -> Iterator[None]:
+        """Raises Cancelled where `cancel` was called meanwhile."""
+        with anyio.CancelScope() as self._scope:
+            yield
+        if self._scope.cancelled_caught:
+            raise Cancelled("The request was cancelled on this server.")
+
+    def cancel(self) -> None:
+        """End it; its client is told. Does not wait."""
+        if self._scope is not None:
+            self._scope.cancel()
+
     def waits(self, news: Waiting) -> None:
         """Where the request stands in line now."""
         self._waits.now(news.stage, perf_counter())
+        self._news = news
+        self._journal.moved(self._number)
 
     def answered_by(self, answer: Answer) -> None:
         """Now it is known who answers."""
         self._answer = answer
         self._model = answer.model
+        if self._shows_prompt:
+            self._prompt = answer.prompt_ending(SHOWN)
+        self._journal.moved(self._number)
 
     def delta(self) -> None:
         """Something was said."""
         now = perf_counter()
         if self._first is None:
             self._first = now - self._began
+            self._journal.moved(self._number)
         else:
             gap = now - self._last
             self._gaps[bisect_left(GAPS, gap)] += 1
@@ -133,8 +228,52 @@ class RequestRecord:
             gaps_seconds=self._gaps_seconds,
             usage=answer.usage() if answer else None,
         )
+        self._report = report
+        self._journal.ended(self._number)
         _log(self.request, report)
         self._tell(report)
+
+    def standing(self) -> RequestStanding:
+        """As it is now."""
+        report, answer = self._report, self._answer
+        news = self._news if answer is None and report is None else None
+        seconds = report.seconds if report else perf_counter() - self._began
+        queued, loading = self._waits.until(perf_counter())
+        usage = answer.usage() if answer else Usage(prompt_tokens=0, completion_tokens=0)
+        return RequestStanding(
+            number=self._number,
+            request=self.request,
+            key=self.access.label,
+            api=self._api,
+            model=self._model,
+            state=self._state(),
+            place=news.position if news else None,
+            percent=news.percent if news else None,
+            began_at=self._began_at,
+            seconds=seconds,
+            queued_seconds=answer.queued_seconds if answer else queued,
+            load_seconds=answer.load_seconds if answer else loading,
+            ttft=self._first,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            tokens_per_second=self._speed(usage.completion_tokens, seconds),
+            outcome=report.outcome if report else None,
+            prompt=self._prompt,
+        )
+
+    def _state(self) -> Standing:
+        if self._report is not None:
+            return "done"
+        if self._answer is None:
+            return self._news.stage if self._news is not None else "queued"
+        return "prompt" if self._first is None else "answering"
+
+    def _speed(self, tokens: int, seconds: float) -> float | None:
+        if self._first is None or seconds <= self._first:
+            return None
+        return tokens / (seconds - self._first)
 
 
 def _log(request: str, report: RequestReport) -> None:

@@ -18,6 +18,7 @@ from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, foremost
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
+from gateway.http.console.activity import Activity
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
@@ -51,6 +52,7 @@ class Services(msgspec.Struct, frozen=True):
     store: Store
     runs: Runs
     generations: Generations
+    activity: Activity
     catalog: Catalog
 
     @property
@@ -158,13 +160,23 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
-    def account(self, api: str, model: str, request: str) -> RequestRecord:
-        """A new one for a request that names `model`; only names that exist are counted by."""
+    def account(self, api: str, model: str, request: str, access: Access) -> RequestRecord:
+        """A new one for a request that names `model`; only names that exist for its caller are
+        counted by.
+        """
         try:
-            name = self.registry.resolve(model).name
+            name = self.registry.resolve(model, access).name
         except GatewayError:
             name = ""
-        return RequestRecord(self.metrics.answered, api=api, model=name, request=request)
+        return RequestRecord(
+            self.metrics.answered,
+            self.activity,
+            api=api,
+            model=name,
+            request=request,
+            access=access,
+            shows_prompt=self.config.log.prompts,
+        )
 
 
 def _paths_in(chosen: EngineOptions | None) -> Iterator[str]:

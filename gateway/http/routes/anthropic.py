@@ -42,7 +42,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             prompt_tokens=answer.usage().prompt_tokens,
         ),
         services.failed(access, anthropic.error_event),
-        services.account("messages", exchange.request.model, request_id),
+        services.account("messages", exchange.request.model, request_id, access),
         exchange,
         Telling(
             quiet=services.config.server.comment_after,

@@ -64,7 +64,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         ),
         answered,
         services.failed(access, kobold.error_event),
-        services.account("kobold", asked.model, request_id),
+        services.account("kobold", asked.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after),
     )

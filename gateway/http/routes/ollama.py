@@ -71,7 +71,7 @@ def _answered(
         _opener(services, access, asked, caller(request.headers, request_id)),
         lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
         services.failed(access, ollama.error_line),
-        services.account("ollama", asked.model, request_id),
+        services.account("ollama", asked.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after, framing=NDJSON),
     )

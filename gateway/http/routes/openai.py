@@ -40,7 +40,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
-        services.account("chat", exchange.request.model, request_id),
+        services.account("chat", exchange.request.model, request_id, access),
         exchange,
         Telling(
             quiet=services.config.server.comment_after,
@@ -71,7 +71,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
-        services.account("text", exchange.request.model, request_id),
+        services.account("text", exchange.request.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after),
     )

@@ -64,7 +64,7 @@ class _Making:
             lambda on_wait: self._opened(request, on_wait, by),
             lambda answer: self.reply.answered_by(answer.model),
             self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", request.model, by.request_id),
+            self.services.account("responses", request.model, by.request_id, self.access),
             msgspec.structs.replace(self.exchange, stream=stream),
             Telling(quiet=quiet, keep=None if in_background else self.keep),
         )

@@ -12,8 +12,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from config.settings import KeyConfig
+from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
+from gateway.http.console.activity import Activity
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import GAPS, RequestRecord, RequestReport, Waits
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
@@ -153,11 +155,14 @@ def test_gaps_of_several_answers_add_up() -> None:
     assert told["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
 
 
-def test_an_account_is_told_once_whatever_happens() -> None:
+async def test_an_account_is_told_once_whatever_happens() -> None:
     told: list[RequestReport] = []
 
     def answer(error: BaseException | None) -> None:
-        with RequestRecord(told.append, api="chat", model="a", request="r").kept():
+        record = RequestRecord(
+            told.append, Activity(), api="chat", model="a", request="r", access=ADMIN
+        )
+        with record.kept():
             if error is not None:
                 raise error
 

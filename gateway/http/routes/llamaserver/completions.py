@@ -30,7 +30,7 @@ async def completion(request: AnyRequest, services: Services) -> ASGIApp:
             parameters=answer.parameters,
         ),
         services.failed(access, openai.error_event),
-        services.account("completion", asked.model, request_id),
+        services.account("completion", asked.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after),
     )

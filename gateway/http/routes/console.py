@@ -1,0 +1,106 @@
+"""What the console asks of the server that no other API tells: who one is, and what runs.
+
+docs/console-api.md has the fields; whoever may see less is told less.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+
+from config.settings import ApisConfig, Config
+from gateway.access import Access
+from gateway.dialects.frames import body
+from gateway.errors import GatewayError, NotFound
+from gateway.http.plain import Plain
+from gateway.http.request_record import RequestStanding
+from gateway.http.services import Services
+
+AnyRequest = Request[Any, Any, Any]
+
+
+class MeWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, and what is there for them."""
+
+    role: str
+    label: str | None
+    models: Sequence[str] | None  # None: all of them
+    autoload: bool
+    keys: bool  # whether the server has any
+    version: str
+    server: str  # the address it was asked by
+    default_model: str | None
+    apis: Sequence[str]
+    log_prompts: bool
+    downloads: bool  # whether there is a folder for them
+    uploads: bool
+    deletion: bool
+
+
+class RequestsWire(msgspec.Struct, frozen=True):
+    """Requests, the newest first."""
+
+    requests: Sequence[RequestStanding]
+
+
+@get("/v1/admin/me")
+async def me(request: AnyRequest, services: Services) -> ASGIApp:
+    """Who the caller is, and what the server has for them."""
+    access = services.doorman.admit(request.headers)
+    return Plain(body(who(services, access, str(request.base_url).rstrip("/"))))
+
+
+def who(services: Services, access: Access, server: str) -> MeWire:
+    """What `me` answers."""
+    config = services.config
+    folder = bool(config.hub.folder or config.model_dirs)
+    return MeWire(
+        role=access.role,
+        label=access.label,
+        models=sorted(access.models) or None,
+        autoload=access.autoload,
+        keys=not services.doorman.is_open,
+        version=version("roundhouse"),
+        server=server,
+        default_model=_default(services, access),
+        apis=_spoken(config),
+        log_prompts=config.log.prompts,
+        downloads=folder,
+        uploads=folder,
+        deletion=config.hub.deletion,
+    )
+
+
+def _spoken(config: Config) -> list[str]:
+    names = ApisConfig.__struct_fields__
+    return [name for name in names if getattr(config.apis, name) is True]
+
+
+def _default(services: Services, access: Access) -> str | None:
+    """What answers a request that names no model; None where nothing does."""
+    try:
+        return services.registry.resolve("", access).name
+    except GatewayError:
+        return None
+
+
+@get("/v1/admin/requests")
+async def requests(request: AnyRequest, services: Services) -> ASGIApp:
+    """Requests that run, and those that ran lately: an administrator's list has everybody's."""
+    access = services.doorman.admit(request.headers)
+    return Plain(body(RequestsWire(services.activity.seen_by(access))))
+
+
+@post("/v1/admin/requests/{number:str}/cancel", status_code=200)
+async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
+    """End a request that runs; its client is sent an error."""
+    access = services.doorman.admit(request.headers)
+    if not (number.isascii() and number.isdigit() and len(number) <= 18):
+        raise NotFound(f"There is no request {number!r:.40}.", param="number")
+    return Plain(body(services.activity.cancel(int(number), access)))
+
+
+ROUTES = (me, requests, cancel)
