@@ -4,7 +4,7 @@ Grammars are made in worker threads and kept by what they were made of: conversa
 tools with every message.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -16,11 +16,10 @@ from gateway.answers import answer
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import Unchecked, fault_of
 from gateway.constraints.compiling import grammar_of
-from gateway.constraints.grammars import Check, CompileBudget, ShapeGrammar
-from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.grammars import Check, ShapeGrammar
 from gateway.constraints.reading import read
 from gateway.errors import InvalidRequest
-from gateway.request import ChatRequest, GenerationParams, Tool
+from gateway.request import ChatRequest, GenerationParams
 from gateway.shapes import JsonObject, JsonSchema, Shape
 from gateway.splitter import Format
 from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
@@ -142,17 +141,13 @@ class Constraints:
         thinking, tail = interpreter.thinking(request, framed), interpreter.ending(framed)
 
         def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
-            tools, relaxed = carried(request.tools)
             wanted = WantedOutput(
-                tools=tools,
+                tools=request.tools,
                 tool_choice=request.tool_choice,
                 parallel=not request.one_call,
                 shape=shape.entries if shape is not None else (),
             )
-            output = _output(spoken, wanted, control, thinking, tail)
-            if output is None:
-                return None
-            return msgspec.structs.replace(output, relaxed=(*relaxed, *output.relaxed))
+            return _output(spoken, wanted, control, thinking, tail)
 
         asked = (request.tools, request.tool_choice, request.one_call)
         key = (
@@ -195,37 +190,6 @@ def _output(
     except Unwritable as error:
         field = "tools" if wanted.tools else "tool_choice"
         raise InvalidRequest(f"{field}: {error}", param=field) from None
-
-
-def carried(tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """`tools` with what a grammar can carry of their schemas, under the limits of any client's
-    schema; and what it can't.
-
-    Agents bring schemas that are none by dozens. One that can't be used leaves its tool's arguments
-    any object, unless it is `strict`: then it raises InvalidRequest.
-    """
-    allowance = CompileBudget()
-    pairs = [_carried(tool, allowance) for tool in tools]
-    return tuple(tool for tool, _ in pairs), tuple(note for _, notes in pairs for note in notes)
-
-
-def _carried(tool: Tool, allowance: CompileBudget) -> tuple[Tool, tuple[str, ...]]:
-    if not tool.parameters:
-        return tool, ()
-    field = f"tools.{tool.name}.parameters"
-    shape = JsonSchema(
-        schema=msgspec.json.encode(tool.parameters), strict=bool(tool.strict), field=field
-    )
-    try:
-        grammar = schema_grammar(shape, "arguments", allowance)
-    except InvalidRequest:
-        if tool.strict:
-            raise
-        return msgspec.structs.replace(tool, parameters=None), (field,)
-    (entry,) = grammar.entries
-    schema = {key: value for key, value in entry["json_schema"].items() if key != "x-guidance"}
-    notes = tuple(f"{field}{one.place.removeprefix('$')}.{one.keyword}" for one in grammar.relaxed)
-    return msgspec.structs.replace(tool, parameters=schema), notes
 
 
 def _require(container: ModelContainer, field: str) -> None:

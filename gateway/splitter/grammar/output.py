@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from gateway.constraints.grammars import CompileBudget
 from gateway.request import NamedTool, Tool, ToolChoice
 from gateway.splitter.grammar.lark import GrammarTooLarge, Lark
 from gateway.splitter.grammar.places import AnswerGrammar, Output, Thinking
@@ -57,8 +58,8 @@ def output_grammar(
 
     Raises Unwritable, which says what can't be written and where: a shape and a demanded call, a
     demanded call without tools or of an unknown one, a name or a schema that the format's syntax
-    can't spell, schemas of too many parts. Raises InvalidRequest where a tool's schema is none, or
-    the tool is `strict` and its schema can't be enforced.
+    can't spell, schemas of too many parts. Raises InvalidRequest where a `strict` tool's schema is
+    none, or can't be enforced.
     """
     tools, shape = _offered(format, wanted), wanted.shape
     demanded = wanted.tool_choice not in ("auto", "none")
@@ -67,7 +68,8 @@ def output_grammar(
     if not tools and not shape:
         return None
     lark = Lark(control)
-    chosen = [WritableTool(tool) for tool in tools]
+    budget = CompileBudget()
+    chosen = [WritableTool(tool, budget) for tool in tools]
     try:
         answer = _answer(lark, format, chosen, wanted, free=not demanded and not shape)
         start = Output(lark, format, answer, thinking).written(thinking, prompt_tail)

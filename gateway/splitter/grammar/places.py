@@ -297,7 +297,7 @@ def _message(lark: Lark, headers: Headers, tool: WritableTool) -> str:
     """A call as a message."""
     plain_names([tool])
     heads = (lark.text(head.replace("{name}", tool.name)) for head in headers.calls)
-    return f"{one_of(heads)} {lark.json(tool.json)}"
+    return f"{one_of(heads)} {lark.json(tool.parameters)}"
 
 
 def _others(lark: Lark, format: Format) -> Sequence[int]:

@@ -1,11 +1,13 @@
 """What the writers of all syntaxes share: tools to be written, sections of calls, white space."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.json_schema import schema_grammar
+from gateway.errors import InvalidRequest
 from gateway.request import Tool
 from gateway.shapes import JsonSchema
 from gateway.splitter.calls import NAME
@@ -16,12 +18,6 @@ from gateway.splitter.grammar.schemas import SchemaReader
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
 LAYOUT = "x-guidance"  # how the JSON of an answer is laid out; a call's is as its model writes it
-_LOOKED_AT = (
-    b"not", b"oneOf", b"allOf", b"if", b"format", b"pattern", b"patternProperties", b"uniqueItems",
-    b"propertyNames", b"minProperties", b"maxProperties", b"contains", b"dependencies",
-    b"dependentRequired", b"dependentSchemas", b"unevaluatedProperties", b"unevaluatedItems",
-    b"multipleOf", b"$ref", b"$dynamicRef", b"$id", b"definitions",
-)  # fmt: skip
 _LEADS_ELSEWHERE = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
 
 
@@ -50,37 +46,41 @@ class Unmarked(msgspec.Struct, frozen=True):
 
 
 class WritableTool:
-    """A tool as its calls are to be written. `parameters`: its schema, closed where it says nothing
-    of further properties: the model is to invent none. `json`: what of that llguidance carries.
-    `reading`: what was made of it for other notations. Raises InvalidRequest, naming the tool, for
-    a schema that is none, and where the tool is `strict` and not all of it can be carried.
+    """A tool as its calls are to be written. `parameters`: what a grammar carries of its schema,
+    closed where it says nothing of further properties: the model is to invent none. `reading`: what
+    was made of it for other notations than JSON. `relaxed`: what isn't carried.
+
+    Agents bring schemas that are none by dozens. One that can't be used leaves the arguments any
+    object, unless the tool is `strict`: then it raises InvalidRequest, which names the tool, as it
+    does for what of a strict tool's schema can't be carried. `budget` is that of all tools.
     """
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool, budget: CompileBudget) -> None:
         self.name = tool.name
-        self.parameters = closed(tool.parameters)
-        self.json, self.relaxed = _carried(tool, self.parameters)
+        schema, self.relaxed = _carried(tool, budget)
+        self.parameters = closed(schema)
         self.declared = Declared(tool.parameters or {})
         self.reading = SchemaReader(self.parameters, tool.name)
 
 
-def _carried(tool: Tool, parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """What of a tool's schema the grammar carries as JSON, and what it doesn't, in words.
-
-    Only a schema with a keyword that may be too much for llguidance is looked at closely: that
-    takes milliseconds, and of tools there are dozens.
-    """
-    text = msgspec.json.encode(parameters)
-    if not any(b'"%s":' % keyword in text for keyword in _LOOKED_AT):
-        return parameters, []
-    shape = JsonSchema(
-        schema=text, strict=bool(tool.strict), field=f"tools[{tool.name}].parameters"
+def _carried(tool: Tool, budget: CompileBudget) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+    """What of a tool's schema the grammar carries, and the places of what it doesn't."""
+    if not tool.parameters:
+        return None, ()
+    field = f"tools.{tool.name}.parameters"
+    text = msgspec.json.encode(tool.parameters)
+    shape = JsonSchema(schema=text, strict=bool(tool.strict), field=field)
+    try:
+        found = schema_grammar(shape, "arguments", budget)
+    except InvalidRequest:
+        if tool.strict:
+            raise
+        return None, (field,)
+    schema = found.entries[0]["json_schema"]
+    carried = {key: value for key, value in schema.items() if key != LAYOUT}
+    return carried, tuple(
+        f"{field}{each.place.removeprefix('$')}.{each.keyword}" for each in found.relaxed
     )
-    found = schema_grammar(shape, tool.name)
-    carried = {
-        key: value for key, value in found.entries[0]["json_schema"].items() if key != LAYOUT
-    }
-    return carried, [f"{shape.field}: {each}" for each in found.relaxed]
 
 
 def closed(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -96,6 +96,28 @@ def closed(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def gap(lark: Lark) -> str:
     """Optional white space."""
     return f"{lark.regex(GAP)}?"
+
+
+class Opened(Protocol):
+    """A syntax in which each call has an opener of its own."""
+
+    @property
+    def call_opens(self) -> Sequence[str]: ...
+
+    @property
+    def closers(self) -> Sequence[str]: ...
+
+
+def opened_calls(
+    lark: Lark, syntax: Opened, opener: str, *, first: str, one: str, parallel: bool
+) -> CallSection:
+    """What follows an opener: calls, each `one` after a `first`; `opener` may be the first's."""
+    space = gap(lark)
+    calls = repeated(one, f"{space} {first}", parallel=parallel)
+    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
+    if opener in syntax.call_opens:
+        return CallSection(calls, closer, done=True)
+    return CallSection(f"{space} {first} {calls}", closer)
 
 
 def repeated(one: str, separator: str, *, parallel: bool) -> str:

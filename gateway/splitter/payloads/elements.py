@@ -1,7 +1,7 @@
 """Calls as elements, one a parameter: Qwen3-Coder, MiniMax-M2, DSML, Kimi K3, others."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gateway.splitter import coercion
@@ -24,8 +24,8 @@ from gateway.splitter.grammar.sections import (
     WritableTool,
     gap,
     in_order,
+    opened_calls,
     plain_names,
-    repeated,
 )
 from gateway.splitter.grammar.values import arguments, json_type
 from gateway.splitter.payloads import element_values, json_text, sections
@@ -158,21 +158,12 @@ def written(
 ) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
-    space = gap(lark)
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
+    each = (_written_call(lark, syntax, tool) for tool in tools)
+    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(each)))
     first = lark.any_of(syntax.call_opens)
     if syntax.before_call:
-        first = f"{lark.any_of(syntax.before_call)} {space} {first}"
-    calls = repeated(one, f"{space} {first}", parallel=parallel)
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    if opener in syntax.call_opens:
-        return CallSection(calls, closer, done=True)
-    return CallSection(f"{space} {first} {calls}", closer)
-
-
-def _each(lark: Lark, syntax: ElementCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
-    """One call of each tool, after what opens it."""
-    return (_written_call(lark, syntax, tool) for tool in tools)
+        first = f"{lark.any_of(syntax.before_call)} {gap(lark)} {first}"
+    return opened_calls(lark, syntax, opener, first=first, one=one, parallel=parallel)
 
 
 def _written_call(lark: Lark, syntax: ElementCalls, tool: WritableTool) -> str:

@@ -1,7 +1,7 @@
 """Calls as a name and pairs of key and value elements: GLM and Hunyuan 3."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import Lark, literal, one_of
@@ -12,8 +12,8 @@ from gateway.splitter.grammar.sections import (
     WritableTool,
     gap,
     in_order,
+    opened_calls,
     plain_names,
-    repeated,
 )
 from gateway.splitter.grammar.values import arguments
 from gateway.splitter.payloads import element_values, json_text, sections
@@ -81,19 +81,10 @@ def written(
 ) -> CallSection:
     """What follows an opener: calls, the first of which it may have begun."""
     plain_names(tools)
-    space = gap(lark)
-    one = lark.once(("calls", syntax), lambda: lark.rule(one_of(_each(lark, syntax, tools))))
+    each = (_written_call(lark, syntax, tool) for tool in tools)
+    one = lark.once(("calls", syntax), lambda: lark.rule(f"{gap(lark)} ({one_of(each)})"))
     first = lark.any_of(syntax.call_opens)
-    calls = repeated(f"{space} {one}", f"{space} {first}", parallel=parallel)
-    closer = f"{space} {lark.any_of(syntax.closers)}" if syntax.closers else ""
-    if opener in syntax.call_opens:
-        return CallSection(calls, closer, done=True)
-    return CallSection(f"{space} {first} {calls}", closer)
-
-
-def _each(lark: Lark, syntax: KeyValueCalls, tools: Sequence[WritableTool]) -> Iterator[str]:
-    """One call of each tool, after what opens it."""
-    return (_written_call(lark, syntax, tool) for tool in tools)
+    return opened_calls(lark, syntax, opener, first=first, one=one, parallel=parallel)
 
 
 def _written_call(lark: Lark, syntax: KeyValueCalls, tool: WritableTool) -> str:

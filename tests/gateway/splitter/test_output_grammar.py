@@ -388,7 +388,7 @@ def test_what_a_schema_asks_beyond_a_grammar_is_named(id: str) -> None:
 
 def test_a_strict_tool_that_cannot_be_enforced_is_refused() -> None:
     wanted = WantedOutput(tools=[Tool(name="f", parameters=HARD, strict=True)])
-    with pytest.raises(InvalidRequest, match=r"tools\[f\].*uniqueItems"):
+    with pytest.raises(InvalidRequest, match=r"tools\.f\.parameters.*uniqueItems"):
         output_grammar(FORMATS["hermes_json"], wanted, control={}, thinking="off")
 
 
