@@ -1,8 +1,12 @@
-"""What several APIs say alike about an answer: where it stops, how long its model stays."""
+"""What several APIs say alike about an answer: where it stops, whether it must be a call, how long
+its model stays.
+"""
 
 import re
+from collections.abc import Sequence
 
 from gateway.dialects.fields import Fields
+from gateway.request import Tool, ToolChoice
 
 MAX_STOPS = 128  # OpenAI takes 4; a roleplay frontend sends one for each name in the scene
 MAX_STOP_LENGTH = 1_000  # characters; every token's text is compared with each
@@ -24,6 +28,26 @@ def read_stop(fields: Fields, wire: str | list[str], field: str = "stop") -> tup
         message = f"At most {MAX_STOP_LENGTH} characters in a stop string, got {longest}."
         raise fields.wrong(field, message)
     return tuple(text for text in texts if text)
+
+
+def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]) -> ToolChoice:
+    """A tool choice that names no tool. Raises InvalidRequest."""
+    match mode:
+        case "none":
+            return "none"
+        case "auto":
+            return "auto"
+        case "required" if tools:
+            return "required"
+        case "required":
+            raise fields.wrong(path, "A call can't be required without tools.")
+    raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
+
+
+def require_tool(fields: Fields, path: str, name: str, tools: Sequence[Tool]) -> None:
+    """Raises InvalidRequest where none of `tools` has the name."""
+    if all(tool.name != name for tool in tools):
+        raise fields.wrong(path, f"There is no tool named {name!r:.64} in tools.")
 
 
 def read_keep_alive(fields: Fields, wire: float | str | None) -> float | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.dialects.answering import read_choice_mode, require_tool
 from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep
 from gateway.dialects.unread import unread
 from gateway.request import (
@@ -268,12 +269,12 @@ def _choice(
         case None:
             return ("auto" if tools else "none"), tools
         case ToolChoiceWire(type="function", function=NameWire(name)):
-            _must_have(fields, "tool_choice.function.name", name, tools)
+            require_tool(fields, "tool_choice.function.name", name, tools)
             return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
             return _among(fields, allowed, tools)
         case str(mode):
-            return _mode(fields, "tool_choice", mode, tools), tools
+            return read_choice_mode(fields, "tool_choice", mode, tools), tools
         case _:
             raise fields.wrong(
                 "tool_choice",
@@ -286,29 +287,10 @@ def _among(
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
     path = "tool_choice.allowed_tools"
     for k, tool in enumerate(wire.tools):
-        _must_have(fields, f"{path}.tools[{k}].function.name", tool.function.name, tools)
+        require_tool(fields, f"{path}.tools[{k}].function.name", tool.function.name, tools)
     names = {tool.function.name for tool in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
-    return _mode(fields, f"{path}.mode", wire.mode, allowed), allowed
-
-
-def _mode(fields: Fields, path: str, mode: str, tools: tuple[Tool, ...]) -> ToolChoice:
-    match mode:
-        case "none":
-            return "none"
-        case "auto":
-            return "auto"
-        case "required" if tools:
-            return "required"
-        case "required":
-            raise fields.wrong(path, "A call can't be required without tools.")
-        case _:
-            raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r}.")
-
-
-def _must_have(fields: Fields, path: str, name: str, tools: tuple[Tool, ...]) -> None:
-    if all(tool.name != name for tool in tools):
-        raise fields.wrong(path, f"There is no tool named {name!r} in tools.")
+    return read_choice_mode(fields, f"{path}.mode", wire.mode, allowed), allowed
 
 
 def _listed(names: Mapping[str, Any] | Sequence[str]) -> str:

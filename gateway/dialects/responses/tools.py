@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gateway.dialects.answering import read_choice_mode, require_tool
 from gateway.dialects.fields import Fields
 from gateway.dialects.responses.wire import ToolChoiceWire, ToolWire
-from gateway.errors import InvalidRequest
 from gateway.request import NamedTool, Tool, ToolChoice
 
 
@@ -53,13 +53,12 @@ def _choice(
         case None:
             return ("auto" if tools else "none"), tools
         case ToolChoiceWire(type="function", name=name):
-            if all(tool.name != name for tool in tools):
-                raise _unknown(fields, "tool_choice.name", name)
+            require_tool(fields, "tool_choice.name", name, tools)
             return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools"):
             return _among(fields, wire, tools)
         case str(mode):
-            return _mode(fields, "tool_choice", mode, tools), tools
+            return read_choice_mode(fields, "tool_choice", mode, tools), tools
     message = "Expected 'none', 'auto', 'required', a function, or allowed_tools."
     raise fields.wrong("tool_choice", message)
 
@@ -67,27 +66,9 @@ def _choice(
 def _among(
     fields: Fields, wire: ToolChoiceWire, tools: tuple[Tool, ...]
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
-    known = {tool.name for tool in tools}
     for k, named in enumerate(wire.tools):
-        if named.type == "function" and named.name not in known:
-            raise _unknown(fields, f"tool_choice.tools[{k}].name", named.name)
+        if named.type == "function":
+            require_tool(fields, f"tool_choice.tools[{k}].name", named.name, tools)
     names = {named.name for named in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
-    return _mode(fields, "tool_choice.mode", wire.mode, allowed), allowed
-
-
-def _mode(fields: Fields, path: str, mode: str, tools: tuple[Tool, ...]) -> ToolChoice:
-    match mode:
-        case "none":
-            return "none"
-        case "auto":
-            return "auto"
-        case "required" if tools:
-            return "required"
-        case "required":
-            raise fields.wrong(path, "A call can't be required without functions.")
-    raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
-
-
-def _unknown(fields: Fields, path: str, name: str) -> InvalidRequest:
-    return fields.wrong(path, f"There is no function named {name!r:.64} in tools.")
+    return read_choice_mode(fields, "tool_choice.mode", wire.mode, allowed), allowed
