@@ -22,10 +22,11 @@ from backends.remote import Container
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, ModelEntry, identity
-from gateway.registry.line import Clock
+from gateway.registry.line import Clock, Place
 from gateway.registry.loading import Loader, LoadPlan
 from gateway.registry.memory import arithmetic, placed
 from gateway.registry.record import Bytes, Load, Unload, WhyUnload
+from gateway.registry.status import Lease
 
 log = structlog.get_logger(__name__)
 
@@ -108,6 +109,18 @@ class Moves:
         self._closing: set[str] = set()
         self._running = 0
         self._begun = 0
+
+    def lease(self, place: Place) -> Lease:
+        """What was granted at `place`: of a model in memory."""
+        resident, arrived = self.residents[place.model], place.ticket.arrived
+        load_seconds = max(0.0, resident.arrived - max(arrived, resident.started))
+        return Lease(
+            name=place.model,
+            container=resident.container,
+            entry=resident.plan.entry,
+            queued_seconds=max(0.0, self._clock.now() - arrived - load_seconds),
+            load_seconds=load_seconds,
+        )
 
     def load(self, order: Load, plan: LoadPlan) -> None:
         """Begin a load."""

@@ -17,18 +17,20 @@ LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of ups
 
 
 class ModelNames:
-    """The models that a request may name. `present`: those in memory, as they were loaded."""
+    """The models that a request may name. `present`: those in memory, as they were loaded;
+    `library`: what is configured now.
+    """
 
     def __init__(self, library: ModelLibrary, changed: Callable[[str], None]) -> None:
         """`changed` is called with each model that a scan finds changed."""
         self.present: dict[str, ModelEntry] = {}
-        self._library = library
+        self.library = library
         self._changed = changed
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
 
     def follow(self, library: ModelLibrary) -> None:
         """From now on these models can be named."""
-        self._library = library
+        self.library = library
 
     def begin(self, tasks: TaskGroup) -> None:
         """Scans run in `tasks`."""
@@ -36,12 +38,12 @@ class ModelNames:
 
     def entries(self) -> Mapping[str, ModelEntry]:
         """All models, by id."""
-        return {entry.name: entry for entry in self._library.entries()} | self.present
+        return {entry.name: entry for entry in self.library.entries()} | self.present
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """See `Registry.resolve`."""
         try:
-            return self._library.resolve(name, access)
+            return self.library.resolve(name, access)
         except GatewayError:
             if (entry := self._resident(name)) is None or not access.allows(entry.name):
                 raise
@@ -50,7 +52,7 @@ class ModelNames:
     def _resident(self, name: str) -> ModelEntry | None:
         """The model in memory that is called `name`, by id or alias, or is the default."""
         if name in DEFAULT_NAMES:
-            name = self._library.default_name() or next(iter(self.present), "")
+            name = self.library.default_name() or next(iter(self.present), "")
         spelled = {name, name.removeprefix(HUB_SCHEME)}
         present = self.present.values()
         return next((one for one in present if spelled & {one.name, *one.aliases}), None)
@@ -74,7 +76,7 @@ class ModelNames:
 
     async def _scan_when_due(self, done: anyio.Event) -> None:
         try:
-            await anyio.sleep(max(0.0, self._library.due - time.monotonic()))
+            await anyio.sleep(max(0.0, self.library.due - time.monotonic()))
             self._scan = None
             await self.refresh()
         finally:
@@ -83,10 +85,10 @@ class ModelNames:
     async def refresh(self) -> None:
         """Look at the model folders again, off the event loop, and at the lists of upstreams."""
         with anyio.move_on_after(LOOK_PATIENCE):
-            await self._library.fleet.look()
-        before = self._library.known()
-        await to_thread.run_sync(self._library.refresh)
-        after = self._library.known()
+            await self.library.fleet.look()
+        before = self.library.known()
+        await to_thread.run_sync(self.library.refresh)
+        after = self.library.known()
         for name in before.keys() | after.keys():
             if before.get(name) is not after.get(name):
                 self._changed(name)

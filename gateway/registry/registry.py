@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import anyio
-import msgspec
 import structlog
 from anyio import to_thread
 
@@ -38,6 +37,7 @@ from gateway.registry.loading import CatalogLoader, FleetLoader, Loader, LoadPla
 from gateway.registry.moves import Moves
 from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
+from gateway.registry.overview import Overview
 from gateway.registry.reconfiguring import PreparedModels, Reconfiguration, prepared
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
@@ -46,10 +46,6 @@ from gateway.registry.status import (
     ModelStatus,
     UnloadReport,
     Watchers,
-    as_told,
-    in_order,
-    status_of,
-    unusable_status,
 )
 from gateway.tasks import companions
 
@@ -115,6 +111,14 @@ class Registry:
             tell=self._orders.heard,
         )
         self._orders.begin(self._moves, self._tasks)
+        self._overview = Overview(
+            names=self._names,
+            planner=self._planner,
+            scheduler=self._scheduler,
+            moves=self._moves,
+            orders=self._orders,
+            clock=self._clock,
+        )
         self._reconfiguration = Reconfiguration(
             scheduler=self._scheduler,
             planner=self._planner,
@@ -196,7 +200,7 @@ class Registry:
         ShuttingDown) raised, if the model is unloaded by force.
         """
         entry = await self._unchanged(await self.find(name, access))
-        if not access.autoload and self._status(entry).state not in ("loading", "loaded"):
+        if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
         with self._in_line(entry, keep_alive=keep_alive) as place:
@@ -204,7 +208,7 @@ class Registry:
                 if on_wait is not None:
                     on_wait(waiting)
             with place.scope:
-                yield self._granted(place)
+                yield self._moves.lease(place)
             if place.scope.cancelled_caught:
                 raise self._aborted(entry.name)
 
@@ -305,41 +309,11 @@ class Registry:
         """
         if not self._closing and self._library.is_stale():
             self._names.scan_soon()
-        known = self._names.entries()
-        broken = (unusable_status(one) for one in self._library.unusable() if one.name not in known)
-        usable = (
-            self._status(entry) for name, entry in known.items() if only is None or name in only
-        )
-        broken = (one for one in broken if only is None or one.id in only)
-        return in_order((*usable, *broken), self._library.default_name())
+        return self._overview.statuses(only)
 
     def status(self, name: str, access: Access = ADMIN) -> ModelStatus:
         """One model as it is now. Raises as `resolve`."""
-        return self._status(self.resolve(name, access))
-
-    def _status(self, entry: ModelEntry) -> ModelStatus:
-        plan = self._planner.known(entry)
-        free = sum(self._scheduler.room.free(device) for device in plan.devices) if plan else 0
-        status = status_of(
-            entry,
-            plan,
-            free=free,
-            record=self._scheduler.residency(entry.name),
-            loading=self._moves.loading.get(entry.name),
-            resident=self._moves.residents.get(entry.name),
-            now=self._now,
-        )
-        if (remote := entry.files.remote) is not None:
-            told = self.fleet.standing(remote)
-            return status if told is None else as_told(status, told)
-        if plan is not None:
-            there = status.state in ("loading", "loaded")
-            short = 0 if there else self._scheduler.room.shortfall(plan.devices)
-            status = msgspec.structs.replace(status, missing=short)
-        obstacle = self._orders.obstacles.get(entry.name)
-        if obstacle is None or status.state != "unloaded":
-            return status
-        return msgspec.structs.replace(status, state="failed", why_failed=obstacle)
+        return self._overview.status(self.resolve(name, access))
 
     # ---------------------------------------------------------------------------- line
 
@@ -401,18 +375,6 @@ class Registry:
         if (reason := self._moves.residents[name].container.failure) is not None:
             log.warning("the model broke", model=name, reason=reason)
             self._orders.carry_out(self._scheduler.broke(self._now, name, reason), name)
-
-    def _granted(self, place: Place) -> Lease:
-        resident = self._moves.residents[place.model]
-        arrived, now = place.ticket.arrived, self._now
-        load_seconds = max(0.0, resident.arrived - max(arrived, resident.started))
-        return Lease(
-            name=place.model,
-            container=resident.container,
-            entry=resident.plan.entry,
-            queued_seconds=max(0.0, now - arrived - load_seconds),
-            load_seconds=load_seconds,
-        )
 
     def _aborted(self, name: str) -> GatewayError:
         if self._closing:

@@ -1,25 +1,20 @@
 """What the registry hands out: leases, states, reports and happenings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import anyio
 import msgspec
-from msgspec.structs import replace
 
 from backends.catalog import ModelFiles
 from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
-from backends.remote import Container, RemoteContainer, RemoteStanding
+from backends.remote import Container, RemoteContainer
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
-from gateway.registry.folder import Unusable
 from gateway.registry.library import ModelEntry
-from gateway.registry.loading import LoadPlan
-from gateway.registry.memory import arithmetic
-from gateway.registry.moves import Loading, Resident
-from gateway.registry.record import NEVER, Bytes, ModelRecord, WhyUnload
+from gateway.registry.record import Bytes, WhyUnload
 
 # ------------------------------------------------------------------------------------------ changes
 # Whose state may have changed, for watchers that ask when they can.
@@ -173,104 +168,3 @@ class ModelUnloaded(msgspec.Struct, frozen=True):
 
 
 Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded
-
-
-def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[ModelStatus, ...]:
-    """The order of every list, since clients take the first for the one that answers: what is
-    loaded, most recently used first; then the default; then as they came; what is unusable last.
-
-    `default`: its id or one of its aliases.
-    """
-    return tuple(sorted(statuses, key=lambda status: _rank(status, default)))
-
-
-def _rank(status: ModelStatus, default: str | None) -> tuple[int, float, bool]:
-    """What drains answers still, but takes nobody new."""
-    states = {"loaded": 0, "draining": 1} if status.info is not None else {}
-    state = states.get(status.state, 3 if status.entry is None else 2)
-    is_default = default is not None and default in (status.id, *status.aliases)
-    return state, status.idle_seconds or 0.0, not is_default
-
-
-def unusable_status(model: Unusable) -> ModelStatus:
-    """A model whose files can't be used."""
-    return ModelStatus(
-        id=model.name,
-        state="failed",
-        aliases=model.aliases,
-        why_failed=model.reason,
-        unusable=model.path,
-    )
-
-
-def status_of(
-    entry: ModelEntry,
-    plan: LoadPlan | None,
-    *,
-    free: int,
-    record: ModelRecord | None,
-    loading: Loading | None,
-    resident: Resident | None,
-    now: float,
-) -> ModelStatus:
-    """What is known of one model, put together; `free`: bytes on its devices."""
-    status = ModelStatus(
-        id=entry.name,
-        state="unloaded",
-        aliases=entry.aliases,
-        progress=loading.progress if loading else None,
-        files=entry.files,
-        entry=entry,
-        info=resident.container.info if resident else None,
-    )
-    if plan is not None:
-        evicted = record.evicted if record else ()
-        sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
-        sentence = "" if entry.files.remote else sentence
-        status = replace(status, need=plan.need, arithmetic=sentence, options=plan.options)
-    return status if record is None else _recorded(status, record, now)
-
-
-def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStatus:
-    """`status` with what the scheduler knows."""
-    idle = record.phase == "loaded" and not record.users
-    expires = record.expires_at() if idle else NEVER
-    return replace(
-        status,
-        state=_state(record),
-        why_failed=record.failure.reason if record.failure else None,
-        in_use=len(record.users),
-        waiting=len(record.line),
-        idle_seconds=now - record.idle_since if idle else None,
-        remaining_seconds=max(0.0, expires - now) if expires < NEVER else None,
-    )
-
-
-def as_told(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
-    """`status` of a model as the Roundhouse that runs it tells of it. Who waits here waits there
-    too, later; what leaves here, or couldn't be reached from here, is ours to tell.
-    """
-    ours = status.state == "draining" or (status.state, there.state) == ("failed", "unloaded")
-    state: State = status.state if ours else there.state
-    far = None if there.percent is None else Progress("load", there.percent, 100)
-    return replace(
-        status,
-        state=state,
-        progress=(status.progress or far) if state == "loading" else None,
-        why_failed=status.why_failed if ours else there.why_failed,
-        in_use=max(status.in_use, there.in_use),
-        waiting=status.waiting + there.waiting,
-        arithmetic=there.memory,
-        missing=there.missing,
-        info=status.info if state in ("loaded", "draining") else None,
-    )
-
-
-def _state(record: ModelRecord) -> State:
-    match record.phase:
-        case "absent":
-            return "failed" if record.failure else "unloaded"
-        case "leaving":
-            return "draining"
-        case phase:
-            return phase
