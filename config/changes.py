@@ -31,7 +31,7 @@ EFFECTS: Mapping[str, Effect] = {
     "keys": "live",
     "models": "models",
     "model_dirs": "models",
-    "upstreams": "restart",
+    "upstreams": "models",
     "default_model": "live",
     "template_dir": "live",
     "preset_dir": "live",

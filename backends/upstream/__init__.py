@@ -8,6 +8,8 @@ http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one rests
 refusals.py   what another server's error tells a client
 relay.py      one request: replica after replica until an answer begins
+lists.py      what its servers say that they have
 upstream.py   one configured upstream: its client, its replicas, its models
-fleet.py      all of them
+roster.py     all of one configuration
+fleet.py      those there are now, looked after
 """

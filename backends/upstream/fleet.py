@@ -1,50 +1,35 @@
-"""All upstreams of one server: who offers which models, who lives, who is drained."""
+"""All upstreams of one server: who lives, who is drained, and which of them there are now."""
 
-import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import anyio
 import structlog
-from anyio import to_thread
+from anyio.abc import TaskGroup
 
-from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Report
 from backends.remote import RemoteContainer, RemoteStanding, RemoteTarget
-from backends.upstream.discovery import Offer
 from backends.upstream.loading import bring, send_away
 from backends.upstream.replicas import Replica
-from backends.upstream.upstream import Upstream, UpstreamModel, client_of, modalities
-from config.upstreams import UpstreamConfig
+from backends.upstream.roster import Roster
+from backends.upstream.upstream import Upstream, UpstreamModel
 
-BACKEND = "upstream"
-AGAIN = 2.0  # seconds between two looks at an upstream's list that somebody waits for
+AGAIN = 2.0  # seconds between two looks at a server's list that somebody waits for
 STANDINGS = 2.0  # seconds between two looks at a Roundhouse's, whose models come and go
 
 log = structlog.get_logger(__name__)
 
 
 class Fleet:
-    """A context: within it there are connections, and those who rest are probed."""
+    """A context: when it ends, all connections are closed. `roster`: who there is."""
 
-    def __init__(self, configs: tuple[UpstreamConfig, ...]) -> None:
-        self._configs = configs
-        self._upstreams: dict[str, Upstream] = {}
-        self._offers: dict[str, tuple[Offer, ...]] = {}
-        self._looked: dict[str, float] = {}
-        self._looking: dict[str, anyio.Event] = {}
-        self._exits = AsyncExitStack()
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self._watch: _Watch | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises OSError, ssl.SSLError for certificates that can't be read."""
-        for config in self._configs:
-            client = await to_thread.run_sync(client_of, config)
-            await self._exits.enter_async_context(client)
-            self._upstreams[config.name] = Upstream(config, client)
         return self
 
     async def __aexit__(
@@ -53,46 +38,30 @@ class Fleet:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._exits.aclose()
+        for upstream in self.roster.upstreams.values():
+            await upstream.client.aclose()
 
-    def models(self) -> Mapping[str, ModelFiles]:
-        """What is offered now, by our names: the named ones, and what was discovered last."""
-        found: dict[str, ModelFiles] = {}
-        for config in self._configs:
-            known = {offer.id: offer for offer in self._offers.get(config.name, ())}
-            names = (
-                {config.prefix + name: name for name in known}
-                if config.models == "all"
-                else config.models
-            )
-            for ours, theirs in names.items():
-                offer = known.get(theirs, Offer(id=theirs))
-                found.setdefault(ours, files_of(ours, target_of(config, offer)))
-        return found
-
-    async def look(self) -> bool:
-        """Ask all upstreams what they have, but none more often than each `AGAIN` seconds; whether
-        that changed. One that doesn't answer keeps what it had.
+    def apply(self, roster: Roster) -> None:
+        """From now on these are the upstreams. Answers under way end with what they began with; of
+        an upstream that is gone the connections are closed when its last answer has ended.
         """
-        before = dict(self._offers)
-        async with anyio.create_task_group() as tasks:
-            for upstream in self._upstreams.values():
-                tasks.start_soon(self._look, upstream)
-        return before != self._offers
+        before, self.roster = self.roster, roster
+        for name, upstream in before.upstreams.items():
+            if roster.upstreams.get(name) is not upstream and self._watch is not None:
+                self._watch.leave(upstream)
+        for name, upstream in roster.upstreams.items():
+            if before.upstreams.get(name) is not upstream and self._watch is not None:
+                self._watch.join(upstream)
 
-    async def _look(self, upstream: Upstream, again: float = AGAIN) -> None:
-        name = upstream.config.name
-        if (looking := self._looking.get(name)) is not None:
-            await looking.wait()
-        elif time.monotonic() - self._looked.get(name, -again) >= again:
-            self._looking[name] = anyio.Event()
-            try:
-                self._offers[name] = await upstream.offers()
-            except UpstreamError as error:
-                log.warning("no list of models", upstream=name, reason=str(error))
-            finally:
-                self._looked[name] = time.monotonic()
-                self._looking.pop(name).set()
+    async def look(self, again: float = AGAIN) -> None:
+        """Ask all servers what they have, but none more often than each `again` seconds. Nobody
+        waits for a server that was silent when it was last asked: `watch` looks after it.
+        """
+        async with anyio.create_task_group() as tasks:
+            for upstream in self.roster.upstreams.values():
+                for replica in upstream.balance.replicas:
+                    if not replica.silent:
+                        tasks.start_soon(upstream.lists.look, replica, again)
 
     async def watch(
         self, changed: Callable[[], object], moved: Callable[[str], object] = lambda _: None
@@ -101,41 +70,22 @@ class Fleet:
         `moved` with our name of each that does otherwise than it did.
         """
         async with anyio.create_task_group() as tasks:
-            for upstream in self._upstreams.values():
-                tasks.start_soon(self._watch, upstream, changed, moved)
-                tasks.start_soon(_probe, upstream)
-
-    async def _watch(
-        self,
-        upstream: Upstream,
-        changed: Callable[[], object],
-        moved: Callable[[str], object],
-    ) -> None:
-        name, refresh = upstream.config.name, upstream.config.refresh
-        before: Mapping[str, RemoteStanding] = {}
-        while True:
-            offers = self._offers.get(name)
-            await self._look(upstream, min(AGAIN, refresh))
-            if self._offers.get(name) != offers:
-                changed()
-            after = self._standings(name)
-            for model in before.keys() | after.keys():
-                if before.get(model) != after.get(model):
-                    moved(model)
-            before = after
-            await anyio.sleep(min(refresh, STANDINGS) if after else refresh)
+            self._watch = _Watch(self, tasks, changed, moved)
+            for upstream in self.roster.upstreams.values():
+                self._watch.join(upstream)
+            await anyio.sleep_forever()
 
     def standing(self, target: RemoteTarget) -> RemoteStanding | None:
         """How a model does at the Roundhouses that may run it; None where none tells."""
-        upstream = self._upstreams.get(target.upstream)
+        upstream = self.roster.upstreams.get(target.upstream)
         return upstream.standing(target.model) if upstream is not None else None
 
-    def _standings(self, upstream: str) -> Mapping[str, RemoteStanding]:
-        """By our names."""
+    def standings(self, upstream: Upstream) -> Mapping[str, RemoteStanding]:
+        """Of an upstream's models, by our names."""
         own = (
             (name, files.remote)
-            for name, files in self.models().items()
-            if files.remote is not None and files.remote.upstream == upstream
+            for name, files in self.roster.models().items()
+            if files.remote is not None and files.remote.upstream == upstream.config.name
         )
         told = ((name, self.standing(target)) for name, target in own)
         return {name: standing for name, standing in told if standing is not None}
@@ -144,31 +94,34 @@ class Fleet:
         """The model, once one of its servers gave a sign of life; of a Roundhouse, once it is
         loaded there. Raises LoadFailed.
         """
-        upstream = self._upstreams.get(target.upstream)
-        if upstream is None:
-            raise LoadFailed(f"there is no upstream {target.upstream!r}")
-        if target.roundhouse:
-            await bring(upstream, target.model, report)
-            await self._look(upstream, 0.0)
-        else:
-            await upstream.alive()
-        return UpstreamModel(upstream, target)
+        try:
+            upstream = self._found(target.upstream)
+        except UpstreamError as error:
+            raise LoadFailed(str(error)) from None
+        with upstream.in_use():
+            if target.roundhouse:
+                await bring(upstream, target.model, report)
+                await self._look_again(upstream)
+            else:
+                await upstream.lists.alive()
+        return UpstreamModel(lambda: self._found(target.upstream), target)
 
     async def unload(self, target: RemoteTarget, *, force: bool) -> bool:
         """Unload a Roundhouse's model wherever it is, as an administrator asked; whether it was
         loaded. Raises UpstreamError.
         """
-        upstream = self._upstreams.get(target.upstream)
-        if upstream is None or not target.roundhouse:
+        if not target.roundhouse:
             return False
-        try:
-            return await send_away(upstream, target.model, force=force)
-        finally:
-            await self._look(upstream, 0.0)
+        upstream = self._found(target.upstream)
+        with upstream.in_use():
+            try:
+                return await send_away(upstream, target.model, force=force)
+            finally:
+                await self._look_again(upstream)
 
     def replicas(self) -> Mapping[str, tuple[Replica, ...]]:
         """Every upstream's servers, to be read."""
-        return {name: one.balance.replicas for name, one in self._upstreams.items()}
+        return {name: one.balance.replicas for name, one in self.roster.upstreams.items()}
 
     def drain(self, upstream: str, url: str, *, draining: bool) -> bool:
         """From now on the server at `url` gets no new requests, or gets them again; whether there
@@ -180,47 +133,79 @@ class Fleet:
                 return True
         return False
 
+    def _found(self, name: str) -> Upstream:
+        if (upstream := self.roster.upstreams.get(name)) is not None:
+            return upstream
+        text = f"There is no upstream {name!r} any more."
+        raise UpstreamError(text, status=503, code="upstream_unavailable")
 
-async def _probe(upstream: Upstream) -> None:
-    """For ever: look whether those who rest live again."""
-    while True:
-        await anyio.sleep(upstream.config.probe_interval)
+    async def _look_again(self, upstream: Upstream) -> None:
+        """At those that answer."""
         async with anyio.create_task_group() as tasks:
-            for replica in upstream.balance.resting():
-                tasks.start_soon(_probe_one, upstream, replica)
+            for replica in upstream.balance.replicas:
+                if not replica.silent:
+                    tasks.start_soon(upstream.lists.look, replica)
 
 
-async def _probe_one(upstream: Upstream, replica: Replica) -> None:
-    try:
-        await upstream.probe(replica)
-    except UpstreamError:
-        return
-    log.info("an upstream's server is back", upstream=upstream.config.name, url=replica.url)
+class _Watch:
+    """Tasks that look at servers, for each upstream of its own."""
 
+    def __init__(
+        self,
+        fleet: Fleet,
+        tasks: TaskGroup,
+        changed: Callable[[], object],
+        moved: Callable[[str], object],
+    ) -> None:
+        self._fleet = fleet
+        self._tasks = tasks
+        self._changed = changed
+        self._moved = moved
+        self._scopes: dict[Upstream, anyio.CancelScope] = {}
+        self._told: dict[Upstream, Mapping[str, RemoteStanding]] = {}
 
-def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
-    """What is known of a model; the configuration knows best."""
-    told = config.capabilities
-    return RemoteTarget(
-        upstream=config.name,
-        model=offer.id,
-        context_length=config.context_length or offer.context_length,
-        capabilities=offer.capabilities if told is None else told,
-        fallbacks=config.fallbacks,
-        roundhouse=offer.roundhouse,
-    )
+    def join(self, upstream: Upstream) -> None:
+        """It is looked after from now on."""
+        scope = self._scopes[upstream] = anyio.CancelScope()
+        self._tasks.start_soon(self._look_after, upstream, scope)
 
+    def leave(self, upstream: Upstream) -> None:
+        """It isn't any more; its connections end with its last answer."""
+        self._scopes.pop(upstream).cancel()
+        self._told.pop(upstream, None)
 
-def files_of(name: str, target: RemoteTarget) -> ModelFiles:
-    """A model without files."""
-    return ModelFiles(
-        path=Path(BACKEND, target.upstream, name),
-        backend=BACKEND,
-        format="remote",
-        architecture="",
-        size_bytes=0,
-        context_length=target.context_length or 0,
-        cache_bytes_per_token=0,
-        modalities=modalities(target),
-        remote=target,
-    )
+    async def _look_after(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
+        """Each server by itself: one that is silent keeps no other from being seen."""
+        with scope:
+            async with anyio.create_task_group() as tasks:
+                for replica in upstream.balance.replicas:
+                    tasks.start_soon(self._refresh, upstream, replica)
+                    tasks.start_soon(self._revive, upstream, replica)
+        await upstream.retire()
+
+    async def _refresh(self, upstream: Upstream, replica: Replica) -> None:
+        refresh = upstream.config.refresh
+        while True:
+            await self._look(upstream, replica, min(AGAIN, refresh))
+            await anyio.sleep(min(refresh, STANDINGS) if replica.standings else refresh)
+
+    async def _revive(self, upstream: Upstream, replica: Replica) -> None:
+        while True:
+            await anyio.sleep(upstream.config.probe_interval)
+            if (was_resting := replica.state == "resting") or replica.silent:
+                await self._look(upstream, replica)
+                if was_resting and replica.state != "resting":
+                    name = upstream.config.name
+                    log.info("an upstream's server is back", upstream=name, url=replica.url)
+
+    async def _look(self, upstream: Upstream, replica: Replica, again: float = 0.0) -> None:
+        """And tell what is otherwise than before."""
+        offers = upstream.lists.offers
+        await upstream.lists.look(replica, again)
+        if upstream.lists.offers is not offers:
+            self._changed()
+        before, after = self._told.get(upstream, {}), self._fleet.standings(upstream)
+        self._told[upstream] = after
+        for model in before.keys() | after.keys():
+            if before.get(model) != after.get(model):
+                self._moved(model)

@@ -57,7 +57,7 @@ async def bring(upstream: Upstream, model: str, report: Report) -> None:
             return
     if reasons:
         raise LoadFailed("; ".join(dict.fromkeys(reasons)))
-    await upstream.alive()
+    await upstream.lists.alive()
 
 
 async def send_away(upstream: Upstream, model: str, *, force: bool) -> bool:

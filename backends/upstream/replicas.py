@@ -37,6 +37,7 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
     url: str
     weight: float = 1.0
     state: State = "up"
+    silent: bool = False  # it did not answer when it was last asked for its list
     draining: bool = False  # an administrator wants it to get nothing new
     busy: int = 0  # requests under way
     failures: int = 0  # in a row

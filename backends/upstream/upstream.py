@@ -1,18 +1,17 @@
 """One configured upstream: its connections, its replicas, and the models it offers."""
 
 import ssl
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
 
 import anyio
 import httpx
-import structlog
 from msgspec.structs import replace
 
 from backends.conversation import Message
-from backends.errors import LoadFailed, UpstreamError
+from backends.errors import UpstreamError
 from backends.protocol import SAMPLERS, Modality, ModelInfo
 from backends.remote import (
     RemoteChat,
@@ -22,22 +21,19 @@ from backends.remote import (
     RemoteTarget,
     RemoteText,
 )
-from backends.upstream.discovery import Offer, ServerModels, read_list
+from backends.upstream.discovery import Offer
 from backends.upstream.http1 import Http1Transport
-from backends.upstream.refusals import Cleaner, refusal
-from backends.upstream.relay import Question, Relay, plain, read_body, told
+from backends.upstream.lists import Lists
+from backends.upstream.refusals import Cleaner
+from backends.upstream.relay import Question, Relay
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.wire import chat_body, text_body
 from config.upstreams import UpstreamConfig
 
 AGENT = "roundhouse"
-MAX_LIST = 16 << 20  # bytes of a list of models
-PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a sign of life
 KEPT_ALIVE = 256  # idle connections
 IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
 PREFIX = 4_096  # characters by which a conversation is known
-
-log = structlog.get_logger(__name__)
 
 
 class Upstream:
@@ -49,45 +45,20 @@ class Upstream:
         weights = config.weights or (1.0,) * len(config.urls)
         replicas = [Replica(url=url, weight=w) for url, w in zip(config.urls, weights, strict=True)]
         self.balance = Balance(replicas, config.failures)
-        self._told: dict[str, ServerModels] = {}  # by base URL, what was last heard from there
         self.cleaner = Cleaner(config.urls, _secrets(config))
+        self.lists = Lists(config, client, self.balance, self.cleaner)
         self.relay = Relay(config, client, self.balance, self.cleaner)
+        self._users = 0
+        self._unused: anyio.Event | None = None
 
-    async def offers(self) -> tuple[Offer, ...]:
-        """What `/models` lists: of the first replica that tells; Roundhouses may have different
-        models, and all count, also of one that is silent now. Replicas learn how their models do.
-        Raises UpstreamError.
+    def follow(self, before: "Upstream") -> None:
+        """Take the place of one of the same name: what an administrator drained stays so, and what
+        its servers told counts until they tell again.
         """
-        told: dict[str, ServerModels] = {}
-        errors: list[UpstreamError] = []
-        awake = [one for one in self.balance.replicas if one.state != "resting"]
-
-        async def look(replica: Replica) -> None:
-            try:
-                told[replica.url] = self._noted(replica, read_list(await self._list(replica)))
-            except UpstreamError as error:
-                errors.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            for replica in awake or self.balance.replicas:
-                tasks.start_soon(look, replica)
-        self._told |= told
-        if any(one.standings is not None for one in self._told.values()):
-            for silent in self.balance.replicas:
-                silent.standings = silent.standings if silent.url in told else {}
-        if not told:
-            raise self.cleaner.cleaned(errors[0])
-        order = sorted(self.config.urls, key=lambda url: url not in told)
-        return _together([self._told[url] for url in order if url in self._told])
-
-    def _noted(self, replica: Replica, listed: ServerModels) -> ServerModels:
-        """Roundhouses tell why models failed, where addresses may stand."""
-        clean = self.cleaner.clean
-        replica.standings = listed.standings and {
-            name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
-            for name, one in listed.standings.items()
-        }
-        return listed
+        drained = {one.url for one in before.balance.replicas if one.draining}
+        for replica in self.balance.replicas:
+            replica.draining = replica.url in drained
+        self.lists.remember(before.lists)
 
     def standing(self, model: str) -> RemoteStanding | None:
         """How a model does where it is nearest to an answer, the requests of all replicas
@@ -107,54 +78,31 @@ class Upstream:
             waiting=sum(standing.waiting for _, standing in telling),
         )
 
-    async def alive(self) -> None:
-        """Return when a replica gave a sign of life. Raises LoadFailed with every one's reason."""
-        reasons: list[str] = []
-        for replica in self.balance.replicas:
-            try:
-                await self.probe(replica)
-            except UpstreamError as error:
-                reasons.append(self.cleaner.clean(str(error)))
-            else:
-                return
-        raise LoadFailed("; ".join(dict.fromkeys(reasons)))
+    def target(self, model: str) -> RemoteTarget:
+        """What is known of one of its models now; the configuration knows best."""
+        offers = self.lists.offers or {}
+        return target_of(self.config, offers.get(model) or Offer(id=model))
 
-    async def probe(self, replica: Replica) -> None:
-        """A sign of life: an answer to GET /models, if only that there is no such route. Raises
-        UpstreamError.
-        """
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Its connections are needed as long as the context lasts."""
+        self._users += 1
         try:
-            await self._list(replica)
-        except UpstreamError as error:
-            if error.status not in (404, 405):
-                raise
-        self.balance.probed(replica)
+            yield
+        finally:
+            self._users -= 1
+            if self._unused is not None and not self._users:
+                self._unused.set()
 
-    async def _list(self, replica: Replica) -> bytes:
-        request = self.client.build_request("GET", f"{replica.url}/models")
-        with told(self.config):
-            with anyio.move_on_after(PROBE_TIMEOUT):
-                response = await self.client.send(request, stream=True)
-                try:
-                    plain(response)
-                    body = await read_body(response, MAX_LIST)
-                finally:
-                    await response.aclose()
-                if response.status_code != httpx.codes.OK:
-                    raise refusal(response.status_code, response.headers, body)
-                return body
-        raise UpstreamError(f"The upstream didn't answer within {PROBE_TIMEOUT:g} s.", status=504)
-
-
-def _together(lists: Sequence[ServerModels]) -> tuple[Offer, ...]:
-    """All that Roundhouses have, else what the first has; who comes first says what it is."""
-    if all(one.standings is None for one in lists):
-        return lists[0].offers
-    found: dict[str, Offer] = {}
-    for one in lists:
-        for offer in one.offers:
-            found.setdefault(offer.id, offer)
-    return tuple(found.values())
+    async def retire(self) -> None:
+        """Close the connections once nobody uses them, where it is cancelled at once."""
+        self._unused = anyio.Event()
+        try:
+            if self._users:
+                await self._unused.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.client.aclose()
 
 
 def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
@@ -198,64 +146,73 @@ def _secrets(config: UpstreamConfig) -> Iterator[str]:
 
 
 class UpstreamModel(RemoteContainer):
-    """One of an upstream's models, as the gateway leases it."""
+    """One of an upstream's models, as the gateway leases it. `find`: the upstream as it is now,
+    whose configuration may have changed since; it raises UpstreamError where there is none now.
+    """
 
-    def __init__(self, upstream: Upstream, target: RemoteTarget) -> None:
-        self._upstream = upstream
+    def __init__(self, find: Callable[[], Upstream], target: RemoteTarget) -> None:
+        self._find = find
         self._target = target
-        config = upstream.config
-        self._info = ModelInfo(
-            backend="upstream",
-            format="remote",
-            architecture="",
-            context_length=target.context_length or 0,
-            max_concurrent=config.max_concurrent,
-            vocab_size=0,
-            size_bytes=0,
-            modalities=modalities(target),
-            samplers=frozenset(SAMPLERS),
-        )
+        self._seen = find()
+        self._info = _info(self._seen.config, target)
 
     @property
     def info(self) -> ModelInfo:
+        upstream, target = self._now()
+        if upstream is not self._seen or target != self._target:
+            self._seen, self._target = upstream, target
+            self._info = _info(upstream.config, target)
         return self._info
 
     @property
     def splits(self) -> bool:
-        return self._upstream.config.split == "there"
+        return self._now()[0].config.split == "there"
 
     @property
     def dropped(self) -> frozenset[str]:
-        return frozenset(self._upstream.config.drop)
+        return frozenset(self._now()[0].config.drop)
 
-    def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:
-        return self._upstream.relay.asked(
-            Question(
-                path="/chat/completions",
-                body=chat_body(request, self._target.model, self._upstream.config),
-                choices=request.n,
-                caller=request.caller,
-                model=self._target.model,
-                conversation=self._conversation(*map(_told, request.messages[:2])),
-            )
+    def _now(self) -> tuple[Upstream, RemoteTarget]:
+        """What is gone is as it was: an answer may still be under way."""
+        with suppress(UpstreamError):
+            upstream = self._find()
+            return upstream, upstream.target(self._target.model)
+        return self._seen, self._target
+
+    @asynccontextmanager
+    async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
+        upstream, model = self._find(), self._target.model
+        question = Question(
+            path="/chat/completions",
+            body=chat_body(request, model, upstream.config),
+            choices=request.n,
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, *map(_told, request.messages[:2])),
         )
+        with upstream.in_use():
+            async with upstream.relay.asked(question) as events:
+                yield events
 
-    def complete(self, request: RemoteText) -> AbstractAsyncContextManager[RemoteEvents]:
+    @asynccontextmanager
+    async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
+        upstream, model = self._find(), self._target.model
         first = request.prompts[0]
-        return self._upstream.relay.asked(
-            Question(
-                path="/completions",
-                body=text_body(request, self._target.model, self._upstream.config),
-                choices=request.n * len(request.prompts),
-                caller=request.caller,
-                model=self._target.model,
-                conversation=self._conversation(first[: PREFIX // 4]),
-            )
+        question = Question(
+            path="/completions",
+            body=text_body(request, model, upstream.config),
+            choices=request.n * len(request.prompts),
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, first[: PREFIX // 4]),
         )
+        with upstream.in_use():
+            async with upstream.relay.asked(question) as events:
+                yield events
 
-    def _conversation(self, *parts: str | tuple[int, ...]) -> int | None:
+    def _conversation(self, upstream: Upstream, *parts: str | tuple[int, ...]) -> int | None:
         """What all turns of a conversation begin with; None where there is but one server."""
-        if len(self._upstream.balance.replicas) == 1:
+        if len(upstream.balance.replicas) == 1:
             return None
         return hash((self._target.model, *parts))
 
@@ -263,8 +220,35 @@ class UpstreamModel(RemoteContainer):
         """The connections are the upstream's, which has other models."""
 
 
+def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
+    return ModelInfo(
+        backend="upstream",
+        format="remote",
+        architecture="",
+        context_length=target.context_length or 0,
+        max_concurrent=config.max_concurrent,
+        vocab_size=0,
+        size_bytes=0,
+        modalities=modalities(target),
+        samplers=frozenset(SAMPLERS),
+    )
+
+
 def _told(message: Message) -> str:
     return f"{message.role}:{message.text[:PREFIX]}"
+
+
+def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
+    """What is known of a model; the configuration knows best."""
+    told = config.capabilities
+    return RemoteTarget(
+        upstream=config.name,
+        model=offer.id,
+        context_length=config.context_length or offer.context_length,
+        capabilities=offer.capabilities if told is None else told,
+        fallbacks=config.fallbacks,
+        roundhouse=offer.roundhouse,
+    )
 
 
 def modalities(target: RemoteTarget) -> tuple[Modality, ...]:

@@ -19,6 +19,7 @@ from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed
 from backends.protocol import Sampling
 from backends.upstream.fleet import Fleet
+from backends.upstream.roster import Roster, roster_of
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
@@ -123,8 +124,8 @@ class ModelLibrary:
         before: "ModelLibrary | None" = None,
     ) -> None:
         """`cache`: None: no model is taken from it. `recognise` stands in for the catalog's, where
-        files need not be there. `before`: the one that this follows, with the same upstreams; what
-        it knows is not read again, and a model that stays as it was stays the same object.
+        files need not be there. `before`: the one that this follows; what it knows is not read
+        again, and a model or an upstream that stays as it was stays the same object.
         """
         self._config = config
         self._cache = cache
@@ -137,8 +138,9 @@ class ModelLibrary:
         }
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
-        self.fleet: Fleet = before.fleet if before else Fleet(config.upstreams)
-        self._offered = UpstreamModels(config, self.fleet)
+        self.roster: Roster = roster_of(config.upstreams, before.roster if before else None)
+        self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
+        self._offered = UpstreamModels(config, self.roster)
         self.one_looks: threading.Lock = before.one_looks if before else threading.Lock()
         self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
@@ -148,7 +150,7 @@ class ModelLibrary:
             self._keep(before.known())
 
     def successor(self, config: Config, cache: CacheOfModels | None) -> "ModelLibrary":
-        """The models as `config` has them, with the same upstreams; this one stays as it is.
+        """The models as `config` has them; this one stays as it is.
 
         Looks at the disk. Raises ConfigError, as at the start.
         """

@@ -51,6 +51,9 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     """Whether a load would give the same."""
     if not (isinstance(before, ModelEntry) and isinstance(after, ModelEntry)):
         return False
+    then, now = before.files.remote, after.files.remote
+    if then is not None and now is not None:  # nothing is in memory: its next request asks anew
+        return (then.upstream, then.model) == (now.upstream, now.model)
     return before.files == after.files and before.options == after.options
 
 

@@ -160,8 +160,8 @@ class Registry:
     # ---------------------------------------------------------------------------- configuration
 
     def prepare(self, config: Config, cache: CacheOfModels | None) -> PreparedModels:
-        """The models as `config` has them, which has the same upstreams. Changes nothing; blocks
-        to look at the disk. Raises ConfigError.
+        """The models as `config` has them. Changes nothing; blocks to look at the disk. Raises
+        ConfigError.
         """
         return prepared(self._library, self._library.successor(config, cache))
 
@@ -173,6 +173,7 @@ class Registry:
             return
         known = self._library.known()
         self._config, self._library = config, models.library
+        self.fleet.apply(models.library.roster)
         self._reconfiguration.apply(models, known)
         for entry in models.library.entries():
             if entry.preload and entry.name in models.changes.added:

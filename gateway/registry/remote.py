@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from backends.catalog import ModelFiles
-from backends.upstream.fleet import Fleet
+from backends.upstream.roster import Roster
 from config.errors import Source
 from config.settings import Config
 from config.upstreams import UpstreamConfig
 
 
 class UpstreamModels:
-    """What the upstreams of a configuration offer, besides what the fleet finds out.
+    """What the upstreams of a configuration offer, besides what their servers tell.
 
     Raises ConfigError for a template that can't be read.
     """
 
-    def __init__(self, config: Config, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, config: Config, roster: Roster) -> None:
+        self._roster = roster
         self._configs = {one.name: one for one in config.upstreams}
         self._templates = {name: _template(one) for name, one in self._configs.items()}
 
@@ -39,7 +39,7 @@ class UpstreamModels:
         return self._templates[self.config(files).name]
 
     def _all(self) -> Iterator[tuple[str, ModelFiles]]:
-        return iter(self._fleet.models().items())
+        return iter(self._roster.models().items())
 
 
 def _template(upstream: UpstreamConfig) -> str | None:

@@ -50,9 +50,15 @@ WHOLE = msgspec.json.encode(
 
 @asynccontextmanager
 async def asking(*fars: Far, **options: Any) -> AsyncIterator[UpstreamModel]:
+    async with connected(*fars, **options) as upstream:
+        yield UpstreamModel(lambda: upstream, TARGET)
+
+
+@asynccontextmanager
+async def connected(*fars: Far, **options: Any) -> AsyncIterator[Upstream]:
     settings = config(*fars, **options)
     async with client_of(settings) as client:
-        yield UpstreamModel(Upstream(settings, client), TARGET)
+        yield Upstream(settings, client)
 
 
 async def answer(model: UpstreamModel, request: RemoteChat = HELLO) -> list[RemoteEvent]:
@@ -253,12 +259,12 @@ async def test_bytes_that_never_become_an_event_are_no_answer() -> None:
 async def test_a_server_that_is_not_there_is_an_error() -> None:
     async with far(silent) as one:
         pass
-    async with asking(one) as model:
+    async with connected(one) as upstream:
         with pytest.raises(UpstreamError) as caught:
-            await answer(model)
+            await answer(UpstreamModel(lambda: upstream, TARGET))
         assert caught.value.code == "upstream_unreachable"
         with pytest.raises(LoadFailed, match="can't be reached"):
-            await model._upstream.alive()  # noqa: SLF001 - a load is just that
+            await upstream.lists.alive()
 
 
 # ----------------------------------------------------------------------------------- broken answers
@@ -405,7 +411,8 @@ async def test_where_nobody_answers_the_last_word_is_told() -> None:
 
 
 async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None:
-    async with far(with_status(503, b"{}")) as one, asking(one, failures=2) as model:
+    async with far(with_status(503, b"{}")) as one, connected(one, failures=2) as upstream:
+        model = UpstreamModel(lambda: upstream, TARGET)
         for _ in range(2):
             with pytest.raises(UpstreamError):
                 await answer(model)
@@ -415,5 +422,5 @@ async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None
         assert len(one.asked) == 2
 
         one.says = streams(*text("back"))
-        await model._upstream.alive()  # noqa: SLF001 - which is what a probe does
+        await upstream.lists.alive()  # which is what a probe does
         assert content(await answer(model)) == "back"
