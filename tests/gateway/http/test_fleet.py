@@ -56,9 +56,16 @@ async def front(folder: Path, *boxes: Running, **options: Any) -> AsyncIterator[
     config = msgspec.structs.replace(boxed(folder, {}), upstreams=(upstream,))
     async with serving(config, folder) as running:
         async with asyncio.timeout(HANG):
-            while not all(replica.standings for replica in replicas(running)):
+            while not is_known(running):
                 await asyncio.sleep(0.01)
         yield running
+
+
+def is_known(running: Running) -> bool:
+    """Every box has told what it has, and all of that is listed."""
+    told = [set(replica.standings or ()) for replica in replicas(running)]
+    listed = {status.id for status in running.registry.statuses()}
+    return all(told) and set().union(*told) <= listed
 
 
 def replicas(running: Running) -> Any:
