@@ -66,6 +66,18 @@ class Budget(Kind, frozen=True):
         return value if value is None else _fitted(BUDGET, value, info)
 
 
+class SlotNumber(Kind, frozen=True):
+    """One of the places of a model that lets a job choose."""
+
+    def fault_for(self, value: object, info: ModelInfo) -> str | None:
+        assert value is None or isinstance(value, int)
+        if value is None or (info.keeps_slots and 0 <= value < info.max_concurrent):
+            return None
+        if not info.keeps_slots:
+            return f"{info.backend} chooses the slot itself."
+        return f"The model has the slots 0 to {info.max_concurrent - 1}, not {value}."
+
+
 SHARE = Number(low=0, high=1)
 SOME = Number(low=0, high=100)
 OF_CONTEXT = Number(low=0, enough="context")
@@ -126,6 +138,9 @@ GENERATION: Mapping[str, Bound] = {
     "constraint": GrammarText(256 << 10),  # the compiler recurses, and costs time by its size
     "images": Images(1_024, 1 << 30),
     "request": Label(),
+    "slot": SlotNumber(),
+    "tells_progress": Flag(),
+    "after_samplers": Flag(),
 }
 BUDGET: Mapping[str, Bound] = {
     "tokens": OF_CONTEXT,
@@ -135,7 +150,12 @@ BUDGET: Mapping[str, Bound] = {
     "is_open": Flag(),
 }
 # The request's field that a client knows, where it is not our own.
-PARAMS = {"thinking": "thinking_budget", "images": "messages", "constraint": "response_format"}
+PARAMS = {
+    "thinking": "thinking_budget",
+    "images": "messages",
+    "constraint": "response_format",
+    "slot": "id_slot",
+}
 
 
 def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:

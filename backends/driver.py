@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 
@@ -29,7 +30,7 @@ from backends.bounds import bounded, check_choice, check_tokens
 from backends.constraints.grammars import Grammars
 from backends.constraints.masks import MaskThreads
 from backends.constraints.matcher import unbanned
-from backends.engine import Engine, JobFailed, PromptScored, Token
+from backends.engine import Engine, JobFailed, PromptRead, PromptScored, Token
 from backends.errors import (
     BackendError,
     GenerationFailed,
@@ -39,14 +40,19 @@ from backends.errors import (
     while_generating,
 )
 from backends.jobs import (
+    Asked,
     Close,
     DriverJob,
     Finish,
     JobOutputs,
     Mailbox,
+    Questions,
     Stop,
     Submit,
     WaitingLine,
+    closed,
+    deliver,
+    question,
 )
 from backends.protocol import (
     Ended,
@@ -54,6 +60,7 @@ from backends.protocol import (
     ModelInfo,
     Output,
 )
+from backends.slots import SlotKeeper, Slots
 from backends.transcript import Transcript, Written
 
 
@@ -65,9 +72,12 @@ class Driver:
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Submit | Finish | Stop | Close] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Submit | Finish | Stop | Asked | Close] = (
+            queue.SimpleQueue()
+        )
         self._waiting: WaitingLine[DriverJob] = WaitingLine()
         self._active: dict[int, DriverJob] = {}
+        self._questions = Questions()
         self._masks = MaskThreads()
         self._failures = 0  # failed steps since the last job that ended well
         self.failure: str | None = None  # why the engine is of no use any more
@@ -90,11 +100,23 @@ class Driver:
         self._put(Stop(running, lambda: self._call(stopped.set)))
         await stopped.wait()
 
+    async def ask(self, work: Callable[[], Any], ready: Callable[[], bool]) -> Any:
+        """What `work` returns, called between two steps once `ready` says so. Raises what it
+        raises, or GenerationFailed when the model is closed before.
+        """
+        asked, answer = question(self._loop, self._call, work, ready)
+        self._put(asked)
+        return await answer
+
+    def active(self) -> Sequence[DriverJob]:
+        """The jobs that the engine has, oldest first. For its thread."""
+        return tuple(self._active.values())
+
     async def close(self) -> None:
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    def _put(self, command: Submit | Finish | Stop) -> None:
+    def _put(self, command: Submit | Finish | Stop | Asked) -> None:
         self._commands.put(command)
         if self._ended:  # looked at second: whichever side comes last finds the command
             self._answer_the_rest()
@@ -110,6 +132,7 @@ class Driver:
         while self._open:
             try:
                 self._take_commands()
+                self._questions.answer_ready()  # before others take the place they wait for
                 self._admit_waiting()
                 if self._active:
                     self._step()
@@ -123,20 +146,23 @@ class Driver:
 
     def _answer_the_rest(self) -> None:
         """Nobody takes commands any more: answer those that are left."""
+        self._questions.give_up(closed())
         with suppress(queue.Empty):
             while True:
                 match self._commands.get_nowait():
                     case Submit(running):
-                        self._fail([running], GenerationFailed("the model has been closed"))
+                        self._fail([running], closed())
                     case Finish(running) if not running.over:
-                        self._fail([running], GenerationFailed("the model has been closed"))
+                        self._fail([running], closed())
                     case Stop(_, stopped):
                         stopped()
+                    case Asked(answer=answer):
+                        answer(None, closed())
                     case Finish() | Close():
                         pass
 
     def _take_commands(self) -> None:
-        idle = not self._active and not self._waiting
+        idle = not (self._active or self._waiting or self._questions)
         while idle or not self._commands.empty():
             match self._commands.get():
                 case Submit(running):
@@ -148,6 +174,8 @@ class Driver:
                         self._drop(running)
                     finally:
                         stopped()
+                case Asked() as asked:
+                    self._questions.join(asked)
                 case Close():
                     self._open = False
             idle = False
@@ -171,7 +199,7 @@ class Driver:
         else:
             self._waiting.leave(running.request, running)
         outputs = [(running.mailbox, running.ended("stopped", None, cached))]
-        self._call(lambda: _deliver(outputs))
+        self._call(lambda: deliver(outputs))
 
     def _release(self, running: DriverJob) -> int | None:
         """See `Engine.release`. None where that fails: nobody knows what the device still does for
@@ -228,12 +256,14 @@ class Driver:
                 outputs.append((running.mailbox, result.error))
             elif isinstance(result, PromptScored):
                 outputs.append((running.mailbox, result.scored))
+            elif isinstance(result, PromptRead):
+                outputs.append((running.mailbox, result.progress))
             elif ahead[result.key]:  # else it was taken back within this very step
                 ahead[result.key] -= 1
                 if self._tell(running, result, now, outputs, ahead[result.key]).void:
                     ahead[result.key] = 0
         if outputs:
-            self._call(lambda: _deliver(outputs))
+            self._call(lambda: deliver(outputs))
 
     def _tell(
         self,
@@ -300,12 +330,7 @@ class Driver:
         for running in jobs:
             running.over = True
         outputs = [(running.mailbox, error) for running in jobs]
-        self._call(lambda: _deliver(outputs))
-
-
-def _deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
-    for mailbox, output in outputs:
-        mailbox.put(output)
+        self._call(lambda: deliver(outputs))
 
 
 def _translated(error: Exception) -> BackendError:
@@ -315,9 +340,11 @@ def _translated(error: Exception) -> BackendError:
 class DrivenContainer:
     """A `ModelContainer` made of an engine. Create it on the event loop."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keeper: SlotKeeper | None = None) -> None:
+        """`keeper`: of the engine's places, where it can save and restore them."""
         self._engine = engine
         self._driver = Driver(engine, engine.info.architecture)
+        self._slots = Slots(engine.info, self._driver.ask, self._driver.active, keeper)
         self._grammars = Grammars(engine)
         self._keys = 0
         self._closed = False
@@ -336,6 +363,14 @@ class DrivenContainer:
     def detokenize(self, tokens: Sequence[int]) -> str:
         check_tokens(tokens, self.info, "prompt")
         return self._engine.detokenize(tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
+        check_tokens(tokens, self.info, "tokens")
+        return [self._engine.piece(token) for token in tokens]
+
+    @property
+    def slots(self) -> Slots:
+        return self._slots
 
     @asynccontextmanager
     async def generate(self, job: Generation) -> AsyncIterator[JobOutputs]:

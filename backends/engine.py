@@ -7,7 +7,7 @@ import msgspec
 
 from backends.constraints.matcher import Mask
 from backends.errors import BackendError
-from backends.protocol import Generation, ModelInfo, Scored, TokenLogprob
+from backends.protocol import Generation, ModelInfo, PromptProgress, Scored, TokenLogprob
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -23,6 +23,13 @@ class PromptScored(msgspec.Struct, frozen=True):
 
     key: int
     scored: Scored
+
+
+class PromptRead(msgspec.Struct, frozen=True):
+    """How much of job `key`'s prompt is read; only for a job that wants to know."""
+
+    key: int
+    progress: PromptProgress
 
 
 class JobFailed(msgspec.Struct, frozen=True):
@@ -61,7 +68,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self) -> "Sequence[Token | PromptScored | JobFailed]":
+    def step(self) -> "Sequence[Token | PromptScored | PromptRead | JobFailed]":
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
         Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is

@@ -7,6 +7,7 @@ BackendError
 │   └── UnsupportedModel      … because no backend reads this format
 ├── InvalidJob                the job can't be run as asked
 │   └── PromptTooLong         … because prompt and completion don't fit the context
+├── NotAble                   this engine can't do that at all
 ├── GenerationFailed          the engine failed while the job ran
 └── UpstreamError             another server refused, failed or can't be reached
 """
@@ -51,6 +52,10 @@ class PromptTooLong(InvalidJob):
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+
+class NotAble(BackendError):
+    """What is asked for is nothing that this engine can do."""
 
 
 class GenerationFailed(BackendError):

@@ -38,6 +38,8 @@ _ENDS = (
 _FILL_PREFIX = ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "▁<PRE>")
 _FILL_SUFFIX = ("<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "▁<SUF>")
 _FILL_MIDDLE = ("<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "▁<MID>")
+_FILL_REPOSITORY = ("<|repo_name|>", "<fim_repo>", "<reponame>", "<repo_name>")
+_FILL_FILE = ("<|file_sep|>", "<file_sep>")
 
 
 class HfVocabulary:
@@ -138,6 +140,8 @@ class HfVocabulary:
             fill_prefix=self._known(_FILL_PREFIX),
             fill_suffix=self._known(_FILL_SUFFIX),
             fill_middle=self._known(_FILL_MIDDLE),
+            fill_repository=self._known(_FILL_REPOSITORY),
+            fill_file=self._known(_FILL_FILE),
         )
 
     def _adds_bos(self) -> bool:

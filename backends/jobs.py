@@ -5,15 +5,24 @@ about it, and its outputs on their way to the reader.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from backends.banned_strings import BannedStrings
 from backends.constraints.matcher import Matcher
-from backends.errors import BackendError
-from backends.protocol import Cause, Ended, Generation, ModelInfo, Output, Piece, Scored
+from backends.errors import BackendError, GenerationFailed
+from backends.protocol import (
+    Cause,
+    Ended,
+    Generation,
+    ModelInfo,
+    Output,
+    Piece,
+    PromptProgress,
+    Scored,
+)
 from backends.transcript import Transcript
 
 
@@ -27,7 +36,7 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._scored: deque[Scored] = deque()  # all that comes of it comes before the pieces
+        self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
         self._pieces: list[Piece] = []
         self._last: Ended | BackendError | None = None
         self._closed = False
@@ -37,8 +46,8 @@ class Mailbox:
         """Called on the event loop's thread, by the driver's one call per step."""
         if isinstance(output, Piece):
             self._pieces.append(output)
-        elif isinstance(output, Scored):
-            self._scored.append(output)
+        elif isinstance(output, Scored | PromptProgress):
+            self._before.append(output)
         else:
             self._last = output
         if self._reader is not None and not self._reader.done():
@@ -50,11 +59,11 @@ class Mailbox:
     async def __anext__(self) -> Output:
         if self._closed:
             raise StopAsyncIteration
-        while not self._pieces and self._last is None and not self._scored:
+        while not self._pieces and self._last is None and not self._before:
             self._reader = self._loop.create_future()
             await self._reader
-        if self._scored:
-            return self._scored.popleft()
+        if self._before:
+            return self._before.popleft()
         if self._pieces:
             return self._take_pieces()
         self._closed = True
@@ -73,6 +82,12 @@ class Mailbox:
             tuple(logprob for piece in pieces for logprob in piece.logprobs),
             tuple(pieces),
         )
+
+
+def deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
+    """Put each into its mailbox, on the event loop's thread."""
+    for mailbox, output in outputs:
+        mailbox.put(output)
 
 
 class JobOutputs:
@@ -165,6 +180,11 @@ class DriverJob:
         )
 
 
+def closed() -> BackendError:
+    """What is told whoever comes when the model is gone."""
+    return GenerationFailed("the model has been closed")
+
+
 class Submit(msgspec.Struct, frozen=True):
     """A job joins the line."""
 
@@ -182,6 +202,72 @@ class Stop(msgspec.Struct, frozen=True):
 
     running: DriverJob
     stopped: Callable[[], None]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """`work` is to be done once `ready`; then `answer` gets what it returned or raised."""
+
+    work: Callable[[], object]
+    ready: Callable[[], bool]
+    answer: Callable[[object, BaseException | None], None]
+
+    def carry_out(self) -> None:
+        """Now. Raises nothing."""
+        try:
+            done = self.work()
+        except Exception as error:  # noqa: BLE001 - whoever asked is to know
+            self.answer(None, error)
+        else:
+            self.answer(done, None)
+
+
+class Questions:
+    """Those that wait for their time, on the engine's thread."""
+
+    def __init__(self) -> None:
+        self._open: list[Asked] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def join(self, asked: Asked) -> None:
+        self._open.append(asked)
+
+    def answer_ready(self) -> None:
+        """Carry out those whose time has come."""
+        if self._open:
+            ready = [asked for asked in self._open if asked.ready()]
+            self._open = [asked for asked in self._open if asked not in ready]
+            for asked in ready:
+                asked.carry_out()
+
+    def give_up(self, error: BackendError) -> None:
+        """None of them will be carried out."""
+        left, self._open = self._open, []
+        for asked in left:
+            asked.answer(None, error)
+
+
+def question(
+    loop: asyncio.AbstractEventLoop,
+    call: Callable[[Callable[[], None]], None],
+    work: Callable[[], object],
+    ready: Callable[[], bool],
+) -> tuple[Asked, asyncio.Future[Any]]:
+    """What to put to the engine's thread, and the answer as the loop's side awaits it. `call`
+    calls a function on the loop's thread.
+    """
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def tell(done: object, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is None:
+            future.set_result(done)
+        else:
+            future.set_exception(error)
+
+    return Asked(work, ready, lambda *said: call(lambda: tell(*said))), future
 
 
 class Close(msgspec.Struct, frozen=True):

@@ -16,9 +16,12 @@ Times are seconds, sizes are bytes, probabilities are natural logarithms.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
+
+if TYPE_CHECKING:
+    from backends.slots import Slots
 
 Modality: TypeAlias = Literal["text", "image"]
 
@@ -135,6 +138,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
+    slot: int | None = None  # the place to compute it in, with what is cached there; None: any
+    tells_progress: bool = False  # of reading its prompt, see `PromptProgress`
+    after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -164,6 +170,17 @@ class Scored(msgspec.Struct, frozen=True):
     logprobs: tuple[TokenLogprob, ...]
 
 
+class PromptProgress(msgspec.Struct, frozen=True):
+    """How much of the prompt has been read: `done` of `total` tokens, of which `cached` were in the
+    KV cache. `seconds` since its slot was there. The first comes before anything is computed.
+    """
+
+    total: int
+    cached: int
+    done: int
+    seconds: float
+
+
 class Piece(msgspec.Struct, frozen=True):
     """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
     character). `parts`: what it was joined from, where a reader came late; else empty.
@@ -191,7 +208,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     decode: float = 0.0  # from the first token to the last
 
 
-Output: TypeAlias = Scored | Piece | Ended
+Output: TypeAlias = Scored | PromptProgress | Piece | Ended
 
 
 class Outputs(Protocol):
@@ -223,6 +240,8 @@ class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
     fill_prefix: str = ""
     fill_suffix: str = ""
     fill_middle: str = ""
+    fill_repository: str = ""  # before a repository's name
+    fill_file: str = ""  # before each of its files
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +280,9 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     penalties_first: bool = False  # whatever order `Sampling.samplers` says
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     constrains: bool = False  # whether a job may have a `constraint`
+    tells_progress: bool = False  # whether it does, for a job that wants it
+    tells_after_samplers: bool = False  # whether a job may ask for it
+    keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
@@ -288,6 +310,15 @@ class ModelContainer(Protocol):
 
         Raises InvalidJob for a token that is not in the vocabulary.
         """
+        ...
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
+        """The bytes of each token, which need not be whole UTF-8. Raises as `detokenize`."""
+        ...
+
+    @property
+    def slots(self) -> "Slots":
+        """The places in which jobs are computed."""
         ...
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:

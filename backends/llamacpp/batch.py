@@ -2,17 +2,19 @@
 than the model.
 """
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from backends.cells import Slot
 from backends.constraints.matcher import Mask
+from backends.engine import PromptRead
 from backends.llamacpp.masking import allowed_ids
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Generation
+from backends.protocol import Generation, PromptProgress
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import ImageCells
@@ -55,6 +57,8 @@ class LlamaJob:
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
+        self._told = -1  # tokens of the prompt that were told as read
+        self._began = 0.0
 
     def allowed(self, size: int) -> npt.NDArray[np.intp] | None:
         """Of the first `size` tokens those that may be drawn next; None: all. Raises what
@@ -104,6 +108,16 @@ class LlamaJob:
         assert self.slot is not None
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
+
+    def progress(self) -> Iterator[PromptRead]:
+        """How far its prompt is, where that is news. What is computed a second time is none."""
+        if self._told < 0:
+            self._began = time.perf_counter()
+        done, total = min(self.fed, self.prompt_tokens), self.prompt_tokens
+        if done > self._told:
+            first, self._told = self._told < 0, done
+            seconds = 0.0 if first else time.perf_counter() - self._began
+            yield PromptRead(self.key, PromptProgress(total, self.cached, done, seconds))
 
     def picture(self) -> "ImageCells | None":
         """The next one to be computed."""

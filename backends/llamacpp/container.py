@@ -34,4 +34,5 @@ async def load(files: ModelFiles, options: EngineOptions, report: Report) -> Mod
         return loading.load(files, options, progress)
 
     loaded = await run_abandonable(work, loading.LlamaModel.free)
-    return DrivenContainer(LlamaCppEngine(loaded))
+    engine = LlamaCppEngine(loaded)
+    return DrivenContainer(engine, engine.keeper)

@@ -8,27 +8,24 @@ and a recomputed answer are all one thing. Where a prompt has come to a picture,
 looks at it in a thread of its own, and a later step puts what it found into the cache.
 """
 
-import ctypes
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
-from backends.cells import WORTHWHILE, Slot, common, place
+from backends.cells import WORTHWHILE, Placement, Slot, common, place
 from backends.constraints.matcher import Mask
-from backends.engine import JobFailed, PromptScored, Token
+from backends.engine import JobFailed, PromptRead, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import KvCache
-from backends.llamacpp.library import keeping_gil
 from backends.llamacpp.loading import LlamaModel
-from backends.llamacpp.masking import draw_among
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
-from backends.llamacpp.sampling import Chain, drawing, logprob
-from backends.protocol import Candidate, Generation, ModelInfo, Scored, TokenLogprob
+from backends.llamacpp.rows import Rows
+from backends.llamacpp.sampling import Chain
+from backends.llamacpp.slots import LlamaSlotKeeper
+from backends.protocol import Generation, ModelInfo, Scored
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -53,13 +50,16 @@ class LlamaCppEngine:
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
+        self._read: list[PromptRead] = []  # to be told at the end of the step
         self._batch = Batch(loaded.batch_size)
         self._threads = loaded.threads
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
-        self._draw = drawing(loaded.vocabulary)
-        self._logits = keeping_gil(api.llama_get_logits_ith)
+        self._rows = Rows(loaded.context, loaded.vocabulary)
         self.info: ModelInfo = loaded.info
+        self.keeper = LlamaSlotKeeper(
+            self._slots, loaded.context, self._cache, self._running, loaded.info
+        )
         self.tokenize = loaded.vocabulary.tokenize
         self.detokenize = loaded.vocabulary.detokenize
         self.piece = loaded.vocabulary.piece
@@ -138,7 +138,7 @@ class LlamaCppEngine:
         self._running.clear()
         self._forced.clear()
         self._cache.clear()
-        self._slots = [Slot(slot.index) for slot in self._slots]
+        self._slots[:] = [Slot(slot.index) for slot in self._slots]
 
     def close(self) -> None:
         self.recover()
@@ -148,13 +148,14 @@ class LlamaCppEngine:
 
     # -- a step ----------------------------------------------------------------------------------
 
-    def step(self) -> Sequence[Token | PromptScored | JobFailed]:
+    def step(self) -> Sequence[Token | PromptScored | PromptRead | JobFailed]:
         forced, self._forced = self._forced, []
         failed = self._see(self._sight) if self._sight is not None else ()
         work = self._decode()
         if not work and self._sight is not None:
             self._sight.wait(STEP_SECONDS)
-        return [*forced, *failed, *self._score_all(work), *self._draw_all(work)]
+        read, self._read = self._read, []
+        return [*forced, *failed, *read, *self._score_all(work), *self._draw_all(work)]
 
     def _see(self, sight: EncoderThread) -> Sequence[JobFailed]:
         """Use what a look has found, and begin with the next."""
@@ -256,6 +257,8 @@ class LlamaCppEngine:
     def _fed(self, work: Sequence[tuple[LlamaJob, int]], seconds: float) -> None:
         for running, count in work:
             running.feed(count)
+            if running.job.tells_progress:
+                self._read += running.progress()
         if self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
             self._prompt_rate += 0.3 * (measured - self._prompt_rate)
@@ -263,30 +266,11 @@ class LlamaCppEngine:
     def _score_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[PromptScored]:
         scored, row = [], 0
         for running, count in work:
-            if running.scoring and (told := self._told(running, row, count)):
+            if running.scoring and (told := self._rows.told(running, row, count)):
                 scored.append(PromptScored(running.key, Scored(tuple(told))))
                 running.scored += len(told)
             row += count
         return scored
-
-    def _told(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
-        """Of the prompt's tokens not told yet, as far as the `count` rows of its newest cells, the
-        first of which is `row`, tell of the next.
-        """
-        prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
-        first, told = running.fed - count, []
-        if not running.scored:
-            told.append(TokenLogprob(Candidate(prompt[0], self.piece(prompt[0]), 0.0)))
-        for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
-            logits = self._row(row + at - 1 - first)
-            told.append(logprob(logits, prompt[at], wanted, self._vocabulary))
-        return told
-
-    def _row(self, row: int) -> npt.NDArray[np.float32]:
-        """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
-        address = ctypes.addressof(self._logits(self._context, row).contents)
-        there = (ctypes.c_float * self._vocabulary.size).from_address(address)
-        return np.frombuffer(there, np.float32)
 
     def _draw_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[Token | JobFailed]:
         drawn: list[Token | JobFailed] = []
@@ -296,24 +280,10 @@ class LlamaCppEngine:
             if running.left:
                 continue
             try:
-                drawn.append(self._draw_one(running, row))
+                drawn.append(self._rows.draw(running, row))
             except Exception as error:  # noqa: BLE001 - its own parameters': the others go on
                 drawn.append(JobFailed(running.key, while_generating(error, "llama.cpp")))
         return drawn
-
-    def _draw_one(self, running: LlamaJob, row: int) -> Token:
-        chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
-        if ids is None:
-            token = self._draw(chain, self._context, row)
-        else:
-            token = draw_among(chain, self._row(row), ids)
-        running.chain.drawn()
-        running.banned = ()
-        running.tokens.append(token)
-        if running.job.logprobs is None:
-            return Token(running.key, token)
-        wanted = running.job.logprobs
-        return Token(running.key, token, logprob(self._row(row), token, wanted, self._vocabulary))
 
     # -- cells -----------------------------------------------------------------------------------
 
@@ -321,12 +291,24 @@ class LlamaCppEngine:
         """Give the sequence a slot and what is already computed; False: better wait, see below."""
         if not self._fits(running):
             return False
-        placement = place(running.known, self._slots, compact=self._loaded.split)
+        placement = self._place_of(running)
+        if placement is None:
+            return False
         if not running.scoring and self._worth_waiting(running, placement.keep):
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         running.start(slot, self._take_over(slot, source, running, placement.keep))
+        if running.job.tells_progress:
+            self._read += running.progress()
         return True
+
+    def _place_of(self, running: LlamaJob) -> Placement | None:
+        """None: the slot that the job names is busy. There it finds that slot's cells alone."""
+        named = running.job.slot
+        if named is None:
+            return place(running.known, self._slots, compact=self._loaded.split)
+        slot = self._slots[named]
+        return None if slot.busy else place(running.known, [slot], compact=False)
 
     def _fits(self, running: LlamaJob) -> bool:
         """A shared pool must hold it beside those who run, with room for them to go on a while."""

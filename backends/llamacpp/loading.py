@@ -327,6 +327,9 @@ def _info(
         rewinds=True,
         scores_prompts=True,
         constrains=True,
+        tells_progress=True,
+        tells_after_samplers=True,
+        keeps_slots=True,
         generation_defaults=defaults.of(files),
         memory=counted(
             _words.__dict__.get("buffers", ()),

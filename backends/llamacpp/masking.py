@@ -8,6 +8,7 @@ are: they are what log probabilities are told from.
 import ctypes
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as api
@@ -24,7 +25,15 @@ def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:
     return None if len(ids) == size else ids
 
 
-def draw_among(chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]) -> int:
+class Drawn(msgspec.Struct, frozen=True):
+    """The token, and what the samplers left to draw it from: ids and their logits, (left,) each."""
+
+    token: int
+    ids: npt.NDArray[np.int32]
+    logits: npt.NDArray[np.float32]
+
+
+def draw_among(chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]) -> Drawn:
     """As `llama_sampler_sample`, of `ids` alone. `logits`: (vocabulary,)."""
     candidates = np.empty((len(ids), _FIELDS), np.int32)
     candidates[:, 0] = ids
@@ -34,4 +43,5 @@ def draw_among(chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.
     api.llama_sampler_apply(chain, ctypes.byref(array))
     token = int(candidates[array.selected, 0])
     api.llama_sampler_accept(chain, token)
-    return token
+    left = candidates[: array.size]
+    return Drawn(token, left[:, 0], left[:, 1].view(np.float32))

@@ -17,6 +17,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import links
 from backends.llamacpp.library import SMALL_VOCABULARY, keeping_gil
+from backends.llamacpp.masking import Drawn
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import NEUTRAL, Candidate, Generation, Sampling, TokenLogprob
 from backends.sampler_order import FIRST, fades, order_of
@@ -294,6 +295,24 @@ def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
         yield api.llama_sampler_init_xtc(
             sampling.xtc_probability, sampling.xtc_threshold, _MIN_KEEP, seed
         )
+
+
+def left_over(drawn: Drawn, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
+    """The same of what the samplers left, as they left it: what can't come any more has no place
+    in it.
+    """
+    possible = drawn.logits > _NEVER
+    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
+    normal = float(np.logaddexp.reduce(logits))
+    order = np.argsort(-logits, kind="stable")
+    chosen = int(np.flatnonzero(ids == drawn.token)[0])
+
+    def candidate(index: int) -> Candidate:
+        token = int(ids[index])
+        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
+
+    best = tuple(candidate(int(index)) for index in order[:alternatives])
+    return TokenLogprob(candidate(chosen), best)
 
 
 def logprob(

@@ -225,6 +225,8 @@ class LlamaVocabulary:
             fill_prefix=self._text(api.llama_vocab_fim_pre(vocab)),
             fill_suffix=self._text(api.llama_vocab_fim_suf(vocab)),
             fill_middle=self._text(api.llama_vocab_fim_mid(vocab)),
+            fill_repository=self._text(api.llama_vocab_fim_rep(vocab)),
+            fill_file=self._text(api.llama_vocab_fim_sep(vocab)),
         )
 
     def _text(self, token: int) -> str:
