@@ -31,7 +31,7 @@ run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
 	@$(if $(PORT),ROUNDHOUSE_SERVER_PORT=$(PORT)) exec $(BIN)/roundhouse serve $(ARGS)
 
 test: $(TEST) ## the suite, but for what is slow or needs a GPU
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
 	@$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
