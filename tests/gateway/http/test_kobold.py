@@ -52,11 +52,11 @@ async def grown(running: Running, genkey: str) -> str:
 
 async def test_a_text_goes_on_alike_whole_and_as_a_stream(running: Running) -> None:
     body = {"prompt": "Hello", "model": TINY, "max_length": 12, "temperature": 0}
-    for version in ("v1", "latest"):
-        answer = await running.client.post(f"/api/{version}/generate", json=body)
-        (result,) = answer.json()["results"]
-        assert result["completion_tokens"] == 12
-        assert result["finish_reason"] == "length"
+    paths = ("/api/v1/generate", "/api/latest/generate")
+    whole = [(await running.client.post(path, json=body)).json()["results"] for path in paths]
+    assert whole[0] == whole[1]
+    (result,) = whole[0]
+    assert (result["completion_tokens"], result["finish_reason"]) == (12, "length")
     told = await running.client.post(STREAM, json=body)
     assert told.headers["content-type"].startswith("text/event-stream")
     assert told.text.startswith("event: message\ndata: {")

@@ -40,7 +40,7 @@ SILLY_TAVERN: dict[str, Any] = {  # src/endpoints/backends/kobold.js, with its d
 }
 
 
-def read(stream: bool = False, **body: Any) -> KoboldExchange:
+def read(*, stream: bool = False, **body: Any) -> KoboldExchange:
     return kobold.read_generate(msgspec.json.encode({"prompt": "Once", **body}), stream=stream)
 
 
@@ -68,9 +68,8 @@ def test_a_body_without_a_length_gets_the_one_that_is_told() -> None:
 
 def test_texts_are_banned_by_either_name_and_ids_by_their_own() -> None:
     for name in ("banned_tokens", "banned_strings"):
-        sampling = read(
-            **{name: ["shivers"], "custom_token_bans": "5,1"}
-        ).request.answering.sampling
+        body: dict[str, Any] = {name: ["shivers"], "custom_token_bans": "5,1"}
+        sampling = read(**body).request.answering.sampling
         assert sampling.values.banned_strings == ("shivers",)
         assert sampling.values.banned_tokens == (5, 1)
 
