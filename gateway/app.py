@@ -1,12 +1,14 @@
 """The wiring: configuration to a running server. Builds everything; everything else receives."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 
 from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
@@ -32,10 +34,11 @@ from gateway.http.auth import (
 )
 from gateway.http.console.activity import Activity
 from gateway.http.console.files import FOLDER, page_files, page_routes
-from gateway.http.errors import handlers
+from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
+from gateway.http.openapi import document_routes
 from gateway.http.routes import (
     admin,
     anthropic,
@@ -84,15 +87,13 @@ def build(
     guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
     services = _services(config, registry, metrics, catalog, reloader or Reloader(config), guard)
     metrics.watch(registry.statuses)
+    front, spoken = ollama.FRONT_ROUTES if config.apis.ollama else (), _spoken(services)
     return Litestar(
         route_handlers=[
-            *openai.SERVER_ROUTES,
-            *admin.ROUTES,
-            *console.ROUTES,
-            *upstreams.ROUTES,
             *(page_routes(page_files(page)) if config.console.enabled else ()),
-            *(ollama.FRONT_ROUTES if config.apis.ollama else ()),
-            *_spoken(services),
+            *front,
+            *spoken,
+            *document_routes([*spoken, _tagged("Ollama", front)], version("roundhouse")),
         ],
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),
@@ -106,24 +107,38 @@ def build(
 
 
 def _spoken(services: Services) -> list[Router]:
-    """The APIs that are switched on; what goes wrong in one is told in its own form."""
+    """The server's own routes, and the APIs that are switched on; what goes wrong in one is told in
+    its own form.
+    """
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)
     for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
+    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *console.ROUTES, *upstreams.ROUTES)
     table = (
-        (apis.openai, openai.ROUTES, plain),
-        (apis.anthropic, anthropic.ROUTES, for_anthropic),
-        (apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
-        (apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
-        (apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
-        (apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
-        (apis.llamaserver, (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES), detailed),
+        ("OpenAI", apis.openai, openai.ROUTES, plain),
+        ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
+        ("Anthropic", apis.anthropic, anthropic.ROUTES, for_anthropic),
+        ("Ollama", apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
+        ("KoboldAI", apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
+        ("TabbyAPI", apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
+        (
+            "llama-server",
+            apis.llamaserver,
+            (*llamaserver.ROUTES, *hub.LLAMASERVER_ROUTES),
+            detailed,
+        ),
+        ("This server", True, own, plain),
     )
-    return [
-        Router(path="/", route_handlers=list(routes), exception_handlers=told)
-        for is_on, routes, told in table
-        if is_on
-    ]
+    return [_tagged(name, routes, told) for name, is_on, routes, told in table if is_on]
+
+
+def _tagged(
+    name: str,
+    routes: Sequence[HTTPRouteHandler],
+    told: dict[int | type[Exception], Handler] | None = None,
+) -> Router:
+    """The routes of one API, or some of them."""
+    return Router(path="/", route_handlers=routes, exception_handlers=told, tags=[name])
 
 
 def _services(

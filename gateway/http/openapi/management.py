@@ -1,0 +1,164 @@
+"""The routes that manage: models, tokens, templates, downloads, versions, states."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.dialects.kobold import wire as kobold
+from gateway.dialects.llamaserver import loading
+from gateway.dialects.llamaserver import wire as llama
+from gateway.dialects.ollama import models as ollama_models
+from gateway.dialects.ollama import wire as ollama
+from gateway.dialects.openai.models import ModelList
+from gateway.dialects.tabby import reply as tabby_reply
+from gateway.dialects.tabby import request as tabby
+from gateway.http.openapi.described import DEFAULT, Described
+from gateway.http.request_record import RequestStanding
+from gateway.http.routes import admin, console, hub, upstreams
+from gateway.http.routes import kobold as kobold_routes
+from gateway.http.routes import ollama as ollama_routes
+from gateway.http.routes import tabby as tabby_routes
+from gateway.http.routes.llamaserver import models as model_routes
+from gateway.http.routes.llamaserver import props as props_routes
+from gateway.http.routes.llamaserver import status as status_routes
+from gateway.http.routes.llamaserver import texts as text_routes
+from gateway.reloading import ReloadReport
+
+_NAMED = {"A model": {"model": DEFAULT}}
+
+_OLLAMA: Mapping[Any, Described] = {
+    ollama_routes.alive: Described(),
+    ollama_routes.version: Described(gives=(ollama_models.Version,)),
+    ollama_routes.tags: Described(gives=(ollama_models.Models,)),
+    ollama_routes.ps: Described(gives=(ollama_models.Models,)),
+    ollama_routes.show: Described(
+        takes=ollama.NamedModel, gives=(ollama_models.Shown,), examples=_NAMED
+    ),
+    ollama_routes.pull: Described(
+        takes=ollama.NamedModel,
+        gives=(ollama_models.Status,),
+        events=(ollama_models.Status,),
+        lines=True,
+        examples=_NAMED,  # one that is here is no error
+    ),
+    ollama_routes.remove: Described(takes=ollama.NamedModel, text="text/plain"),
+}
+
+_KOBOLD: Mapping[Any, Described] = {
+    kobold_routes.check: Described(gives=(kobold.Results,)),
+    kobold_routes.check_keyed: Described(
+        takes=kobold.Keyed, gives=(kobold.Results,), examples={"A key": {"genkey": "KCPP1234"}}
+    ),
+    kobold_routes.abort: Described(
+        takes=kobold.Keyed, gives=(kobold.Aborted,), examples={"A key": {"genkey": "KCPP1234"}}
+    ),
+    kobold_routes.token_count: Described(
+        takes=kobold.TokenCount, gives=(kobold.TokensWire,), examples={"A text": {"prompt": "Hi"}}
+    ),
+    kobold_routes.detokenize: Described(
+        takes=kobold.Detokenize, gives=(kobold.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
+    ),
+    kobold_routes.model: Described(gives=(kobold.TextValue,)),
+    kobold_routes.max_context_length: Described(gives=(kobold.NumberValue,)),
+    kobold_routes.max_length: Described(gives=(kobold.NumberValue,)),
+    kobold_routes.soft_prompts: Described(gives=(kobold.SoftPrompts,)),
+    kobold_routes.soft_prompt: Described(gives=(kobold.SoftPrompt,)),
+    kobold_routes.set_soft_prompt: Described(
+        takes=kobold.SoftPrompt, gives=(dict[str, Any],), examples={"None": {"value": ""}}
+    ),
+    kobold_routes.united_version: Described(gives=(kobold.TextValue,)),
+    kobold_routes.cpp_version: Described(gives=(kobold.KoboldVersion,)),
+    kobold_routes.perf: Described(gives=(kobold.Perf,)),
+}
+
+_TABBY: Mapping[Any, Described] = {
+    tabby_routes.model_list: Described(gives=(ModelList,)),
+    tabby_routes.embedding_list: Described(gives=(ModelList,)),
+    tabby_routes.current_model: Described(gives=(tabby_reply.CurrentModel,)),
+    tabby_routes.load: Described(
+        takes=tabby.LoadWire,
+        gives=(tabby_reply.TabbyLoadEvent,),
+        events=(tabby_reply.TabbyLoadEvent,),
+        examples={"A model": {"model_name": DEFAULT}},
+    ),
+    tabby_routes.unload: Described(
+        takes=tabby.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
+    ),
+    tabby_routes.permission: Described(gives=(tabby_reply.Permission,)),
+    tabby_routes.encode: Described(
+        takes=tabby.Encode,
+        gives=(tabby_reply.TabbyTokens,),
+        examples={
+            "A text": {"text": "Hello"},
+            "A conversation": {"text": [{"role": "user", "content": "Hello"}]},
+        },
+    ),
+    tabby_routes.decode: Described(
+        takes=tabby.Decode, gives=(tabby_reply.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
+    ),
+    tabby_routes.template_list: Described(gives=(tabby_reply.Names,)),
+    tabby_routes.template_switch: Described(takes=tabby.TemplateSwitch, gives=(None,)),
+    tabby_routes.template_unload: Described(
+        takes=tabby.TemplateUnload, gives=(None,), examples=_NAMED
+    ),
+    tabby_routes.overrides: Described(gives=(tabby_reply.Overrides,)),
+    tabby_routes.override_switch: Described(
+        takes=tabby.OverrideSwitch,
+        gives=(None,),
+        examples={"A temperature": {"overrides": {"temperature": {"override": 0.7}}}},
+    ),
+    tabby_routes.override_unload: Described(gives=(None,)),
+    tabby_routes.loras: Described(gives=(tabby_reply.Names,)),
+    tabby_routes.lora_load: Described(takes=tabby.LoraLoad),
+    tabby_routes.service_info: Described(gives=(tabby_reply.ServiceInfo,)),
+    hub.download: Described(
+        takes=tabby.Download,
+        gives=(tabby_reply.Downloaded,),
+        events=(tabby_reply.DownloadEvent,),
+    ),
+}
+
+_LLAMASERVER: Mapping[Any, Described] = {
+    hub.fetch_model: Described(takes=llama.NamedModel, gives=(llama.Success,)),
+    hub.delete_model: Described(gives=(llama.Success,)),
+    status_routes.status: Described(gives=(status_routes.LlamaStatusWire,)),
+    status_routes.unload: Described(
+        takes=llama.MaybeNamedModel, gives=(status_routes.UnloadedWire,), examples=_NAMED
+    ),
+    status_routes.reset_measurements: Described(
+        takes=llama.MaybeNamedModel, gives=(status_routes.ForgottenWire,), examples=_NAMED
+    ),
+    model_routes.load_model: Described(
+        takes=llama.NamedModel, events=(loading.LlamaLoadEvent,), examples=_NAMED
+    ),
+    model_routes.models: Described(gives=(ModelList,)),
+    model_routes.model_events: Described(events=(llama.StateEvent,)),
+    model_routes.begin_load: Described(
+        takes=llama.NamedModel, gives=(llama.Success,), examples=_NAMED
+    ),
+    model_routes.end_load: Described(
+        takes=llama.NamedModel, gives=(llama.Success,), examples=_NAMED
+    ),
+    props_routes.props: Described(gives=(llama.Props,)),
+    text_routes.tokenize: Described(
+        takes=llama.Tokenize,
+        gives=(llama.LlamaTokens,),
+        examples={
+            "As llama-server has it": {"content": "Hello"},
+            "As vLLM has it": {"model": DEFAULT, "prompt": "Hello"},
+        },
+    ),
+    text_routes.detokenize: Described(
+        takes=llama.Detokenize, gives=(llama.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
+    ),
+}
+
+_OWN: Mapping[Any, Described] = {
+    upstreams.upstreams: Described(gives=(list[upstreams.UpstreamWire],)),
+    upstreams.drain: Described(takes=upstreams.DrainWire, gives=(list[upstreams.UpstreamWire],)),
+    admin.reload: Described(gives=(ReloadReport,)),
+    console.me: Described(gives=(console.MeWire,)),
+    console.requests: Described(gives=(console.RequestsWire,)),
+    console.cancel: Described(gives=(RequestStanding,)),
+}
+
+MANAGEMENT: Mapping[Any, Described] = {**_OLLAMA, **_KOBOLD, **_TABBY, **_LLAMASERVER, **_OWN}
