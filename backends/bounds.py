@@ -30,7 +30,8 @@ from backends.bound_kinds import (
     TokenIds,
     unknown,
 )
-from backends.errors import InvalidJob, PromptTooLong
+from backends.encoding import EncoderInput
+from backends.errors import InputTooLong, InvalidJob, PromptTooLong
 from backends.protocol import (
     Generation,
     ModelInfo,
@@ -149,6 +150,16 @@ BUDGET: Mapping[str, Bound] = {
     "close": MARKER,
     "is_open": Flag(),
 }
+ENCODER_INPUT: Mapping[str, Bound] = {
+    "tokens": PromptIds(),  # how many is seen to by `check_inputs`
+    "second": OF_CONTEXT,
+    "cut": Label(),
+}
+# What a request may bring to be embedded or ranked: so many texts, of so many characters each, and
+# all together; and tokens of all together. A tokenizer's time is linear in the characters, the
+# device's in the tokens.
+ENCODED_TEXTS = Texts(2_048, 1 << 20, total=1 << 24)
+ENCODED_TOKENS = 1 << 20
 # The request's field that a client knows, where it is not our own.
 PARAMS = {
     "thinking": "thinking_budget",
@@ -202,6 +213,27 @@ def check_choice(job: Generation, info: ModelInfo, ends: Callable[[int], bool]) 
     if all(token in banned or (no_end and ends(token)) for token in left):
         param = "allowed_tokens" if sampling.allowed_tokens else "logit_bias"
         raise InvalidJob("Every token is forbidden: none is left to choose.", param)
+
+
+def check_inputs(inputs: Sequence[EncoderInput], info: ModelInfo, field: str = "input") -> None:
+    """Raises InvalidJob or InputTooLong, which name the text of `field` that is at fault."""
+    if len(inputs) > ENCODED_TEXTS.count:
+        count = ENCODED_TEXTS.count
+        raise InvalidJob(f"Expected at most {count} texts, got {len(inputs)}.", field)
+    for index, one in enumerate(inputs):
+        place = f"{field}[{index}]"
+        for _, fault in (
+            *_faults(ENCODER_INPUT, one),
+            *_faults_for(ENCODER_INPUT, one, info),
+        ):
+            raise InvalidJob(fault, place)
+        if one.second >= len(one.tokens):
+            raise InvalidJob("The second text of a pair is empty.", place)
+        if len(one.tokens) > info.context_length:
+            raise InputTooLong(len(one.tokens), info.context_length, place)
+    if (whole := sum(len(one.tokens) for one in inputs)) > ENCODED_TOKENS:
+        text = f"Expected at most {ENCODED_TOKENS:,} tokens in all texts together, got {whole:,}."
+        raise InvalidJob(text, field)
 
 
 def check_tokens(tokens: Sequence[int], info: ModelInfo, param: str) -> None:

@@ -15,8 +15,9 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
+from backends.encoding import EncoderContainer
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling
+from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling, Task
 from backends.remote import RemoteTarget
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
@@ -50,6 +51,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     scan_bytes: int = 0  # of one token, while a state space is scanned; 0: it isn't
     windowed: bool = False  # some layers attend to a sliding window
     remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
+    task: Task = "generate"  # of another server's model: it isn't known
 
 
 class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +138,12 @@ class ContainerModule(Protocol):
         self, files: ModelFiles, options: EngineOptions, report: Report
     ) -> ModelContainer:
         """Load off the event loop. Cancellable. Raises LoadFailed and leaves nothing behind."""
+        ...
+
+    async def load_encoder(
+        self, files: ModelFiles, options: EngineOptions, report: Report
+    ) -> EncoderContainer:
+        """As `load`, what makes vectors or ranks. Only where `files` recognises such models."""
         ...
 
 

@@ -6,7 +6,8 @@ BackendError
 │   ├── BackendMissing        … because its library isn't installed or can't run here
 │   └── UnsupportedModel      … because no backend reads this format
 ├── InvalidJob                the job can't be run as asked
-│   └── PromptTooLong         … because prompt and completion don't fit the context
+│   ├── PromptTooLong         … because prompt and completion don't fit the context
+│   └── InputTooLong          … because a text to be embedded or ranked doesn't fit it
 ├── NotAble                   this engine can't do that at all
 ├── GenerationFailed          the engine failed while the job ran
 └── UpstreamError             another server refused, failed or can't be reached
@@ -52,6 +53,16 @@ class PromptTooLong(InvalidJob):
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+
+class InputTooLong(InvalidJob):
+    """A text to be embedded or ranked has more tokens than the model reads."""
+
+    def __init__(self, tokens: int, context_length: int, param: str) -> None:
+        super().__init__(
+            f"This model reads at most {context_length} tokens of a text, but here are {tokens}.",
+            param,
+        )
 
 
 class NotAble(BackendError):

@@ -10,8 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.protocol import Modality
 
 Fields = Mapping[str, Any]
 
@@ -45,6 +48,10 @@ def recognise(
     kind, format_ = architecture(config), format_of(quantization(config))
     if kind is None or format_ is None:
         return None
+    if (path / "modules.json").is_file():
+        raise UnsupportedModel(
+            f"{path} makes embeddings, which {backend} can't do; transformers can"
+        )
     if config.get("is_encoder_decoder"):  # T5's class has the name of one that sees
         raise UnsupportedModel(
             f"{path} holds an encoder and a decoder ({kind}); only models that go on with a text "
@@ -52,6 +59,17 @@ def recognise(
         )
     if not (files := weights(path)):
         return None
+    seen: tuple[Modality, ...] = ("text", "image") if sees(path, config) else ("text",)
+    return msgspec.structs.replace(
+        described(path, config, files, backend=backend, format_=format_, kind=kind),
+        modalities=seen,
+    )
+
+
+def described(
+    path: Path, config: Fields, files: Sequence[Path], *, backend: str, format_: str, kind: str
+) -> ModelFiles:
+    """What `config` tells of the model in the folder `path`, whose weights are `files`."""
     text = text_config(config)
     return ModelFiles(
         path=path,
@@ -64,7 +82,6 @@ def recognise(
         state_bytes=state_bytes(text),
         recurrent_layers=_layers(text) - _attending(text),
         scan_bytes=scan_bytes(text),
-        modalities=("text", "image") if sees(path, config) else ("text",),
         chat_template=chat_template(path),
         parts=tuple(sorted((*files, *path.glob("*.json"), *path.glob("*.jinja")))),
         vocab_size=_first(text, ("vocab_size",), 0),

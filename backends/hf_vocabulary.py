@@ -46,8 +46,8 @@ class HfVocabulary:
     """Of the model in `folder`, whose embedding has `size` rows. Raises LoadFailed."""
 
     def __init__(self, folder: Path, size: int) -> None:
-        self._marked = _tokenizer(folder / "tokenizer.json")
-        self._plain = _tokenizer(folder / "tokenizer.json")
+        self._marked = whole_tokenizer(folder / "tokenizer.json")
+        self._plain = whole_tokenizer(folder / "tokenizer.json")
         self._plain.encode_special_tokens = True
         self._long_marked = LongText(self._marked, self._neighbours)
         self._long_plain = LongText(self._plain, self._neighbours)
@@ -149,7 +149,7 @@ class HfVocabulary:
         return bool(ids) and bool(self.special.bos) and ids[0] == self.id_of(self.special.bos)
 
 
-def _tokenizer(path: Path) -> Tokenizer:
+def whole_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer without truncation and padding, whose settings nobody else changes."""
     try:
         tokenizer = Tokenizer.from_file(str(path))

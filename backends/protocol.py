@@ -14,7 +14,7 @@ process boundary without a caller noticing. This module knows no engine and no g
 Times are seconds, sizes are bytes, probabilities are natural logarithms.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from backends.slots import Slots
 
 Modality: TypeAlias = Literal["text", "image"]
+Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `backends.encoding`
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +257,17 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights + self.cache + self.engine
 
 
+class Vectors(msgspec.Struct, frozen=True, kw_only=True):
+    """What the vectors of an embedding model are. `prompts`: texts that its makers put in front of
+    others, by what they are for ("query"); `prompt`: of them the one in front of any text.
+    """
+
+    width: int  # values
+    normalized: bool  # their length is 1
+    prompts: Mapping[str, str] = {}
+    prompt: str = ""
+
+
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a loaded model is and can do; fixed for its life."""
 
@@ -286,6 +298,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
+    task: Task = "generate"
+    vectors: Vectors | None = None  # where its task is "embed"
 
 
 class ModelContainer(Protocol):

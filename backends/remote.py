@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from backends.conversation import Message, Tool, ToolChoice
+from backends.encoding import EncoderContainer
 from backends.protocol import ModelContainer, ModelInfo, TokenLogprob
 
 
@@ -159,4 +160,4 @@ class RemoteContainer(ABC):
     async def aclose(self) -> None: ...
 
 
-Container: TypeAlias = ModelContainer | RemoteContainer
+Container: TypeAlias = ModelContainer | EncoderContainer | RemoteContainer

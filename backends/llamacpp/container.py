@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
+from backends.encoder_driver import DrivenEncoder
+from backends.encoding import EncoderContainer
 from backends.errors import BackendMissing
 from backends.installing import command
 from backends.offloop import run_abandonable
@@ -12,7 +14,7 @@ from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:
-    from backends.llamacpp import loading
+    from backends.llamacpp import encoder, loading
     from backends.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
@@ -23,16 +25,38 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
+    chosen, telling = options, _telling(files, report)
+    loaded = await run_abandonable(
+        lambda wanted: loading.load(files, chosen, telling(wanted)), loading.LlamaModel.free
+    )
+    engine = LlamaCppEngine(loaded)
+    return DrivenContainer(engine, engine.keeper)
+
+
+async def load_encoder(
+    files: ModelFiles, options: EngineOptions, report: Report
+) -> EncoderContainer:
+    """As `load`."""
+    assert isinstance(options, LlamaCppOptions)
+    chosen, telling = options, _telling(files, report)
+    loaded = await run_abandonable(
+        lambda wanted: encoder.load(files, chosen, telling(wanted)), encoder.EncoderModel.free
+    )
+    return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
+
+
+def _telling(
+    files: ModelFiles, report: Report
+) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
+    """What makes, of whether a load is wanted, what is told how far it is."""
     loop = asyncio.get_running_loop()
 
-    def work(wanted: Callable[[], bool]) -> loading.LlamaModel:
+    def telling(wanted: Callable[[], bool]) -> Callable[[float], bool]:
         def progress(done: float) -> bool:
             step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
             loop.call_soon_threadsafe(report, step)
             return wanted()
 
-        return loading.load(files, options, progress)
+        return progress
 
-    loaded = await run_abandonable(work, loading.LlamaModel.free)
-    engine = LlamaCppEngine(loaded)
-    return DrivenContainer(engine, engine.keeper)
+    return telling

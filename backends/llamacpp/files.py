@@ -10,7 +10,7 @@ import msgspec
 
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
-from backends.llamacpp import defaults, dimensions, projectors, repacking
+from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
@@ -113,7 +113,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         size_bytes=sum(file.stat().st_size for file in files),
         added_bytes=repacking.added_bytes(tensors, layouts),
         context_length=header.number(f"{architecture}.context_length", 2048),
-        cache_bytes_per_token=graph.cache,
+        cache_bytes_per_token=0 if architecture in encoders.ENCODERS else graph.cache,
         state_bytes=graph.state,
         recurrent_layers=graph.recurrent_layers,
         chat_template=header.text("tokenizer.chat_template") or None,
@@ -125,6 +125,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=graph.activation,
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
+        task=encoders.task(header),
     )
 
 
@@ -199,6 +200,8 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     projector = fitted(files, options).projector
     added = files.added_bytes if on_cpu(options) else 0
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
+    if files.task != "generate":
+        return encoders.estimate(files, options, weights)
     scores = options.flash_attention == "off"
     encoder = projectors.buffer(projector, scores=scores) if projector else 0
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2

@@ -101,6 +101,12 @@ def _listen(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
         _words.__dict__.setdefault("buffers", []).append(text.decode(errors="replace"))
 
 
+def listen() -> None:
+    """From now on what llama.cpp says on this thread is heard; what it said before is forgotten."""
+    api.llama_log_set(_listen, None)
+    _words.__dict__.clear()
+
+
 class LlamaModel(msgspec.Struct, frozen=True):
     """What the engine works with. `free` gives all of it back; harmless a second time."""
 
@@ -131,10 +137,9 @@ def load(
     """
     files = fitted(files, options)
     _refuse_the_impossible(files, options)
-    api.llama_log_set(_listen, None)
-    _words.__dict__.clear()
+    listen()
     with ExitStack() as undone:
-        model = _load_model(files, options, progress)
+        model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
         vocabulary = LlamaVocabulary(model)
         context = _make_context(model, files, options, vocabulary.size)
@@ -154,8 +159,8 @@ def load(
             outputs=outputs(vocabulary.size, files, options),
             split=layout.split,
             batch_size=options.batch_size,
-            threads=_threads(context, options),
-            on_device=_on_device(options),
+            threads=step_threads(context, options),
+            on_device=on_device(options),
             held=undone.pop_all(),
         )
 
@@ -177,9 +182,10 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
         )
 
 
-def _load_model(
+def load_model(
     files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
 ) -> api.llama_model_p:
+    """The weights. Raises LoadFailed."""
     _warn_unheeded(options)
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
@@ -191,7 +197,7 @@ def _load_model(
     params.progress_callback = callback
     model = api.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
-        raise LoadFailed(f"llama.cpp can't load {files.path.name}: {_last_words()}")
+        raise LoadFailed(f"llama.cpp can't load {files.path.name}: {last_words()}")
     return model  # type: ignore[no-any-return]
 
 
@@ -235,7 +241,7 @@ def _make_context(
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
     params.n_threads = counts(options.threads)[-1]  # until the first step
-    params.n_threads_batch = _batch_counts(options)[-1]
+    params.n_threads_batch = batch_counts(options)[-1]
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -243,19 +249,22 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {_last_words()}")
+        raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_words()}")
     return context  # type: ignore[no-any-return]
 
 
-def _batch_counts(options: LlamaCppOptions) -> tuple[int, ...]:
+def batch_counts(options: LlamaCppOptions) -> tuple[int, ...]:
+    """How many threads a step of several tokens may have, ascending."""
     return counts(options.threads if options.threads_batch is None else options.threads_batch)
 
 
-def _threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
+def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> StepThreads:
+    """What times the steps of `context` and sets its threads."""
+
     def use(count: int) -> None:
         api.llama_set_n_threads(context, count, count)
 
-    controller = ThreadController(counts(options.threads), _batch_counts(options))
+    controller = ThreadController(counts(options.threads), batch_counts(options))
     return StepThreads(controller, use, processors.IdleCores())
 
 
@@ -277,27 +286,29 @@ def _open_projector(
         ) from error
     mtmd.mtmd_helper_log_set(_listen, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()
-    params.use_gpu = _on_device(options)
+    params.use_gpu = on_device(options)
     params.print_timings = False
-    params.n_threads = _batch_counts(options)[-1]
+    params.n_threads = batch_counts(options)[-1]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     callback = mtmd.mtmd_progress_callback(lambda _done, _data: progress(1.0))
     params.progress_callback = callback
     pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
     if not pointer:
         raise LoadFailed(
-            f"the projector {path.name} can't be loaded: {_last_words()}; "
+            f"the projector {path.name} can't be loaded: {last_words()}; "
             "`vision: false` loads the model for text"
         )
     at_once = min(options.micro_batch_size, options.batch_size)
     return MtmdEncoder(pointer, vocabulary, at_once=at_once, batch_size=options.batch_size)
 
 
-def _on_device(options: LlamaCppOptions) -> bool:
+def on_device(options: LlamaCppOptions) -> bool:
+    """Whether a card computes, beside the CPU."""
     return bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0
 
 
-def _last_words() -> str:
+def last_words() -> str:
+    """Why llama.cpp failed, as it said itself."""
     return "; ".join(getattr(_words, "heard", ())) or "it gave no reason"
 
 
@@ -331,9 +342,14 @@ def _info(
         tells_after_samplers=True,
         keeps_slots=True,
         generation_defaults=defaults.of(files),
-        memory=counted(
-            _words.__dict__.get("buffers", ()),
-            files.size_bytes + files.added_bytes,
-            files.projector.stat().st_size if files.projector else 0,
-        ),
+        memory=memory_taken(files),
+    )
+
+
+def memory_taken(files: ModelFiles) -> MemoryNeed | None:
+    """By what llama.cpp said since `listen`, on this thread."""
+    return counted(
+        _words.__dict__.get("buffers", ()),
+        files.size_bytes + files.added_bytes,
+        files.projector.stat().st_size if files.projector else 0,
     )

@@ -131,7 +131,7 @@ class LlamaVocabulary:
         self._pieces: dict[int, bytes] = {}
         self.special = self._special()
         self.longest_token_bytes = self._longest_token_bytes()
-        self._pre = _text_of(model, b"tokenizer.ggml.pre") or "default"
+        self._pre = text_of(model, b"tokenizer.ggml.pre") or "default"
         self._recurses = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE  # see `runs`
 
     def piece(self, token: int) -> bytes:
@@ -208,6 +208,17 @@ class LlamaVocabulary:
             )
         return tuple(tokens[:count])
 
+    def frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the model wants before and after a text."""
+        vocab = self.pointer
+        data, buffer = b"a", (api.llama_token * 16)()
+        count = api.llama_tokenize(vocab, data, len(data), buffer, len(buffer), True, False)
+        whole, bare = tuple(buffer[:count]), self.tokenize_whole("a", special=False)
+        for at in range(len(whole) - len(bare) + 1):
+            if bare and whole[at : at + len(bare)] == bare:
+                return whole[:at], whole[at + len(bare) :]
+        return (), ()
+
     def detokenize(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self.piece, tokens)).decode(errors="replace")
 
@@ -239,7 +250,7 @@ class LlamaVocabulary:
         return self._text(token) if marked else ""
 
 
-def _text_of(model: api.llama_model_p, key: bytes) -> str:
+def text_of(model: api.llama_model_p, key: bytes) -> str:
     """What the file says under `key`; nothing where it doesn't."""
     buffer = ctypes.create_string_buffer(256)
     length = api.llama_model_meta_val_str(model, key, buffer, len(buffer))

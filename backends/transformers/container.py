@@ -7,10 +7,13 @@ the event loop's.
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
+from backends.encoder_driver import DrivenEncoder
+from backends.encoding import EncoderContainer
 from backends.errors import BackendMissing
 from backends.installing import command
 from backends.offloop import run_abandonable
@@ -18,34 +21,69 @@ from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, TransformersOptions
 
 if TYPE_CHECKING:
+    from backends.transformers.encoder import TransformersEncoder
     from backends.transformers.engine import TransformersEngine
 
 
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
     assert isinstance(options, TransformersOptions)
+    chosen, telling = options, _telling(files, report)
+    made = await run_abandonable(
+        lambda wanted: _engine(files, chosen, telling(wanted)), lambda engine: engine.close()
+    )
+    return DrivenContainer(made)
+
+
+async def load_encoder(
+    files: ModelFiles, options: EngineOptions, report: Report
+) -> EncoderContainer:
+    """As `load`."""
+    assert isinstance(options, TransformersOptions)
+    chosen, telling = options, _telling(files, report)
+    made = await run_abandonable(
+        lambda wanted: _encoder(files, chosen, telling(wanted)), lambda engine: engine.close()
+    )
+    return DrivenEncoder(made)
+
+
+def _telling(
+    files: ModelFiles, report: Report
+) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
+    """What makes, of whether a load is wanted, what is told how far it is."""
     loop = asyncio.get_running_loop()
 
-    def work(wanted: Callable[[], bool]) -> "TransformersEngine":
+    def telling(wanted: Callable[[], bool]) -> Callable[[float], bool]:
         def progress(done: float) -> bool:
             step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
             loop.call_soon_threadsafe(report, step)
             return wanted()
 
-        return _engine(files, options, progress)
+        return progress
 
-    return DrivenContainer(await run_abandonable(work, lambda engine: engine.close()))
+    return telling
 
 
 def _engine(
     files: ModelFiles, options: TransformersOptions, progress: Callable[[float], bool]
 ) -> "TransformersEngine":
+    loading, engine = _module("loading"), _module("engine")
+    made: TransformersEngine = engine.TransformersEngine(loading.load(files, options, progress))
+    return made
+
+
+def _encoder(
+    files: ModelFiles, options: TransformersOptions, progress: Callable[[float], bool]
+) -> "TransformersEncoder":
+    encoder = _module("encoder")
+    made: TransformersEncoder = encoder.TransformersEncoder(encoder.load(files, options, progress))
+    return made
+
+
+def _module(name: str) -> ModuleType:
     try:
-        loading = import_module("backends.transformers.loading")
-        engine = import_module("backends.transformers.engine")
+        return import_module(f"backends.transformers.{name}")
     except (ImportError, OSError) as error:  # not installed, or built for another machine
         raise BackendMissing(
             f"transformers can't be used here ({error}). Install it: {command('transformers')}"
         ) from error
-    made: TransformersEngine = engine.TransformersEngine(loading.load(files, options, progress))
-    return made

@@ -13,6 +13,7 @@ import msgspec
 from backends import hf_folder
 from backends.catalog import CPU, ModelFiles
 from backends.protocol import MemoryNeed
+from backends.transformers import encoders
 from config.engines import EngineOptions, TransformersOptions
 
 SUFFIX = None  # folders
@@ -40,11 +41,12 @@ class CacheSize(msgspec.Struct, frozen=True):
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """A folder with a `config.json` of a text generating model and its safetensors.
+    """A folder with a `config.json` of a text generating model, or of one that makes vectors or
+    ranks, and its safetensors.
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
     """
-    return hf_folder.recognise(path, "transformers", _format, _sees)
+    return encoders.recognise(path) or hf_folder.recognise(path, "transformers", _format, _sees)
 
 
 def _format(quantization: str | None) -> str | None:
@@ -83,6 +85,10 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     assert isinstance(options, TransformersOptions)
     number = number_bytes(files, options)
     weights = files.size_bytes * _share_left(options) * number / _stored_bytes(files)
+    if files.task != "generate":
+        size = encoders.shape(files, options, cpu=on_cpu(options.device))
+        engine = FIXED + encoders.buffers(files, size, number)
+        return encoders.estimate(files, int(weights), engine)
     cache = cache_bytes(files, options, number)
     return MemoryNeed(weights=int(weights), cache=cache, engine=buffers(files, options))
 

@@ -5,18 +5,20 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import transformers
+from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
 from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.hf_vocabulary import HfVocabulary
+from backends.hf_vocabulary import HfVocabulary, whole_tokenizer
 from backends.installing import command
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
@@ -62,9 +64,18 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
 
     Raises LoadFailed and its kinds, and leaves nothing behind.
     """
+    with failing_in_our_words(files, options) as device:
+        return _load(files, options, device, progress)
+
+
+@contextmanager
+def failing_in_our_words(files: ModelFiles, options: TransformersOptions) -> Iterator[torch.device]:
+    """Around a load onto the device that the options name: raises LoadFailed and its kinds, and
+    gives back what nobody holds.
+    """
     device = _device(options.device)
     try:
-        return _load(files, options, device, progress)
+        yield device
     except LoadFailed:
         raise
     except Exception as error:
@@ -81,8 +92,9 @@ def _load(
     )
     kind = _kind(config, sees="image" in files.modalities)
     made = _processor(files, options, config)  # fails sooner than the weights load
-    model = _model(kind, files, options, config, device, progress)
-    vocabulary = _vocabulary(model, files, options)
+    model = model_of(kind, files, options, config, device, progress)
+    rows = int(model.get_output_embeddings().weight.shape[0])
+    vocabulary, _ = vocabulary_of(files, options, rows)
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
     size = shape(files, options)
@@ -149,7 +161,7 @@ def _kind(config: Any, *, sees: bool) -> Any:
     return fitting[-1 if sees else 0]
 
 
-def _model(
+def model_of(
     kind: Any,
     files: ModelFiles,
     options: TransformersOptions,
@@ -245,11 +257,12 @@ def _processor(files: ModelFiles, options: TransformersOptions, config: Any) -> 
     return processor.load(files.path, config, trust_remote_code=options.trust_remote_code)
 
 
-def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> HfVocabulary:
+def vocabulary_of(
+    files: ModelFiles, options: TransformersOptions, size: int
+) -> tuple[HfVocabulary, Tokenizer]:
     """By the folder's `tokenizer.json`; where there is none, by the one transformers makes."""
-    size = int(model.get_output_embeddings().weight.shape[0])
     if (files.path / "tokenizer.json").is_file():
-        return HfVocabulary(files.path, size)
+        return _in_folder(files.path, size)
     trust = options.trust_remote_code
     tokenizer = transformers.AutoTokenizer.from_pretrained(files.path, trust_remote_code=trust)
     with tempfile.TemporaryDirectory() as made:
@@ -257,7 +270,11 @@ def _vocabulary(model: Any, files: ModelFiles, options: TransformersOptions) -> 
         for name in ("config.json", "generation_config.json"):  # they name the end tokens
             if (files.path / name).is_file():
                 shutil.copy(files.path / name, made)
-        return HfVocabulary(Path(made), size)
+        return _in_folder(Path(made), size)
+
+
+def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
+    return HfVocabulary(folder, size), whole_tokenizer(folder / "tokenizer.json")
 
 
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:

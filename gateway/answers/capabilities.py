@@ -29,7 +29,8 @@ PATIENCE = 0.025  # seconds a list waits for models not known yet
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What a model's files or its container tell of it."""
 
-    capabilities: tuple[str, ...] | None  # "tools", "reasoning", "vision"; None: not known
+    # "tools", "reasoning", "vision"; "embedding" or "rerank", then nothing else; None: not known
+    capabilities: tuple[str, ...] | None
     recognised: Recognised
     template: str  # the text in force
 
@@ -96,6 +97,10 @@ def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     if (remote := entry.files.remote) is not None and source is None:
         elsewhere = Recognised(FORMATS["plain"], "the upstream takes its answers apart")
         return Known(capabilities=remote.capabilities, recognised=elsewhere, template="")
+    if status.task != "generate":
+        no_text = Recognised(FORMATS["plain"], "it writes no text")
+        can = ("embedding",) if status.task == "embed" else ("rerank",)
+        return Known(capabilities=can, recognised=no_text, template="")
     info, text = status.info, source or DEFAULT_TEMPLATE
     vision = ("vision",) if "image" in status.modalities else ()
     try:

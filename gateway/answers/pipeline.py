@@ -35,7 +35,7 @@ from gateway.answers.tokens import Tokens
 from gateway.errors import GatewayError, InvalidRequest, as_written, translated
 from gateway.pictures import Album, ImageLoader, images_in
 from gateway.prompt.length import length_explained
-from gateway.registry import Lease, ModelEntry, Registry, Waiting
+from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
 from gateway.request import ChatRequest, GenerationParams, TextRequest
 
 OnWait: TypeAlias = Callable[[Waiting], None]
@@ -89,6 +89,7 @@ class Pipeline:
         self._refuse_too_many(1, request.answering.n)
 
         async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
+            require_task(entry, "generate")
             return await self._chat(held, request, entry, access, on_wait, caller)
 
         async with AsyncExitStack() as held:
@@ -106,6 +107,7 @@ class Pipeline:
         self._refuse_too_many(len(request.prompts), request.answering.n)
 
         async def opened(held: AsyncExitStack, entry: ModelEntry) -> Answer:
+            require_task(entry, "generate")
             return await self._text(held, request, entry, access, on_wait, caller)
 
         async with AsyncExitStack() as held:
@@ -165,10 +167,10 @@ class Pipeline:
             return answer
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
-        bound = await self._constraints.chat(request, interpreter, framed, lease.container)
+        bound = await self._constraints.chat(request, interpreter, framed, lease.local)
         images = await held.enter_async_context(album.decoded()) if album else {}
         shown = tuple(images[picture.url] for picture in prompt.rendered.pictures)
-        budget = interpreter.budget(request, framed, lease.container)
+        budget = interpreter.budget(request, framed, lease.local)
         choices = [
             Choice(
                 index,
@@ -215,8 +217,8 @@ class Pipeline:
             if (check := self._constraints.elsewhere(asked.shape)) is not None:
                 answer.check_with(check)
             return answer
-        bound = await self._constraints.text(request.answering, lease.container)
-        prompts = await self._prompts(request, lease.container)
+        bound = await self._constraints.text(request.answering, lease.local)
+        prompts = await self._prompts(request, lease.local)
         jobs = self._jobs(prompts, asked, lease)
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
@@ -228,7 +230,7 @@ class Pipeline:
         ]
         answer = await self._answer(held, lease, choices, request.answering, bound)
         if request.echo:
-            answer.echoes = _echoes(request, lease.container)
+            answer.echoes = _echoes(request, lease.local)
         return answer
 
     async def _prompts(

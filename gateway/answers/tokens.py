@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from backends.protocol import ModelContainer, ModelInfo
+from backends.encoding import Tokenizer
+from backends.protocol import ModelContainer, ModelInfo, Task
 from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
@@ -49,7 +50,7 @@ class Tokens:
 
     async def of(
         self,
-        container: ModelContainer,
+        container: Tokenizer,
         text: str,
         *,
         special: bool = True,
@@ -158,7 +159,7 @@ def refuse_too_long(info: ModelInfo, text: str, param: str) -> None:
 
 
 def _of_text(
-    container: ModelContainer, text: str, *, special: bool, add_bos: bool | None
+    container: Tokenizer, text: str, *, special: bool, add_bos: bool | None
 ) -> tuple[int, ...]:
     bos = container.info.special.bos
     wanted = bool(bos) and (container.info.adds_bos if add_bos is None else add_bos)
@@ -208,11 +209,11 @@ def _inside(value: Any) -> Iterator[Any]:
 # Text to tokens and back, without an answer: a leased model's own tokenizer and template.
 
 
-def foremost(statuses: Sequence[ModelStatus]) -> ModelStatus | None:
+def foremost(statuses: Sequence[ModelStatus], task: Task = "generate") -> ModelStatus | None:
     """The loaded model that a request without a name means, of `statuses` in the registry's order:
     one in use, else the least idle.
     """
-    return next((status for status in statuses if status.info is not None), None)
+    return next((one for one in statuses if one.info is not None and one.task == task), None)
 
 
 class Encoding:
@@ -230,7 +231,7 @@ class Encoding:
         """
         async with self.leased(model, access) as lease:
             return await self._tokens.of(
-                lease.local,
+                lease.tokenizer,
                 text,
                 special=special,
                 add_bos=None if add_bos else False,
@@ -256,7 +257,7 @@ class Encoding:
         InvalidRequest.
         """
         async with self.leased(model, access) as lease:
-            container = lease.local
+            container = lease.tokenizer
             if tokens and max(tokens) >= container.info.vocab_size:
                 size = container.info.vocab_size
                 raise InvalidRequest(f"The model has {size} tokens, from 0 on.", param="tokens")
@@ -282,6 +283,6 @@ class Encoding:
         return (await self._registry.find(model or "", access)).name
 
 
-def _without_control(container: ModelContainer, tokens: Sequence[int]) -> tuple[int, ...]:
+def _without_control(container: Tokenizer, tokens: Sequence[int]) -> tuple[int, ...]:
     control = {container.tokenize(text, special=True) for text in container.info.special.control}
     return tuple(token for token in tokens if (token,) not in control)

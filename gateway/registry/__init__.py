@@ -15,6 +15,7 @@ from gateway.registry.status import (
     ModelUnloaded,
     State,
     UnloadReport,
+    require_task,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "State",
     "UnloadReport",
     "Waiting",
+    "require_task",
 ]

@@ -268,14 +268,23 @@ class ModelLibrary:
 
     def _default(self, shelf: LibraryScan) -> str:
         """The configured default; else the first model of the config, else the first by name that
-        can be used, of the folders before the hub's cache.
+        can be used, of the folders before the hub's cache. What writes no text is none, unless it
+        is configured so.
         """
         if self._config.default_model is not None:
             return self._config.default_model
-        usable = (name for name, one in shelf.models.items() if isinstance(one, ModelEntry))
-        names = [model.name for model in self._config.models] or sorted(
-            usable, key=lambda name: (name in shelf.cached, name)
+        others = {
+            name
+            for name, one in shelf.models.items()
+            if isinstance(one, ModelEntry) and one.files.task != "generate"
+        }
+        usable = (
+            name
+            for name, one in shelf.models.items()
+            if isinstance(one, ModelEntry) and name not in others
         )
+        configured = [model.name for model in self._config.models if model.name not in others]
+        names = configured or sorted(usable, key=lambda name: (name in shelf.cached, name))
         if not names:
             raise ModelNotFound("There is no model here yet.", param="model")
         return names[0]

@@ -8,7 +8,7 @@ from anyio import to_thread
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import BackendError, BackendMissing
-from backends.protocol import MemoryNeed, ModelContainer, Report
+from backends.protocol import MemoryNeed, Report
 from backends.remote import Container
 from backends.upstream.fleet import Fleet
 from config.check import convert
@@ -58,15 +58,14 @@ class CatalogLoader:
     ) -> Mapping[str, float]:
         return self._catalog[files.backend].files.placement(options, cards)
 
-    async def load(
-        self, files: ModelFiles, options: EngineOptions, report: Report
-    ) -> ModelContainer:
+    async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         backend = self._catalog[files.backend]
         try:  # the first import of an engine takes seconds
             container = await to_thread.run_sync(lambda: backend.container)
         except ImportError as error:
             raise BackendMissing(f"{backend.name} can't be used here: {error}") from error
-        return await container.load(files, options, report)
+        load = container.load if files.task == "generate" else container.load_encoder
+        return await load(files, options, report)
 
 
 NOTHING = MemoryNeed(weights=0, cache=0, engine=0)

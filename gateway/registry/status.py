@@ -1,15 +1,23 @@
 """What the registry hands out: leases, states, reports and happenings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import anyio
 import msgspec
 
 from backends.catalog import ModelFiles
-from backends.protocol import MemoryNeed, Modality, ModelContainer, ModelInfo, Progress
+from backends.encoding import EncoderContainer
+from backends.protocol import (
+    MemoryNeed,
+    Modality,
+    ModelContainer,
+    ModelInfo,
+    Progress,
+    Task,
+)
 from backends.remote import Container, RemoteContainer
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
@@ -95,7 +103,26 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local(self) -> ModelContainer:
-        """The container of a model that runs here. Raises InvalidRequest for any other."""
+        """The container of a model that writes, and runs here. Raises InvalidRequest for any
+        other.
+        """
+        found = self.tokenizer
+        require_task(self.entry, "generate")
+        return cast(ModelContainer, found)
+
+    @property
+    def encoder(self) -> EncoderContainer:
+        """The container of a model that makes vectors or ranks, and runs here. Raises
+        InvalidRequest for any other.
+        """
+        found = self.tokenizer
+        if self.entry.files.task == "generate":
+            raise InvalidRequest(f"model: {self.name} writes texts.", param="model")
+        return cast(EncoderContainer, found)
+
+    @property
+    def tokenizer(self) -> ModelContainer | EncoderContainer:
+        """The container of any model that runs here. Raises InvalidRequest for any other."""
         if isinstance(self.container, RemoteContainer):
             text = f"{self.name} runs on another server, and its tokens are known there alone."
             raise InvalidRequest(text, param="model")
@@ -126,6 +153,11 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     options: EngineOptions | None = None  # it is loaded with, or would be
 
     @property
+    def task(self) -> Task:
+        """What it is for, as far as is known here."""
+        return self.files.task if self.files is not None else "generate"
+
+    @property
     def modalities(self) -> tuple[Modality, ...]:
         """What it takes as it is loaded, or would be as the config has it."""
         if self.info is not None:
@@ -142,6 +174,28 @@ class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     promised: Bytes  # bytes for the remaining models, per device
     held: Bytes  # bytes this process really has now, per device: CUDA's context stays
+
+
+TASKS: Mapping[Task, str] = {
+    "generate": "it can't chat or complete texts",
+    "embed": "it can't make embeddings",
+    "rank": "it can't rank documents",
+}
+KINDS: Mapping[Task, str] = {
+    "generate": "writes texts",
+    "embed": "is an embedding model",
+    "rank": "is a reranker",
+}
+
+
+def require_task(entry: ModelEntry, task: Task) -> None:
+    """Raises InvalidRequest for a model that is for something else. Of another server's model
+    nobody here knows.
+    """
+    files = entry.files
+    if files.remote is None and files.task != task:
+        text = f"model: {entry.name} {KINDS[files.task]} ({files.backend}): {TASKS[task]}."
+        raise InvalidRequest(text, param="model")
 
 
 class ModelLoaded(msgspec.Struct, frozen=True):

@@ -1,0 +1,318 @@
+"""The thread that steps an encoder, and the container it makes of one: `backends.driver` for models
+that read texts and write none.
+
+A pass takes texts of all requests that wait, each in its turn, so that a long list delays nobody.
+Texts of one request are encoded the longest first, since what is padded is wasted; its vectors come
+in its own order.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeAlias
+
+import anyio
+import msgspec
+
+from backends.bounds import check_inputs, check_tokens
+from backends.encoding import EncoderInput, Tokenizer
+from backends.errors import BackendError, GenerationFailed, OutOfMemory, while_generating
+from backends.protocol import ModelInfo
+
+# A pass takes so long, if it may: who comes waits no longer for it, and who leaves neither.
+PASS_SECONDS = 0.1
+FIRST_GUESS = 2_000.0  # tokens per second, until measured
+FEWEST = 64  # tokens of a pass: below, the calls around it would cost more
+ALIKE = 0.5  # where shorter texts are padded: of the longest, what one must have to go with it
+
+
+class Pass(msgspec.Struct, frozen=True):
+    """What an engine can take at once. `pads`: a row costs as much as the longest."""
+
+    rows: int
+    tokens: int
+    pads: bool
+
+
+class EncoderEngine(Tokenizer, Protocol):
+    """One model on one device. Only one thread calls it, except what reads texts, which any may."""
+
+    @property
+    def most(self) -> Pass: ...
+
+    def read(self, text: str, most: int | None = None) -> EncoderInput: ...
+
+    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput: ...
+
+    def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
+        """One pass over all of them, within `most`; their vectors in their order.
+
+        Raises OutOfMemory or GenerationFailed; then `recover` is called.
+        """
+        ...
+
+    def recover(self) -> None:
+        """After a failed pass: start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+class EncoderJob:
+    """One request's inputs on their way. Only the engine's thread changes it, but `future`."""
+
+    def __init__(self, inputs: Sequence[EncoderInput], future: "asyncio.Future[None]") -> None:
+        self.inputs = inputs
+        self.future = future
+        self.over = False
+        self.error: BackendError | None = None
+        self.vectors: list[bytes] = [b""] * len(inputs)
+        longest_first = sorted(range(len(inputs)), key=lambda at: -len(inputs[at].tokens))
+        self.left = deque(longest_first)  # indices that no pass has taken yet
+        self.missing = len(inputs)
+
+    @property
+    def next_length(self) -> int:
+        return len(self.inputs[self.left[0]].tokens)
+
+
+Row: TypeAlias = tuple[EncoderJob, int]  # one text of a request, by its index
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """A job joins the line."""
+
+    job: EncoderJob
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A job leaves; `stopped` is called when the device doesn't work for it."""
+
+    job: EncoderJob
+    stopped: Callable[[], None]
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The thread ends after this."""
+
+
+Command: TypeAlias = Submit | Stop | Close
+
+
+def compose(jobs: "deque[EncoderJob]", most: Pass, tokens: int) -> list[Row]:
+    """Take the rows of the next pass out of `jobs`: about `tokens` tokens, one of each job in turn.
+    Whose turn it was goes to the end; who has none left stays, for its vectors are to come.
+    """
+    rows: list[Row] = []
+    room, longest, passed = min(most.tokens, tokens), 0, 0
+    while jobs and passed < len(jobs) and len(rows) < most.rows:
+        job = jobs[0]
+        jobs.rotate(-1)
+        if not job.left or (rows and not _fits(job.next_length, len(rows), longest, room, most)):
+            passed += 1
+            continue
+        longest = max(longest, job.next_length)
+        room -= 0 if most.pads else job.next_length
+        rows.append((job, job.left.popleft()))
+        passed = 0
+    return rows
+
+
+def _fits(length: int, rows: int, longest: int, room: int, most: Pass) -> bool:
+    if not most.pads:
+        return length <= room
+    return ALIKE * longest <= length <= longest and (rows + 1) * longest <= room
+
+
+class EncoderDriver:
+    """The thread. Created on the event loop it reports to; the engine belongs to the thread from
+    then on.
+    """
+
+    def __init__(self, engine: EncoderEngine, name: str) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._jobs: deque[EncoderJob] = deque()
+        self._rate = FIRST_GUESS
+        self._failures = 0  # failed passes since the last that went well
+        self.failure: str | None = None
+        self._open = True
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name=f"encoder-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: EncoderJob) -> None:
+        self._put(Submit(job))
+
+    async def stop(self, job: EncoderJob) -> None:
+        """When this returns, the device no longer works for the job."""
+        stopped = anyio.Event()
+        self._put(Stop(job, lambda: self._call(stopped.set)))
+        await stopped.wait()
+
+    async def close(self) -> None:
+        self._commands.put(Close())
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    def _put(self, command: Command) -> None:
+        self._commands.put(command)
+        if self._ended:  # looked at second: whichever side comes last finds the command
+            self._answer_the_rest()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:  # the loop has gone: nobody is left to be told
+            self._open = False
+
+    def _run(self) -> None:
+        """Whatever an engine throws, every job is told of its end and the thread goes on."""
+        while self._open:
+            try:
+                self._take_commands()
+                if self._jobs:
+                    self._step()
+            except Exception as error:  # noqa: BLE001 - see above
+                reason = while_generating(error, "the engine")
+                self.failure = str(reason)
+                self._fail(tuple(self._jobs), reason)
+        with suppress(Exception):  # the model is gone, one way or the other
+            self._engine.close()
+        self._ended = True
+        self._answer_the_rest()
+
+    def _answer_the_rest(self) -> None:
+        self._fail(tuple(self._jobs), GenerationFailed("the model has been closed"))
+        with suppress(queue.Empty):
+            while True:
+                match self._commands.get_nowait():
+                    case Submit(job):
+                        self._fail((job,), GenerationFailed("the model has been closed"))
+                    case Stop(_, stopped):
+                        stopped()
+                    case Close():
+                        pass
+
+    def _take_commands(self) -> None:
+        while self._open and (not self._jobs or not self._commands.empty()):
+            match self._commands.get():
+                case Submit(job) if self.failure is not None:
+                    self._fail((job,), GenerationFailed(self.failure))
+                case Submit(job):
+                    self._jobs.append(job)
+                case Stop(job, stopped):
+                    if job in self._jobs:
+                        self._jobs.remove(job)
+                    stopped()
+                case Close():
+                    self._open = False
+
+    def _step(self) -> None:
+        rows = compose(self._jobs, self._engine.most, max(FEWEST, int(self._rate * PASS_SECONDS)))
+        inputs = [job.inputs[at] for job, at in rows]
+        began = time.perf_counter()
+        try:
+            vectors = self._engine.encode(inputs)
+        except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
+            self._pass_failed(rows, error)
+            return
+        self._failures = 0
+        self._learn(inputs, time.perf_counter() - began)
+        for (job, at), vector in zip(rows, vectors, strict=True):
+            job.vectors[at] = vector
+            job.missing -= 1
+        self._end([job for job in dict.fromkeys(job for job, _ in rows) if not job.missing])
+
+    def _learn(self, inputs: Sequence[EncoderInput], seconds: float) -> None:
+        lengths = [len(one.tokens) for one in inputs]
+        computed = len(lengths) * max(lengths) if self._engine.most.pads else sum(lengths)
+        if computed >= FEWEST:
+            self._rate += 0.3 * (computed / max(seconds, 1e-6) - self._rate)
+
+    def _pass_failed(self, rows: Sequence[Row], error: Exception) -> None:
+        """Only the requests of this pass fail; a second failure in a row is final. Where memory ran
+        out the engine is sound: the next requests may be smaller.
+        """
+        reason = while_generating(error, "the engine")
+        self._failures += not isinstance(reason, OutOfMemory)
+        if self._failures > 1:
+            self.failure = str(reason)
+        try:
+            self._engine.recover()
+        except Exception as hopeless:  # noqa: BLE001 - as above
+            self.failure = str(while_generating(hopeless, "the engine"))
+        failed = tuple(self._jobs) if self.failure else tuple({job for job, _ in rows})
+        self._fail(failed, reason)
+
+    def _fail(self, jobs: Sequence[EncoderJob], error: BackendError) -> None:
+        for job in jobs:
+            job.error = error
+        self._end(jobs)
+
+    def _end(self, jobs: Sequence[EncoderJob]) -> None:
+        """They are told together, in one call."""
+        for job in jobs:
+            job.over = True
+            if job in self._jobs:
+                self._jobs.remove(job)
+        if jobs:
+            self._call(lambda: _tell(jobs))
+
+
+def _tell(jobs: Sequence[EncoderJob]) -> None:
+    for job in jobs:
+        if not job.future.done():
+            job.future.set_result(None)
+
+
+class DrivenEncoder:
+    """An `EncoderContainer` made of an engine. Create it on the event loop."""
+
+    def __init__(self, engine: EncoderEngine) -> None:
+        self._engine = engine
+        self._driver = EncoderDriver(engine, engine.info.architecture)
+        self._closed = False
+        self.tokenize = engine.tokenize
+        self.read = engine.read
+        self.read_pair = engine.read_pair
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    @property
+    def failure(self) -> str | None:
+        return self._driver.failure
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        check_tokens(tokens, self.info, "prompt")
+        return self._engine.detokenize(tokens)
+
+    async def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
+        """See `EncoderContainer.encode`."""
+        check_inputs(inputs, self.info)
+        if not inputs:
+            return ()
+        job = EncoderJob(inputs, asyncio.get_running_loop().create_future())
+        self._driver.submit(job)
+        try:
+            await job.future
+        finally:
+            if not job.over:
+                with anyio.CancelScope(shield=True):
+                    await self._driver.stop(job)
+        if job.error is not None:
+            raise job.error
+        return job.vectors
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._driver.close()
