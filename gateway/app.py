@@ -33,7 +33,11 @@ from gateway.http.auth import (
     server_names,
 )
 from gateway.http.console.activity import Activity
+from gateway.http.console.feed import Feed
 from gateway.http.console.files import FOLDER, page_files, page_routes
+from gateway.http.console.gauges import Sampler
+from gateway.http.console.history import History
+from gateway.http.console.publishing import Publisher
 from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.generations import Generations
@@ -43,6 +47,7 @@ from gateway.http.routes import (
     admin,
     anthropic,
     console,
+    console_events,
     conversations,
     hub,
     kobold,
@@ -61,6 +66,8 @@ from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
+
+_CONSOLE_ROUTES = (*console.ROUTES, *console_events.ROUTES)
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
@@ -113,7 +120,7 @@ def _spoken(services: Services) -> list[Router]:
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)
     for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
-    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *console.ROUTES, *upstreams.ROUTES)
+    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES, *upstreams.ROUTES)
     table = (
         ("OpenAI", apis.openai, openai.ROUTES, plain),
         ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
@@ -158,6 +165,7 @@ def _services(
         Interpreters(templates),
         allow_control_tokens=config.server.allow_control_tokens,
     )
+    activity = Activity()
     pictures, hub_room = ImageLoader(config.images), Hub(config)
     doorman = Authenticator(config.keys)
     pipeline = Pipeline(
@@ -191,7 +199,10 @@ def _services(
         store=Store(config.store),
         runs=Runs(),
         generations=Generations(),
-        activity=Activity(),
+        activity=activity,
+        feed=Feed(),
+        sampler=Sampler(registry, activity),
+        history=History(),
         catalog=catalog,
     )
 
@@ -279,6 +290,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             await store.mend(interrupted)
             tasks.start_soon(services.capabilities.learn, registry.statuses())
             tasks.start_soon(services.reloader.run)
+            tasks.start_soon(Publisher(services).run)
             yield
 
     return lifespan

@@ -19,6 +19,9 @@ from gateway.answers.tokens import Encoding, foremost
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.console.activity import Activity
+from gateway.http.console.feed import Feed
+from gateway.http.console.gauges import Sampler
+from gateway.http.console.history import History
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
@@ -53,6 +56,9 @@ class Services(msgspec.Struct, frozen=True):
     runs: Runs
     generations: Generations
     activity: Activity
+    feed: Feed
+    sampler: Sampler
+    history: History
     catalog: Catalog
 
     @property
@@ -121,7 +127,14 @@ class Services(msgspec.Struct, frozen=True):
 
     def _without_paths(self, text: str, access: Access) -> str:
         """Administrators learn where files lie; for others the model's id stands there."""
-        if access.role == "admin" or "/" not in text:
+        return text if access.role == "admin" else self._with_names(text)
+
+    def without_paths(self, text: str | None) -> str | None:
+        """`text` as those may read it who are no administrators."""
+        return text and self._with_names(text)
+
+    def _with_names(self, text: str) -> str:
+        if "/" not in text:
             return text
         places = dict(self._places())
         for place in sorted(places, key=len, reverse=True):

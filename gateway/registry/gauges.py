@@ -24,6 +24,10 @@ class Gauge(Protocol):
         """Bytes that models may take now, per device."""
         ...
 
+    def available(self) -> Bytes:
+        """Bytes that nobody holds now, per device, what is kept free among them."""
+        ...
+
     def total(self) -> Bytes:
         """Bytes that each device has, whoever holds them; cards in CUDA's order."""
         ...
@@ -49,8 +53,10 @@ class SystemGauge:
         self._environment = environment
 
     def free(self) -> Bytes:
-        sizes = {CPU: _main_memory_free(), **{name: gpu.free for name, gpu in self._gpus()}}
-        return {name: int(size * (1 - KEPT_FREE)) for name, size in sizes.items()}
+        return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
+
+    def available(self) -> Bytes:
+        return {CPU: _main_memory_free(), **{name: gpu.free for name, gpu in self._gpus()}}
 
     def total(self) -> Bytes:
         return {CPU: _main_memory(), **{name: gpu.total for name, gpu in self._gpus()}}

@@ -124,6 +124,7 @@ class LoadPlanner:
         self._obstacle = obstacle
         self._options: dict[str, EngineOptions] = {}
         self._plan: dict[str, LoadPlan] = {}
+        self._pinned: dict[str, bool] = {}  # in place of what entries say
 
     def plan(self, entry: ModelEntry) -> LoadPlan:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
@@ -180,9 +181,18 @@ class LoadPlanner:
             load_seconds=plan.load_seconds,
             slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
             backoff=REMOTE_BACKOFF if entry.files.remote else None,
-            pinned=entry.pinned,
+            pinned=self._pinned.get(entry.name, entry.pinned),
             ttl=entry.ttl,
         )
+
+    def pin(self, name: str, *, pinned: bool) -> None:
+        """Whatever its entry says, from now on."""
+        self._pinned[name] = pinned
+
+    def last_load(self, plan: LoadPlan) -> float | None:
+        """Seconds that the last load of this model with these options took."""
+        last = self._history.get(plan.entry.files, plan.options)
+        return last.load_seconds if last else None
 
     def options(self, entry: ModelEntry) -> EngineOptions:
         """The options in force."""

@@ -66,6 +66,11 @@ class MemoryLedger:
         self._budgets = dict(budgets)
         self._records = records
 
+    @property
+    def budgets(self) -> Bytes:
+        """Bytes for models, per device."""
+        return self._budgets
+
     def apply(self, budgets: Bytes) -> None:
         """From now on these are the budgets."""
         self._budgets = dict(budgets)

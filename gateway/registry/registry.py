@@ -47,6 +47,7 @@ from gateway.registry.status import (
     UnloadReport,
     Watchers,
 )
+from gateway.registry.survey import Survey
 from gateway.tasks import companions
 
 log = structlog.get_logger(__name__)
@@ -119,6 +120,7 @@ class Registry:
             orders=self._orders,
             clock=self._clock,
         )
+        self.survey = Survey(self._scheduler, self._planner, self._moves, self._gauge, self._clock)
         self._reconfiguration = Reconfiguration(
             scheduler=self._scheduler,
             planner=self._planner,
@@ -266,12 +268,25 @@ class Registry:
             held=await to_thread.run_sync(self._gauge.held),
         )
 
+    async def pin(self, name: str, *, pinned: bool) -> None:
+        """Never evicted and never idle, or as any other, whatever the configuration says; until the
+        server is started again. Raises ModelNotFound.
+        """
+        entry = await self.find(name)
+        self._planner.pin(entry.name, pinned=pinned)
+        model = self._planner.model(entry)
+        self._orders.carry_out(self._scheduler.described(self._now, model), entry.name)
+
     # ---------------------------------------------------------------------------- asked
 
     @property
     def fleet(self) -> Fleet:
         """The servers elsewhere."""
         return self._library.fleet
+
+    def default_name(self) -> str | None:
+        """The model that answers a request that names none, by its id or an alias."""
+        return self._library.default_name()
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`; "" and "default" are the configured default.

@@ -219,6 +219,10 @@ class Scheduler:
         """The record of a model that is in memory, wanted or failed. To be read, never changed."""
         return self._records.get(name)
 
+    def records(self) -> tuple[ModelRecord, ...]:
+        """Of all models that have one, see `residency`."""
+        return tuple(self._records.values())
+
     def phase(self, name: str) -> Phase:
         """Where a model is between absent and loaded."""
         record = self._records.get(name)

@@ -172,7 +172,7 @@ class Turns:
             return
         loaded = [one for one in self._records.values() if one.phase == "loaded"]
         evictable = [one for one in loaded if not one.model.pinned]
-        names = choose_victims([_candidate(one, now) for one in evictable], missing)
+        names = choose_victims([candidate(one, now) for one in evictable], missing)
         for record in evictable:
             if names is None or record.model.name in names:
                 record.phase, record.leaving = "draining", "budget"
@@ -249,7 +249,7 @@ class Turns:
                 continue
             until = lingers_until if record.is_idle else serves_until
             if claim.insists or now >= until(record, self._rules):
-                yield _candidate(record, now)
+                yield candidate(record, now)
 
     def _begin(self, claim: ModelRecord, victims: tuple[str, ...]) -> None:
         self._end()
@@ -271,7 +271,8 @@ class Turns:
         ]
 
 
-def _candidate(record: ModelRecord, now: float) -> EvictionCandidate:
+def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
+    """What is lost when this model goes."""
     return EvictionCandidate(
         name=record.model.name,
         holds=record.held,

@@ -50,7 +50,12 @@ class RequestsWire(msgspec.Struct, frozen=True):
 async def me(request: AnyRequest, services: Services) -> ASGIApp:
     """Who the caller is, and what the server has for them."""
     access = services.doorman.admit(request.headers)
-    return Plain(body(who(services, access, str(request.base_url).rstrip("/"))))
+    return Plain(body(who(services, access, address(request))))
+
+
+def address(request: AnyRequest) -> str:
+    """Of this server, as the client calls it."""
+    return str(request.base_url).rstrip("/")
 
 
 def who(services: Services, access: Access, server: str) -> MeWire:

@@ -227,6 +227,9 @@ class FakeGauge:
     def free(self) -> Bytes:
         return {"cpu": self._engine.budget}
 
+    def available(self) -> Bytes:
+        return self.free()
+
     def total(self) -> Bytes:
         return self.free()
 

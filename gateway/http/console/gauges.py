@@ -1,0 +1,162 @@
+"""Numbers at one moment: who holds what of which device, and how fast each model answers.
+
+Speeds are differences of counters, so whoever asks more or less often gets the same ones. Reads the
+registry and the activity, changes neither.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gateway.http.console.activity import Activity
+from gateway.http.console.wire import ClaimWire, DeviceWire, GaugesWire, HeldWire, SpeedWire
+from gateway.http.request_record import RequestStanding
+from gateway.registry import ModelStatus, Registry, State
+from gateway.registry.survey import Ledger, Measured
+
+WINDOW = 3.0  # seconds over which speeds are taken
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Tokens of one model since the server began: of its answers, and of prompts it computed."""
+
+    answers: int = 0
+    prompts: int = 0
+
+
+class Totals:
+    """Tokens by model, out of what the requests say now and said the last time."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Counters] = {}  # by request, those still listed
+        self._all: dict[str, Counters] = {}
+        self.ttft: dict[str, float] = {}  # of each model's last answer
+
+    def take(self, standings: Iterable[RequestStanding]) -> Mapping[str, Counters]:
+        """The totals now. `standings`: the newest first, as they are listed."""
+        seen: dict[int, Counters] = {}
+        first: dict[str, float] = {}
+        for one in standings:
+            seen[one.number] = now = _counted(one)
+            self._grow(one.model, self._seen.get(one.number, Counters()), now)
+            if one.ttft is not None:
+                first.setdefault(one.model, one.ttft)
+        self._seen = seen
+        self.ttft |= first
+        return dict(self._all)
+
+    def _grow(self, model: str, before: Counters, now: Counters) -> None:
+        total = self._all.get(model, Counters())
+        self._all[model] = Counters(
+            total.answers + max(0, now.answers - before.answers),
+            total.prompts + max(0, now.prompts - before.prompts),
+        )
+
+
+def _counted(one: RequestStanding) -> Counters:
+    """A prompt counts when its answer begins: before nobody knows what the cache spared."""
+    prompts = one.prompt_tokens - one.cached_tokens if one.ttft is not None else 0
+    return Counters(one.completion_tokens, prompts)
+
+
+class Sampler:
+    """Makes gauges. One per server."""
+
+    def __init__(self, registry: Registry, activity: Activity) -> None:
+        self._registry = registry
+        self._activity = activity
+        self._totals = Totals()
+        self._before: deque[tuple[float, Mapping[str, Counters]]] = deque()
+
+    async def sample(self) -> GaugesWire:
+        """As it is now."""
+        measured = await self._registry.survey.measured()
+        statuses = [one for one in self._registry.statuses() if _is_active(one)]
+        totals = self._totals.take(one for _, one in self._activity.all())
+        seconds, before = self._since(time.monotonic(), totals)
+        speeds = [self._speed(one, totals, before, seconds) for one in statuses]
+        return GaugesWire(
+            time=time.time(),
+            devices=devices(self._registry.survey.ledger(), measured, statuses),
+            models=speeds,
+            waiting=sum(one.waiting for one in speeds),
+            in_use=sum(one.in_use for one in speeds),
+            tokens_per_second=sum(one.tokens_per_second for one in speeds),
+        )
+
+    def _since(
+        self, now: float, totals: Mapping[str, Counters]
+    ) -> tuple[float, Mapping[str, Counters]]:
+        """The totals of about `WINDOW` ago, and how long ago that was."""
+        while len(self._before) > 1 and now - self._before[1][0] >= WINDOW:
+            self._before.popleft()
+        self._before.append((now, totals))
+        then, before = self._before[0]
+        return now - then, before
+
+    def _speed(
+        self,
+        status: ModelStatus,
+        totals: Mapping[str, Counters],
+        before: Mapping[str, Counters],
+        seconds: float,
+    ) -> SpeedWire:
+        now = totals.get(status.id, Counters())
+        then = before.get(status.id, Counters())
+        over = seconds or 1.0
+        return SpeedWire(
+            id=status.id,
+            in_use=status.in_use,
+            waiting=status.waiting,
+            tokens_per_second=(now.answers - then.answers) / over,
+            prompt_tokens_per_second=(now.prompts - then.prompts) / over,
+            ttft=self._totals.ttft.get(status.id),
+        )
+
+
+def _is_active(status: ModelStatus) -> bool:
+    there = status.state in ("loading", "loaded", "draining")
+    return there or bool(status.waiting or status.in_use)
+
+
+def devices(
+    ledger: Ledger, measured: Measured, statuses: Iterable[ModelStatus]
+) -> tuple[DeviceWire, ...]:
+    """The devices that models may have, or that there are."""
+    states = {one.id: one.state for one in statuses}
+    names = dict.fromkeys((*ledger.budgets, *measured.total))
+    return tuple(_device(name, ledger, measured, states) for name in names)
+
+
+def _device(
+    name: str, ledger: Ledger, measured: Measured, states: Mapping[str, State]
+) -> DeviceWire:
+    held = [one for one in ledger.held if one.device == name]
+    promised = sum(one.size for one in held)
+    budget = ledger.budgets.get(name, 0)
+    total, available = measured.total.get(name), measured.available.get(name)
+    process = measured.process.get(name)
+    known = total is not None and available is not None and process is not None
+    return DeviceWire(
+        device=name,
+        total=total,
+        budget=budget,
+        promised=promised,
+        free=budget - promised,
+        others=max(0, (total or 0) - (available or 0) - (process or 0)) if known else None,
+        process=process,
+        available=available,
+        models=[
+            HeldWire(
+                id=one.model,
+                state=states.get(one.model, "draining"),  # gone from the lists, not from memory
+                bytes=one.size,
+                parts=one.parts,
+                kept_tokens=None,
+            )
+            for one in held
+        ],
+        claims=[ClaimWire(one.model, one.size) for one in ledger.claimed if one.device == name],
+    )
