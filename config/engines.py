@@ -30,6 +30,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """llama.cpp: a GGUF file in the process."""
 
+    # llama.cpp takes no more sequences than 256 (llama-cparams.h, LLAMA_MAX_SEQ)
+    max_concurrent: Annotated[int, Meta(ge=1, le=256)] = 16
     cache_tokens: Counted | None = None  # KV cells for all requests; None: see backends/llamacpp
     gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1  # layers on the GPU; -1: all
     # None: over all cards, by their sizes. At most 2**7: as many as a machine may have.

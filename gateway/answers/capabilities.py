@@ -33,6 +33,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None
     recognised: Recognised
     template: str  # the text in force
+    efforts: tuple[str, ...] = ()  # of reasoning, that the template takes
 
 
 Key: TypeAlias = tuple[str, str | None, str | None, bool]
@@ -113,4 +114,9 @@ def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     tools = ("tools",) if recognised.format.syntaxes else ()
     thinks = traits.reasoning and recognised.format.reasoning is not None
     reasoning = ("reasoning",) if thinks else ()
-    return Known(capabilities=(*tools, *reasoning, *vision), recognised=recognised, template=text)
+    return Known(
+        capabilities=(*tools, *reasoning, *vision),
+        recognised=recognised,
+        template=text,
+        efforts=traits.efforts if thinks else (),
+    )

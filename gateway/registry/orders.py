@@ -118,6 +118,7 @@ class Orders:
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
             case LoadFailure(seconds=seconds, reason=reason, memory=memory):
+                self._planner.forget_options(name)  # they may be why: the next load has its own
                 self.carry_out(scheduler.load_failed(now, name, reason, memory=memory), name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Gone(seconds=seconds, why=why):

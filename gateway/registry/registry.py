@@ -222,7 +222,8 @@ class Registry:
         """Load a model; the context yields the news of it, which end when it is loaded.
 
         Callers of one load share it. Who leaves early doesn't stop it. `options` go over the
-        model's own until it is unloaded on request; a model loaded with others is loaded again.
+        model's own until it is unloaded on request, or a load fails; a model loaded with others is
+        loaded again.
         Raises as `lease`, and InvalidRequest for options its backend doesn't know; a failed load
         raises ModelUnavailable from the iteration.
         """

@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Request, get, head, post
 from litestar.types import ASGIApp
 
+from gateway.answers.capabilities import Known
 from gateway.dialects import anthropic, openai
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
@@ -84,17 +85,26 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """
     access = services.doorman.admit(request.headers)
     statuses = services.usable(access)
-    if "anthropic-version" in request.headers:
-        return Plain(anthropic.model_page([_for_anthropic(one) for one in statuses]))
     known = await services.capabilities.of_all(statuses)
+    if "anthropic-version" in request.headers:
+        told = [_for_anthropic(one, known.get(one.id)) for one in statuses]
+        return Plain(anthropic.model_page(told))
     return Plain(
         openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
     )
 
 
-def _for_anthropic(status: ModelStatus) -> anthropic.ModelWire:
-    told = card(status, None, None)
-    return anthropic.model_wire(told.id, told.created, told.context_length)
+def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelWire:
+    told = card(status, known, None)
+    able = None
+    if known is not None and told.capabilities is not None:
+        able = anthropic.Able(
+            sees="vision" in told.capabilities,
+            thinks="reasoning" in told.capabilities,
+            efforts=known.efforts,
+            keeps_to_schemas=status.files is not None and status.files.remote is None,
+        )
+    return anthropic.model_wire(told.id, told.created, told.context_length, able)
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
@@ -103,13 +113,10 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
     access = services.doorman.admit(request.headers)
     name = (await services.find(str(model_id).removeprefix("/"), access)).name
     status = services.status(name, access)
+    known = await services.capabilities.of(status)
     if "anthropic-version" in request.headers:
-        return Plain(anthropic.model_body(_for_anthropic(status)))
-    return Plain(
-        openai.model_card(
-            card(status, await services.capabilities.of(status), services.facts(status))
-        )
-    )
+        return Plain(anthropic.model_body(_for_anthropic(status, known)))
+    return Plain(openai.model_card(card(status, known, services.facts(status))))
 
 
 @get(["/health", "/v1/health"])

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 from anthropic import beta_async_tool
+from anthropic.types import ModelCapabilities
 from pydantic import BaseModel
 
 from config.settings import KeyConfig, ModelConfig, ServerConfig
@@ -378,3 +379,16 @@ async def test_its_clients_read_the_list_of_models(api: anthropic.AsyncAnthropic
     assert {model.id for model in page.data} == {"roundhouse-tiny", "scripted"}
     assert not page.has_more
     assert await api.models.retrieve("scripted") in page.data
+
+
+async def test_its_clients_read_what_a_model_can_do(api: anthropic.AsyncAnthropic) -> None:
+    model = await api.models.retrieve("roundhouse-tiny")
+    can = model.capabilities
+    assert can is not None
+    assert can.to_dict(exclude_unset=False).keys() == ModelCapabilities.model_fields.keys()
+    assert can.thinking.supported
+    assert can.thinking.types.enabled.supported
+    assert can.structured_outputs.supported
+    not_here = (can.image_input, can.pdf_input, can.batch, can.server_tools)
+    assert not any(one.supported for one in not_here)
+    assert model.max_input_tokens == model.max_tokens == 2048

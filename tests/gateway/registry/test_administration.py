@@ -7,7 +7,7 @@ import pytest
 
 from backends.errors import LoadFailed
 from config.engines import ScriptedOptions
-from config.settings import Config
+from config.settings import Config, SwapConfig
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.registry import Registry, Waiting
 from tests.gateway.registry.fake_engine import (
@@ -126,6 +126,18 @@ async def test_a_load_with_other_options_loads_again_and_keeps_them_until_unload
         await registry.unload("a60")
         await registry.load("a60")
         assert engine.options["a60"] == ScriptedOptions()
+
+
+async def test_options_that_a_load_failed_with_are_not_tried_on_the_next_client() -> None:
+    engine, clock = FakeEngine(), HandClock()
+    swap = SwapConfig(backoff=5.0)
+    async with registry_of("a60", engine=engine, clock=clock, swap=swap) as registry:
+        engine.failures["a60"] = [LoadFailed("so many can't be computed at once")]
+        with pytest.raises(ModelUnavailable, match="so many"):
+            await registry.load("a60", options={"max_concurrent": 3})
+        await clock.advance(5.0)
+        async with registry.lease("a60"):
+            assert engine.options["a60"] == ScriptedOptions()
 
 
 async def test_clients_in_line_are_not_lost_when_the_options_change() -> None:
