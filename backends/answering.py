@@ -5,15 +5,37 @@ Between the engine's tokens and the transcript stand the strings that the answer
 thread.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
 from backends.banned_strings import Taken, Verdict
-from backends.engine import Engine, Token
+from backends.engine import Engine, JobFailed, PromptRead, PromptScored, StepResult, Token
+from backends.errors import BackendError
 from backends.jobs import DriverJob
-from backends.protocol import Piece
+from backends.protocol import Output, Piece
 from backends.transcript import Written
+
+
+def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
+    """How many tokens each job has in `results`; None where none has more than one, as in nearly
+    every step.
+    """
+    if len({result.key for result in results}) == len(results):
+        return None
+    return Counter(result.key for result in results if isinstance(result, Token))
+
+
+def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | BackendError:
+    """What the job's reader hears of it."""
+    match result:
+        case PromptScored(scored=scored):
+            return scored
+        case PromptRead(progress=progress):
+            return progress
+        case JobFailed(error=error):
+            return error
 
 
 def write(running: DriverJob, engine: Engine, token: Token, ahead: int) -> Written:

@@ -17,20 +17,19 @@ import asyncio
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import anyio
 
-from backends.answering import write
+from backends.answering import output_of, tokens_left, write
 from backends.banned_strings import BannedStrings
 from backends.bounds import bounded, check_choice, check_tokens
 from backends.constraints.grammars import Grammars
 from backends.constraints.masks import MaskThreads
 from backends.constraints.matcher import unbanned
-from backends.engine import Engine, JobFailed, PromptRead, PromptScored, Token
+from backends.engine import Engine, JobFailed, Token
 from backends.errors import (
     BackendError,
     GenerationFailed,
@@ -62,6 +61,8 @@ from backends.protocol import (
 )
 from backends.slots import SlotKeeper, Slots
 from backends.transcript import Transcript, Written
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class Driver:
@@ -121,9 +122,9 @@ class Driver:
         if self._ended:  # looked at second: whichever side comes last finds the command
             self._answer_the_rest()
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[*Arguments], None], *args: *Arguments) -> None:
         try:
-            self._loop.call_soon_threadsafe(function)
+            self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop has gone: nobody is left to be told
             self._open = False
 
@@ -199,7 +200,7 @@ class Driver:
         else:
             self._waiting.leave(running.request, running)
         outputs = [(running.mailbox, running.ended("stopped", None, cached))]
-        self._call(lambda: deliver(outputs))
+        self._call(deliver, outputs)
 
     def _release(self, running: DriverJob) -> int | None:
         """See `Engine.release`. None where that fails: nobody knows what the device still does for
@@ -238,7 +239,7 @@ class Driver:
         self._active[running.key] = running
 
     def _step(self) -> None:
-        self._masks.begin(running.matcher for running in self._active.values())
+        self._masks.begin(running.matcher for running in self._active.values() if running.matcher)
         try:
             results = self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever the engine throws must not end its thread
@@ -246,24 +247,23 @@ class Driver:
             return
         outputs: list[tuple[Mailbox, Output | BackendError]] = []
         now = time.perf_counter()
-        ahead = Counter(result.key for result in results if isinstance(result, Token))
+        left = tokens_left(results)
         for result in results:
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
                 continue
             if isinstance(result, JobFailed):
                 self._drop(running)
-                outputs.append((running.mailbox, result.error))
-            elif isinstance(result, PromptScored):
-                outputs.append((running.mailbox, result.scored))
-            elif isinstance(result, PromptRead):
-                outputs.append((running.mailbox, result.progress))
-            elif ahead[result.key]:  # else it was taken back within this very step
-                ahead[result.key] -= 1
-                if self._tell(running, result, now, outputs, ahead[result.key]).void:
-                    ahead[result.key] = 0
+            if not isinstance(result, Token):
+                outputs.append((running.mailbox, output_of(result)))
+            elif left is None:
+                self._tell(running, result, now, outputs, 0)
+            elif left[result.key]:  # else it was taken back within this very step
+                left[result.key] -= 1
+                if self._tell(running, result, now, outputs, left[result.key]).void:
+                    left[result.key] = 0
         if outputs:
-            self._call(lambda: deliver(outputs))
+            self._call(deliver, outputs)
 
     def _tell(
         self,
@@ -330,7 +330,7 @@ class Driver:
         for running in jobs:
             running.over = True
         outputs = [(running.mailbox, error) for running in jobs]
-        self._call(lambda: deliver(outputs))
+        self._call(deliver, outputs)
 
 
 def _translated(error: Exception) -> BackendError:

@@ -1,7 +1,7 @@
 """What an engine is to the driver: one model on one device, stepped by one thread."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -10,7 +10,7 @@ from backends.errors import BackendError
 from backends.protocol import Generation, ModelInfo, PromptProgress, Scored, TokenLogprob
 
 
-class Token(msgspec.Struct, frozen=True):
+class Token(msgspec.Struct, frozen=True, gc=False):
     """One token a step produced for job `key`."""
 
     key: int
@@ -37,6 +37,9 @@ class JobFailed(msgspec.Struct, frozen=True):
 
     key: int
     error: BackendError
+
+
+StepResult: TypeAlias = Token | PromptScored | PromptRead | JobFailed
 
 
 class Engine(Protocol):
@@ -68,7 +71,7 @@ class Engine(Protocol):
         """
         ...
 
-    def step(self) -> "Sequence[Token | PromptScored | PromptRead | JobFailed]":
+    def step(self) -> Sequence[StepResult]:
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
         Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is

@@ -28,7 +28,8 @@ from backends.transcript import Transcript
 
 class Mailbox:
     """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into
-    one.
+    one; while nothing waits here and the reader does, `take` may have a piece first (see
+    `protocol.Outputs.offer`).
 
     The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
     waits on a bare future: an anyio.Event costs several times as much.
@@ -38,20 +39,40 @@ class Mailbox:
         self._loop = loop
         self._before: deque[Scored | PromptProgress] = deque()  # all of it comes before the pieces
         self._pieces: list[Piece] = []
-        self._last: Ended | BackendError | None = None
+        self._last: Ended | Exception | None = None
         self._closed = False
         self._reader: asyncio.Future[None] | None = None
+        self.take: Callable[[Piece], bool] | None = None
 
     def put(self, output: Output | BackendError) -> None:
         """Called on the event loop's thread, by the driver's one call per step."""
+        if self._last is not None:  # the reader is going to hear of a mistake of its own
+            return
+        reader = self._reader
+        awaited = reader is not None and not reader.done()
         if isinstance(output, Piece):
-            self._pieces.append(output)
+            if not awaited or self.take is None:
+                self._pieces.append(output)
+            elif self._taken(self.take, output):
+                return
         elif isinstance(output, Scored | PromptProgress):
             self._before.append(output)
         else:
             self._last = output
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if awaited:
+            reader.set_result(None)  # type: ignore[union-attr]
+
+    def _taken(self, take: Callable[[Piece], bool], piece: Piece) -> bool:
+        """Whether the piece has gone. What goes wrong is for the reader to hear, not for the other
+        jobs of this step.
+        """
+        try:
+            if take(piece):
+                return True
+            self._pieces.append(piece)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._last = error
+        return False
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
@@ -67,7 +88,7 @@ class Mailbox:
         if self._pieces:
             return self._take_pieces()
         self._closed = True
-        if isinstance(self._last, BackendError):
+        if isinstance(self._last, Exception):
             raise self._last
         assert self._last is not None
         return self._last
@@ -102,6 +123,10 @@ class JobOutputs:
 
     def __anext__(self) -> Awaitable[Output]:
         return self._mailbox.__anext__()
+
+    def offer(self, take: Callable[[Piece], bool]) -> None:
+        """See `protocol.Outputs.offer`."""
+        self._mailbox.take = take
 
 
 Job = TypeVar("Job")

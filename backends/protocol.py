@@ -182,7 +182,7 @@ class PromptProgress(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):  # there is one for each token
     """Some more text. `tokens` may be empty (flushed text) and `text` too (a token inside a
     character). `parts`: what it was joined from, where a reader came late; else empty.
     """
@@ -223,6 +223,14 @@ class Outputs(Protocol):
         """Whoever reads has enough: the engine drops the job before its next step, and its `Ended`
         comes with the cause "stopped". What was generated meanwhile may come before it. Does not
         wait; harmless when the job is over.
+        """
+        ...
+
+    def offer(self, take: "Callable[[Piece], bool]") -> None:
+        """From now on `take` is called with each piece that comes while somebody awaits the next
+        output and none waits to be read, on the event loop's thread: without a task's wake-up. The
+        pieces for which it returns False come as usual, as everything else does. Whoever has no
+        quicker way ignores this.
         """
         ...
 

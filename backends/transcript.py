@@ -12,7 +12,7 @@ import msgspec
 from backends.protocol import Cause, Generation, Piece, ThinkingBudget, TokenLogprob
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(msgspec.Struct, frozen=True, gc=False):
     """What one token led to: text to hand on, tokens to force next, or the end."""
 
     piece: Piece | None = None

@@ -15,13 +15,13 @@ from backends.protocol import TokenLogprob
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class Reasoning(msgspec.Struct, frozen=True):
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
     """Some text of the model's reasoning, markers removed."""
 
     text: str
 
 
-class Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True, gc=False):
     """Some text of the answer."""
 
     text: str
@@ -82,7 +82,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
 # -- what the pipeline hands to a dialect's reply ------------------------------------------------
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, gc=False):
     """Some more of one choice: what was said, and the log probabilities of the tokens that said it.
 
     `choice` counts the choices of the whole answer: with several prompts it is prompt * n + i.

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from config.settings import ServerConfig
-from gateway.http.sse import SEND_TIMED_OUT
+from gateway.http.sse import DIRECT, SEND_TIMED_OUT
 from gateway.registry import Registry
 from gateway.tasks import companions
 
@@ -40,6 +40,24 @@ log = structlog.get_logger()
 LAST_WORDS = 5.0  # seconds for cut-off answers to send their error event
 TIDYING = 1.0  # seconds to close models and files once no client is left
 STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+class DirectBody:
+    """See `sse.Direct`: a chunk of the body as uvicorn writes it, without its coroutines."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def free(self) -> bool:
+        """The body has begun, and nothing of it waits for the client."""
+        cycle = self._cycle
+        if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        return not cycle.flow.write_paused
+
+    def write(self, body: bytes) -> None:
+        """`body`, which is not empty, as a chunk (RFC 9112, 7.1)."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -92,6 +110,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        cycle.scope["state"][DIRECT] = DirectBody(cycle)
         if not self.flow.write_paused:  # the next answer will make the buffer grow
             self._unwatch()
         super()._start_asgi_task(cycle, app)

@@ -18,9 +18,9 @@ class MaskThreads:
         self._count = min(THREADS, cores())
         self._pool: ThreadPoolExecutor | None = None
 
-    def begin(self, matchers: Iterable[Matcher | None]) -> None:
+    def begin(self, matchers: Iterable[Matcher]) -> None:
         """Compute the next masks of those that want one, shared out among the threads."""
-        wanting = [one for one in matchers if one is not None and one.wants_mask]
+        wanting = [one for one in matchers if one.wants_mask]
         if wanting and self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, "masks")
         for first in range(min(self._count, len(wanting))):

@@ -6,7 +6,7 @@ It holds nothing that must be given back: the jobs and the lease belong to the p
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +34,14 @@ from gateway.tasks import companions
 
 Check: TypeAlias = Callable[[str], Awaitable[str | None]]  # a content -> what is wrong with it
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
+
+
+class DeltaWriter(Protocol):
+    """Where deltas can go without a task's wake-up, as long as it is `free`."""
+
+    def free(self) -> bool: ...
+
+    def write(self, delta: Delta) -> None: ...
 
 
 class Checked:
@@ -89,6 +97,22 @@ class Choice:
         async for delta in self._deltas(outputs):
             yield delta if self._checked is None else await self._checked.of(delta)
 
+    def offer(self, outputs: Outputs, writer: DeltaWriter) -> None:
+        """While `writer` is free it has the deltas of `outputs` first; the others come by `deltas`,
+        to which whoever calls this listens. Not where the answer may end before its job does.
+        """
+
+        def take(piece: Piece) -> bool:
+            if not writer.free():
+                return False
+            delta = self._take((piece,))
+            if delta.events:
+                writer.write(delta)
+            return True
+
+        if self._stops is None and self._checked is None and not self._one_call:
+            outputs.offer(take)
+
     async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:
             if isinstance(output, Ended):
@@ -131,7 +155,8 @@ class Choice:
         for piece in pieces:
             grown = self._grown(piece.text)
             self._count(piece, grown)
-            logprobs += self._spoken(piece, grown)
+            if piece.logprobs or self._logprobs:
+                logprobs += self._spoken(piece, grown)
             events += grown
             if grown and isinstance(grown[-1], Finished):
                 break
@@ -260,7 +285,9 @@ class Answer:
         choices: Sequence[Choice],
         source: AsyncIterator[Delta],
         relaxed: tuple[str, ...] = (),
+        outputs: Sequence[Outputs] = (),
     ) -> None:
+        """`outputs`: of each choice, where `offer` may make use of them."""
         self._lease = lease
         self.model = lease.name
         self.backend = lease.container.info.backend
@@ -275,12 +302,20 @@ class Answer:
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
         self._choices = choices
         self._source = source
+        self._outputs = outputs
         self._check: Check | None = None
         self._checked: dict[int, Checked] = {}  # by choice
 
     def check_with(self, check: Check) -> None:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check
+
+    def offer(self, writer: DeltaWriter) -> None:
+        """`writer` may have deltas that come while `deltas` or `batches` is awaited before these
+        do: see `Choice.offer`. Where there are several choices their order is `deltas`' to keep.
+        """
+        if self._check is None and len(self._outputs) == 1:
+            self._choices[0].offer(self._outputs[0], writer)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """All choices' deltas as they come. Raises GatewayError."""

@@ -318,7 +318,7 @@ class Pipeline:
                 outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
         names = sorted(answering.spelled.get(name, name) for name in ignored)
-        answer = Answer(lease, tuple(names), choices, source, bound.relaxed)
+        answer = Answer(lease, tuple(names), choices, source, bound.relaxed, outputs)
         if answering.reports:
             job = bounded(choices[0].job, lease.local.info)
             answer.parameters = parameters(answering, job, ignored)

@@ -4,7 +4,7 @@ what comes back is read like an engine's output.
 The other server tokenizes the prompt, so what a client spells like a control token becomes one.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -37,6 +37,9 @@ class RemoteOutputs:
     def stop(self) -> None:
         """See `Outputs.stop`: no more is read."""
         self._stopped = True
+
+    def offer(self, take: Callable[[Piece], bool]) -> None:
+        """See `Outputs.offer`: there is no quicker way."""
 
     async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
         usage, finished, stop = RemoteUsage(), "stop", None

@@ -22,6 +22,7 @@ from gateway.events import Delta, Usage
 from gateway.http.plain import Plain
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
+    DIRECT,
     SEND_TIMED_OUT,
     SSE,
     EventStream,
@@ -91,6 +92,23 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     keep: Callable[[], Awaitable[None]] | None = None  # before anybody hears that all is said
 
 
+class DirectFrames:
+    """The way of a delta to the connection without a task's wake-up, for nearly all of a stream.
+    See `Answer.offer`.
+    """
+
+    def __init__(self, events: EventStream, reply: Reply, account: RequestRecord) -> None:
+        self.free = events.free
+        self._events = events
+        self._reply = reply
+        self._account = account
+
+    def write(self, delta: Delta) -> None:
+        self._account.delta()
+        if frames := self._reply.delta(delta):
+            self._events.write_directly(frames)
+
+
 class Exchange:
     """`open_answer` enters the pipeline; `reply_to` makes the dialect's reply once it is known who
     answers.
@@ -126,6 +144,7 @@ class Exchange:
                     self._telling.quiet,
                     framing=self._telling.framing,
                     tell=tell,
+                    direct=scope["state"].get(DIRECT),
                 )
                 tasks.start_soon(events.send_comments)
                 await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
@@ -161,6 +180,7 @@ class Exchange:
             await self._introduce(events, self._about(answer))
             if self._loading is None or not self._loading.began:
                 await events.write(reply.opening())
+            answer.offer(DirectFrames(events, reply, self._account))
             async for deltas in answer.batches():
                 self._account.delta()
                 if frames := b"".join([reply.delta(delta) for delta in deltas]):

@@ -4,6 +4,7 @@ only the `Framing`: server-sent events, or lines of JSON.
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -48,6 +49,19 @@ SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment
 NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
+DIRECT = "roundhouse.direct"  # in a request's state: its connection's `Direct`
+
+
+class Direct(Protocol):
+    """A connection to which some of a streamed body can be written without waiting, as long as it
+    is `free`: the client takes what it is sent. ASGI's `send` has no such way.
+    """
+
+    def free(self) -> bool: ...
+
+    def write(self, body: bytes) -> None: ...
+
+
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
@@ -64,6 +78,7 @@ class EventStream:
         framing: Framing = SSE,
         tell: Callable[[Waiting], bytes] | None = None,
         patience: float = PATIENCE,
+        direct: Direct | None = None,
     ) -> None:
         """`quiet`: seconds of silence before a comment; `patience`: between looks for one.
 
@@ -76,6 +91,7 @@ class EventStream:
         self._framing = framing
         self._tell = tell
         self._patience = patience
+        self._direct = direct
         self._told_at_once = anyio.Event()
         self._ended = False
         self._writing = False
@@ -99,6 +115,18 @@ class EventStream:
         self._writing = True
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
         self._writing = False
+
+    def free(self) -> bool:
+        """Whether `write_directly` may be called now."""
+        if self._direct is None or self._writing or self._ended or self._comment is not None:
+            return False
+        return self._direct.free()
+
+    def write_directly(self, frames: bytes) -> None:
+        """As `write`, at once."""
+        assert self._direct is not None, "it is free"
+        self._last = time.monotonic()
+        self._direct.write(frames)
 
     async def end(self, frames: bytes) -> None:
         self._ended = True

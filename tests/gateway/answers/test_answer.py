@@ -1,6 +1,6 @@
 """Counting and joining do not depend on how late the reader comes."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -69,6 +69,9 @@ class Told:
         if not self._coming:
             raise StopAsyncIteration
         return self._coming.pop(0)
+
+    def offer(self, take: Callable[[Piece], bool]) -> None:
+        self._coming = [one for one in self._coming if not (isinstance(one, Piece) and take(one))]
 
     def stop(self) -> None:
         assert not self.stopped, "once is enough"

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import Context
 from pathlib import Path
 from typing import Any, TypeVarTuple, Unpack
@@ -204,3 +204,42 @@ def test_a_client_that_reads_ever_so_slowly_is_served() -> None:
     assert times == [None]
     assert not timers.due
     timers.close()
+
+
+@pytest.mark.parametrize("anyio_backend", [SELECTOR, UVLOOP])
+async def test_a_slow_reader_gets_every_token_once_and_in_order(tmp_path: Path) -> None:
+    """Its buffer is full again and again, so that tokens come by either way: straight from the
+    engine's step while it reads, and with those they waited for while it doesn't.
+    """
+    said = " ".join(map(str, range(600)))
+    script = {"context_length": 100_000, "lines": [{"say": said}]}
+    path = tmp_path / "numbers.script.json"
+    path.write_bytes(msgspec.json.encode(script))
+    model = ModelConfig(name=NAME, path=str(path))
+    chat = {"model": NAME, "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    async with serving(Config(server=ServerConfig(port=0), models=(model,)), tmp_path) as running:
+        request = "POST /v1/chat/completions HTTP/1.1"
+        with await unread(running, request, msgspec.json.encode(chat)) as client:
+            assert await content(client) == said
+
+
+async def content(client: socket.socket) -> str:
+    """What a streamed chat says, read in small parts; the rest of its bytes are as they must be."""
+    received = b""
+    with anyio.fail_after(HANG):
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            await wait_readable(client)
+            received += client.recv(2_000)
+    frames = b"".join(chunks(received.partition(b"\r\n\r\n")[2])).split(b"\n\n")
+    assert frames[-2:] == [b"data: [DONE]", b""]
+    deltas = [msgspec.json.decode(frame[6:])["choices"][0]["delta"] for frame in frames[:-2]]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def chunks(body: bytes) -> Iterator[bytes]:
+    """The chunks of a body (RFC 9112, 7.1)."""
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        yield body[: int(size, 16)]
+        assert body[int(size, 16) :][:2] == b"\r\n"
+        body = body[int(size, 16) + 2 :]
