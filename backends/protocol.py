@@ -308,6 +308,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
+    layers: Mapping[str, int] = {}  # how many lie on each device; empty: the engine doesn't say
 
 
 class ModelContainer(Protocol):

@@ -17,7 +17,7 @@ from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
 from backends.encoding import EncoderInput, room_of_each
 from backends.errors import GenerationFailed, OutOfMemory
-from backends.llamacpp import loading
+from backends.llamacpp import loading, logged
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.encoders import ENCODERS, MEAN, MOST_ROWS, NONE, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
@@ -61,7 +61,7 @@ def load(
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
-    loading.listen()
+    logged.listen()
     with ExitStack() as undone:
         model = loading.load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
@@ -103,7 +103,7 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        text = f"no room for passes of {size.tokens} tokens: {loading.last_words()}"
+        text = f"no room for passes of {size.tokens} tokens: {logged.last_words()}"
         raise OutOfMemory(text)
     return context  # type: ignore[no-any-return]
 
@@ -122,7 +122,8 @@ def _info(
         size_bytes=files.size_bytes,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
-        memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
+        layers=logged.layers(),
+        memory=logged.memory_taken(files) or estimate(files, options, files.size_bytes),
         task="rank" if width is None else "embed",
         vectors=None if width is None else Vectors(width=width, normalized=True),
     )

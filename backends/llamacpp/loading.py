@@ -4,10 +4,7 @@ fails.
 
 import ctypes
 import os
-import re
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +25,11 @@ from backends.llamacpp.files import (
     fitted,
     outputs,
 )
+from backends.llamacpp.logged import LISTENER, last_words, layers, listen, memory_taken
 from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import MemoryNeed, ModelInfo
+from backends.protocol import ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
 
@@ -39,40 +37,6 @@ log = structlog.get_logger(__name__)
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
-
-
-# ------------------------------------------------------------------------------------------ buffers
-# How much memory llama.cpp says that it took. Its C functions tell the size of the weights alone;
-# its log tells that of every buffer:
-#
-#     load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
-#     llama_kv_cache:        CPU KV buffer size =    64.00 MiB
-
-
-# Recurrent layers have a state (RS) where others have keys and values (KV).
-_LINE = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
-USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
-REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
-
-
-def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
-    """The buffers that `lines` of the log tell of, over all devices; None where they tell of no
-    weights. `projector`: bytes of its file; the log has no line for them.
-
-    Of a mapped file the log tells the span from the first to the last tensor used there. Where
-    others between them were repacked that is too much, and no more than `weights` bytes are used.
-    """
-    sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
-    for line in lines:
-        if (match := _LINE.search(line)) is not None:
-            sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
-            buffers.add(match["buffer"])
-    if not sizes["weights"]:
-        return None
-    if buffers & REPACKED:
-        sizes["weights"] = min(sizes["weights"], weights)
-    sizes["weights"] += projector
-    return MemoryNeed(**sizes)
 
 
 CACHE_TYPES = {
@@ -87,24 +51,6 @@ CACHE_TYPES = {
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
-INFO, WARNING_LEVELS = 2, (3, 4)  # ggml_log_level (ggml.h): info; warning, error
-
-_words = threading.local()  # what llama.cpp logged on this thread while it loaded
-
-
-@api.llama_log_callback  # type: ignore[untyped-decorator]
-def _listen(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-    if level in WARNING_LEVELS:
-        heard = _words.__dict__.setdefault("heard", deque(maxlen=3))
-        heard.append(text.decode(errors="replace").strip())
-    elif level == INFO and b"buffer size" in text:
-        _words.__dict__.setdefault("buffers", []).append(text.decode(errors="replace"))
-
-
-def listen() -> None:
-    """From now on what llama.cpp says on this thread is heard; what it said before is forgotten."""
-    api.llama_log_set(_listen, None)
-    _words.__dict__.clear()
 
 
 class LlamaModel(msgspec.Struct, frozen=True):
@@ -284,7 +230,7 @@ def _open_projector(
         raise BackendMissing(
             f"this build of llama-cpp-python can't see ({error}); `vision: false` loads it for text"
         ) from error
-    mtmd.mtmd_helper_log_set(_listen, None)  # sets mtmd's own with it
+    mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = on_device(options)
     params.print_timings = False
@@ -305,11 +251,6 @@ def _open_projector(
 def on_device(options: LlamaCppOptions) -> bool:
     """Whether a card computes, beside the CPU."""
     return bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0
-
-
-def last_words() -> str:
-    """Why llama.cpp failed, as it said itself."""
-    return "; ".join(getattr(_words, "heard", ())) or "it gave no reason"
 
 
 def _info(
@@ -342,14 +283,6 @@ def _info(
         tells_after_samplers=True,
         keeps_slots=True,
         generation_defaults=defaults.of(files),
+        layers=layers(),
         memory=memory_taken(files),
-    )
-
-
-def memory_taken(files: ModelFiles) -> MemoryNeed | None:
-    """By what llama.cpp said since `listen`, on this thread."""
-    return counted(
-        _words.__dict__.get("buffers", ()),
-        files.size_bytes + files.added_bytes,
-        files.projector.stat().st_size if files.projector else 0,
     )

@@ -107,6 +107,7 @@ def _load(
         info=msgspec.structs.replace(
             _info(files, vocabulary, size.length, together),
             memory=_memory(model, files, options),
+            layers={str(device): layers},
         ),
         device=device,
         pattern=pattern,

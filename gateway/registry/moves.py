@@ -4,7 +4,7 @@ Each move runs in its own task of the registry's group and ends in exactly one `
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -208,10 +208,16 @@ class Moves:
         after = await to_thread.run_sync(self._gauge.used)
         grown = _growth(before, after, plan.devices) if is_alone() else None
         measured = _measured(container.info.memory, grown)
-        return self._arrived(order, plan, arrived - loading.started, measured)
+        layers = container.info.layers
+        return self._arrived(order, plan, arrived - loading.started, measured, layers)
 
     def _arrived(
-        self, order: Load, plan: LoadPlan, seconds: float, measured: int | None
+        self,
+        order: Load,
+        plan: LoadPlan,
+        seconds: float,
+        measured: int | None,
+        layers: Mapping[str, int],
     ) -> Arrived:
         self._history.put(
             plan.entry.files, plan.options, Measurement(size=measured, load_seconds=seconds)
@@ -223,7 +229,7 @@ class Moves:
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
-            devices=placed(plan.devices),
+            devices=placed(plan.devices, layers),
             memory=sentence,
         )
         return Arrived(name=order.model, seconds=seconds, measured=measured)

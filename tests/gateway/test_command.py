@@ -208,7 +208,7 @@ def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_
     assert told["gpu_layers"] == 99
     assert told["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
     loaded = next(json.loads(line) for line in process.stderr if "model loaded" in line)
-    assert re.fullmatch(r"cpu \d+\.\d [MG]iB", loaded["devices"])
+    assert re.fullmatch(r"cpu \d+\.\d [MG]iB with 5 layers", loaded["devices"])
     assert stop(process, signal.SIGTERM) == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from backends import catalog
 from backends.llamacpp import files, repacking
 from backends.llamacpp.gguf import Tensor
-from backends.llamacpp.loading import counted
+from backends.llamacpp.logged import counted
 from backends.llamacpp.repacking import CpuLayouts
 from config.engines import LlamaCppOptions
 from tests.backends import random_gguf

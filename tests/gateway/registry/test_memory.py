@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import MemoryNeed
-from gateway.registry.memory import GIB, arithmetic, corrected, shares
+from gateway.registry.memory import GIB, MIB, arithmetic, corrected, placed, shares
 from gateway.registry.record import Evicted
 
 needs = st.builds(
@@ -63,3 +63,11 @@ def test_shares_are_bytes_per_device() -> None:
         "cuda:0": 75,
         "cuda:1": 25,
     }
+
+
+def test_where_a_model_lies_is_told_with_its_layers() -> None:
+    devices = {"cuda:0": 5 * GIB, "cpu": 312 * MIB}
+    assert placed(devices, {}) == "cuda:0 5.0 GiB, cpu 312.0 MiB"
+    told = placed(devices, {"cpu": 1, "cuda:0": 29})
+    assert told == "cuda:0 5.0 GiB with 29 layers, cpu 312.0 MiB with 1 layer"
+    assert placed({}, {"metal": 3}) == "metal with 3 layers"

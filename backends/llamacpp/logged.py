@@ -1,0 +1,101 @@
+"""What llama.cpp logs while it loads. Its C functions tell the size of the weights alone; its log
+tells that of every buffer, where each layer lies, and why something failed:
+
+    load_tensors: layer   0 assigned to device CUDA0, is_swa = 0
+    load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
+    llama_kv_cache:        CPU KV buffer size =    64.00 MiB
+"""
+
+import ctypes
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+
+from llama_cpp import llama_cpp as api
+
+from backends.catalog import ModelFiles
+from backends.protocol import MemoryNeed
+
+LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info
+TROUBLE = (3, 4)  # warning, error
+FEW = 3  # lines that are quoted
+
+# Recurrent layers have a state (RS) where others have keys and values (KV).
+_BUFFER = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
+_LAYER = re.compile(r"layer +\d+ assigned to device (?P<kind>[A-Za-z]+)(?P<number>\d*)")
+USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
+
+_heard = threading.local()  # on the thread that loads: what it said of trouble, and of sizes
+
+
+@api.llama_log_callback  # type: ignore[untyped-decorator]
+def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: N802 - a C function
+    """Takes every line; a load begins with `listen`."""
+    if level in TROUBLE:
+        words = _heard.__dict__.setdefault("words", deque(maxlen=FEW))
+        words.append(text.decode(errors="replace").strip())
+    elif (wanted := LEVELS.get(level)) is not None and wanted in text:
+        _heard.__dict__.setdefault("lines", []).append(text.decode(errors="replace"))
+
+
+def listen() -> None:
+    """Forget what was heard on this thread, and hear what comes."""
+    api.llama_log_set(LISTENER, None)
+    _heard.__dict__.clear()
+
+
+def last_words() -> str:
+    """Why something failed, as far as llama.cpp says."""
+    return "; ".join(getattr(_heard, "words", ())) or "it gave no reason"
+
+
+def memory_taken(files: ModelFiles) -> MemoryNeed | None:
+    """By what was heard on this thread."""
+    return counted(
+        _lines(),
+        files.size_bytes + files.added_bytes,
+        files.projector.stat().st_size if files.projector else 0,
+    )
+
+
+def layers() -> Mapping[str, int]:
+    """How many lie on which device, by what was heard on this thread; empty: nothing was said."""
+    return layers_in(_lines())
+
+
+def _lines() -> list[str]:
+    """About buffers and layers."""
+    return list(getattr(_heard, "lines", ()))
+
+
+def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
+    """The buffers that `lines` of the log tell of, over all devices; None where they tell of no
+    weights. `projector`: bytes of its file; the log has no line for them.
+
+    Of a mapped file the log tells the span from the first to the last tensor used there. Where
+    others between them were repacked that is too much, and no more than `weights` bytes are used.
+    """
+    sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
+    for line in lines:
+        if (match := _BUFFER.search(line)) is not None:
+            sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
+            buffers.add(match["buffer"])
+    if not sizes["weights"]:
+        return None
+    if buffers & REPACKED:
+        sizes["weights"] = min(sizes["weights"], weights)
+    sizes["weights"] += projector
+    return MemoryNeed(**sizes)
+
+
+def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
+    """How many layers lie on each device (`cuda:0`, `cpu`), the output layer counted as one, as
+    llama.cpp does.
+    """
+    found = (match for line in lines if (match := _LAYER.search(line)) is not None)
+    return Counter(
+        match["kind"].lower() + (f":{match['number']}" if match["number"] else "")
+        for match in found
+    )

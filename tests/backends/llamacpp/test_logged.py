@@ -1,0 +1,36 @@
+"""What is read from llama.cpp's log of a load."""
+
+import bundled
+from backends import catalog
+from backends.llamacpp import loading
+from backends.llamacpp.logged import layers_in
+from config.engines import LlamaCppOptions
+
+# As llama.cpp writes it: two cards, and what didn't fit on them in main memory.
+TWO_CARDS = """
+load_tensors: layer   0 assigned to device CPU, is_swa = 0
+load_tensors: layer   1 assigned to device CUDA0, is_swa = 0
+load_tensors: layer   2 assigned to device CUDA0, is_swa = 1
+load_tensors: layer   3 assigned to device CUDA1, is_swa = 0
+load_tensors: offloading output layer to GPU
+load_tensors: offloaded 3/4 layers to GPU
+load_tensors:        CUDA0 model buffer size =   224.77 MiB
+"""
+
+
+def test_layers_are_counted_on_each_device() -> None:
+    assert layers_in(TWO_CARDS.splitlines()) == {"cpu": 1, "cuda:0": 2, "cuda:1": 1}
+    assert layers_in(["load_tensors: layer   0 assigned to device Metal, is_swa = 0"]) == {
+        "metal": 1
+    }
+    assert layers_in([]) == {}
+
+
+def test_a_load_tells_where_its_layers_lie() -> None:
+    loaded = loading.load(
+        catalog.recognise(bundled.GGUF), LlamaCppOptions(gpu_layers=0), lambda _: True
+    )
+    try:
+        assert loaded.info.layers == {"cpu": 5}  # four, and the output
+    finally:
+        loaded.free()
