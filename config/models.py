@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias, TypeVar
 
 import msgspec
+import yaml
 
 from config.check import convert
 from config.engines import EngineOptions
@@ -147,3 +148,16 @@ def option_kinds(model: ModelConfig, engines: Engines) -> Mapping[str, Kind]:
 def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, what: str) -> None:
     if word not in known:
         raise source.error(path, f"{word!r} is no {what}; {suggestion(word, known)}")
+
+
+def written(model: ModelConfig) -> str:
+    """The lines of `models` that say the same: YAML, without what is as it would be anyway."""
+    data = msgspec.to_builtins(model)
+    said = {
+        field.name: data[field.name]
+        for field in msgspec.structs.fields(ModelConfig)
+        if field.required or getattr(model, field.name) != field.default
+    }
+    empty = {name for name, value in said.items() if value in ({}, [])}
+    kept = {name: value for name, value in said.items() if name not in empty}
+    return yaml.safe_dump([kept], sort_keys=False, allow_unicode=True)

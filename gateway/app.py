@@ -37,6 +37,7 @@ from gateway.http.console.feed import Feed
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import Sampler
 from gateway.http.console.history import History
+from gateway.http.console.news import reloaded
 from gateway.http.console.publishing import Publisher
 from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
@@ -48,6 +49,7 @@ from gateway.http.routes import (
     anthropic,
     console,
     console_events,
+    console_models,
     conversations,
     hub,
     kobold,
@@ -67,7 +69,7 @@ from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
-_CONSOLE_ROUTES = (*console.ROUTES, *console_events.ROUTES)
+_CONSOLE_ROUTES = (*console.ROUTES, *console_events.ROUTES, *console_models.ROUTES)
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
@@ -182,7 +184,8 @@ def _services(
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
     )
-    reloader.begin(registry, cached_models, parts)
+    feed = Feed()
+    reloader.begin(registry, cached_models, parts, lambda report: feed.add(reloaded(report)))
     return Services(
         reloader=reloader,
         registry=registry,
@@ -200,7 +203,7 @@ def _services(
         runs=Runs(),
         generations=Generations(),
         activity=activity,
-        feed=Feed(),
+        feed=feed,
         sampler=Sampler(registry, activity),
         history=History(),
         catalog=catalog,

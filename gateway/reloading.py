@@ -4,7 +4,7 @@ A new configuration is read and checked whole before anything changes; what foll
 put in force at one stroke, between two steps of the event loop. Knows no HTTP and no signals.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,9 +14,10 @@ import structlog
 from anyio import to_thread
 
 from config.changes import differences, in_force
-from config.errors import ConfigError
-from config.settings import Config
-from gateway.errors import InvalidRequest
+from config.errors import ConfigError, Source
+from config.models import check_names
+from config.settings import Config, ModelConfig
+from gateway.errors import InvalidRequest, NotFound
 from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
 from gateway.tasks import companions
 
@@ -49,6 +50,18 @@ class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
     models: ModelChanges
 
 
+class ModelCopy(msgspec.Struct, frozen=True):
+    """A model that was added while the server runs: another one's files under a name of its own.
+
+    `original`: as whom the configuration then has to name that one, if it doesn't: files that it
+    names are not found in folders any more.
+    """
+
+    of: str
+    model: ModelConfig
+    original: ModelConfig | None = None
+
+
 class Reloader:
     """One per server. `config` is what is in force."""
 
@@ -58,15 +71,20 @@ class Reloader:
         self._source = source
         self._one_at_a_time = anyio.Lock()
         self._asked = anyio.Event()
+        self._copies: dict[str, ModelCopy] = {}
 
     def begin(
         self,
         registry: Registry,
         cache_of: Callable[[Config], CacheOfModels | None],
         parts: Sequence[Part],
+        heard: Callable[[ReloadReport], None],
     ) -> None:
-        """Who is to follow the configuration from now on. `cache_of`: the hub's cache of models."""
+        """Who is to follow the configuration from now on. `cache_of`: the hub's cache of models;
+        `heard` is called when another one is in force.
+        """
         self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
+        self._heard = heard
 
     async def reload(self, *, plan: bool = False) -> ReloadReport:
         """Read the configuration again and put it in force, or with `plan` only tell what that
@@ -76,7 +94,7 @@ class Reloader:
             raise InvalidRequest("this server was not started from a configuration")
         async with self._one_at_a_time:
             try:
-                new = await to_thread.run_sync(self._source.read)
+                new = self._with_copies(await to_thread.run_sync(self._source.read))
                 running = in_force(self.config, new)
                 prepared, applies = await to_thread.run_sync(self._prepared, running)
             except ConfigError as error:
@@ -86,12 +104,71 @@ class Reloader:
                 self.config = running
                 for apply in applies:
                     apply()
-            return ReloadReport(
+            report = ReloadReport(
                 applied=not plan,
                 changed=(*found.live, *found.models),
                 restart=found.restart,
                 models=prepared.changes,
             )
+            if not plan:
+                self._heard(report)
+            return report
+
+    # ---------------------------------------------------------------------------- copies
+
+    @property
+    def copies(self) -> Mapping[str, str]:
+        """Models that were added while the server runs, and of whom each is a copy."""
+        return {name: copy.of for name, copy in self._copies.items()}
+
+    @property
+    def originals(self) -> tuple[ModelConfig, ...]:
+        """Those of whom there are copies, and which the configuration itself doesn't name."""
+        return tuple(one.original for one in self._copies.values() if one.original is not None)
+
+    async def add(self, copy: ModelCopy) -> None:
+        """One more model, until the server is started again. Raises InvalidRequest where it can't
+        be.
+        """
+        async with self._one_at_a_time:
+            await self._take({**self._copies, copy.model.name: copy})
+
+    async def remove(self, name: str) -> None:
+        """Without a model that was added. Raises NotFound."""
+        async with self._one_at_a_time:
+            if name not in self._copies:
+                raise NotFound(f"{name!r:.200} is no copy that was made here.", param="model")
+            await self._take({key: one for key, one in self._copies.items() if key != name})
+
+    async def _take(self, copies: dict[str, ModelCopy]) -> None:
+        """These copies in place of those there are."""
+        ours = [one for copy in self._copies.values() for one in (copy.model, copy.original)]
+        written = tuple(one for one in self.config.models if one not in ours)
+        before, self._copies = self._copies, copies
+        try:
+            config = self._with_copies(msgspec.structs.replace(self.config, models=written))
+            check_names(config, Source("the configuration"))
+            _, applies = await to_thread.run_sync(self._prepared, config)
+        except ConfigError as error:
+            self._copies = before
+            raise InvalidRequest(error.problem, param=error.path) from error
+        except BaseException:
+            self._copies = before
+            raise
+        self.config = config
+        for apply in applies:
+            apply()
+
+    def _with_copies(self, config: Config) -> Config:
+        """`config` and the copies, but for those whose names it has itself."""
+        taken = {name for model in config.models for name in (model.name, *model.aliases)}
+        kept = [one for name, one in self._copies.items() if name not in taken]
+        originals = {one.original.name: one.original for one in kept if one.original is not None}
+        added = (
+            *(one for name, one in originals.items() if name not in taken),
+            *(one.model for one in kept),
+        )
+        return msgspec.structs.replace(config, models=(*config.models, *added))
 
     def _prepared(self, config: Config) -> tuple[PreparedModels, tuple[Apply, ...]]:
         """Everything that may refuse `config` has agreed."""

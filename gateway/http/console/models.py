@@ -2,6 +2,8 @@
 
 import time
 
+from msgspec.structs import replace
+
 from gateway.answers.capabilities import Known
 from gateway.http.console.news import ModelNews
 from gateway.http.console.wire import LoadProgress, ModelWire
@@ -23,7 +25,11 @@ def _news(
     survey, entry = services.registry.survey, status.entry
     cost = survey.cost(entry) if entry is not None else None
     fit = survey.fit(entry) if entry is not None else Fit(verdict="unknown")
-    model = _model(status, known, cost, fit, is_default=_is_called(status, default))
+    model = replace(
+        _model(status, known, cost, fit),
+        default=_is_called(status, default),
+        copy_of=services.reloader.copies.get(status.id),
+    )
     return ModelNews(model, services.without_paths(status.why_failed))
 
 
@@ -31,9 +37,7 @@ def _is_called(status: ModelStatus, name: str | None) -> bool:
     return name is not None and name in (status.id, *status.aliases)
 
 
-def _model(
-    status: ModelStatus, known: Known | None, cost: Cost | None, fit: Fit, *, is_default: bool
-) -> ModelWire:
+def _model(status: ModelStatus, known: Known | None, cost: Cost | None, fit: Fit) -> ModelWire:
     files, entry, now = status.files, status.entry, time.time()
     left = status.remaining_seconds
     return ModelWire(
@@ -52,8 +56,6 @@ def _model(
         capabilities=known.capabilities if known else None,
         pinned=cost.pinned if cost else entry is not None and entry.pinned,
         preload=entry is not None and entry.preload,
-        default=is_default,
-        copy_of=None,
         cost=cost.devices if cost else None,
         parts=cost.parts if cost else None,
         measured=cost is not None and cost.measured,

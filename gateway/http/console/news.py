@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.access import Access
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.request_record import RequestStanding
+from gateway.reloading import ReloadReport
 
 
 class ModelNews(msgspec.Struct, frozen=True):
@@ -40,6 +41,11 @@ class Reloaded(msgspec.Struct, frozen=True):
 
     changed: Sequence[str]
     restart: Sequence[str]
+
+
+def reloaded(report: ReloadReport) -> Reloaded:
+    """The news of a reload."""
+    return Reloaded(report.changed, report.restart)
 
 
 News: TypeAlias = ModelNews | ModelGone | RequestNews | GaugesWire | Reloaded

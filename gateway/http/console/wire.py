@@ -41,8 +41,8 @@ class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Sequence[str] | None
     pinned: bool
     preload: bool
-    default: bool
-    copy_of: str | None
+    default: bool = False
+    copy_of: str | None = None
     cost: Bytes | None
     parts: Parts | None
     measured: bool

@@ -1,0 +1,238 @@
+"""What administrators do with models from the console: load, unload, pin, duplicate.
+
+How a load goes is told by the stream of events; nobody waits here for one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from config.facts import OptionFacts, facts
+from config.models import written
+from config.settings import ModelConfig
+from gateway.access import Access
+from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.frames import body
+from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
+from gateway.http.console.models import model_news
+from gateway.http.console.wire import ModelWire
+from gateway.http.plain import Plain
+from gateway.http.services import Services
+from gateway.http.sse import WholeErrand
+from gateway.registry import ModelEntry
+from gateway.reloading import ModelCopy
+
+AnyRequest = Request[Any, Any, Any]
+
+MOST_LETTERS = 200  # of a copy's name
+
+
+class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model, and what over its own options."""
+
+    model: str
+    options: dict[str, Any] | None = None
+
+
+class UnloadOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model; `force` cuts running answers off."""
+
+    model: str
+    force: bool = False
+
+
+class PinOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model, and whether it stays."""
+
+    model: str
+    pinned: bool = True
+
+
+class CopyOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which model is to be there once more, by which name, and what is different about it."""
+
+    model: str
+    name: str
+    options: dict[str, Any] = {}
+    pinned: bool | UnsetType = UNSET
+    ttl: float | UnsetType | None = UNSET
+
+
+class RemoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which copy is to go."""
+
+    model: str
+
+
+class CopiedWire(msgspec.Struct, frozen=True):
+    """A copy, and the lines for `models` of a configuration that keep it."""
+
+    model: ModelWire
+    yaml: str
+
+
+class RemovedWire(msgspec.Struct, frozen=True):
+    """What is no longer listed."""
+
+    removed: str
+
+
+class OptionWire(OptionFacts, frozen=True, kw_only=True):
+    """An option of an engine, and what it is set to for one model."""
+
+    name: str
+    value: Any
+
+
+class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model can be loaded with."""
+
+    model: str
+    backend: str
+    options: Sequence[OptionWire]
+
+
+async def _told(services: Services, name: str) -> ModelWire:
+    """A model as an administrator sees it."""
+    (news,) = await model_news(services, [services.registry.status(name)])
+    return news.model
+
+
+def _free_options(services: Services, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raises InvalidRequest for those that no request may set."""
+    for name in asked:
+        if name in services.catalog.configured_only:
+            text = f"{name} runs code or names files, so it is set in the configuration alone"
+            raise InvalidRequest(text, param=f"options.{name}")
+    return asked
+
+
+async def _local(services: Services, name: str, access: Access) -> ModelEntry:
+    """The model, where it runs here. Raises InvalidRequest for any other."""
+    entry = await services.find(name, access)
+    if entry.files.remote is not None:
+        text = f"{entry.name} runs on another server, which has its own options."
+        raise InvalidRequest(text, param="model")
+    return entry
+
+
+@post("/v1/admin/models/load", status_code=202)
+async def load(request: AnyRequest, services: Services) -> ASGIApp:
+    """Begin to load a model, with other options if there are any."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = Fields(json_object(await request.body()), {}).read(LoadOrder)
+    options = _free_options(services, order.options) if order.options is not None else None
+    find = services.find if not options else lambda *named: _local(services, *named)
+    name = (await find(order.model, access)).name
+    async with services.registry.loading(name, options=options):
+        return Plain(body(await _told(services, name)), status=202)
+
+
+@post("/v1/admin/models/unload", status_code=200)
+async def unload(request: AnyRequest, services: Services) -> ASGIApp:
+    """Unload a model once its answers have ended, and wait for that."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = Fields(json_object(await request.body()), {}).read(UnloadOrder)
+    name = (await services.find(order.model, access)).name
+
+    async def whole() -> bytes:
+        await services.registry.unload(name, force=order.force)
+        return body(await _told(services, name))
+
+    return WholeErrand(whole)
+
+
+@post("/v1/admin/models/pin", status_code=200)
+async def pin(request: AnyRequest, services: Services) -> ASGIApp:
+    """Never evicted and never idle, or as any other, until the server is started again."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = Fields(json_object(await request.body()), {}).read(PinOrder)
+    name = (await _local(services, order.model, access)).name
+    await services.registry.pin(name, pinned=order.pinned)
+    return Plain(body(await _told(services, name)))
+
+
+@get("/v1/admin/models/options")
+async def options(request: AnyRequest, services: Services, model: str) -> ASGIApp:
+    """What a model can be loaded with, and is."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    entry = await _local(services, model, access)
+    chosen = services.registry.status(entry.name).options or entry.options
+    hidden = services.catalog.configured_only
+    found = [
+        OptionWire(name=name, value=getattr(chosen, name), **msgspec.structs.asdict(one))
+        for name, one in facts(type(chosen)).items()
+        if name not in hidden
+    ]
+    return Plain(body(OptionsWire(model=entry.name, backend=entry.files.backend, options=found)))
+
+
+@post("/v1/admin/models/duplicate", status_code=201)
+async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
+    """The same files once more, under another name and with other options."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    order = Fields(json_object(await request.body()), {}).read(CopyOrder)
+    entry = await _local(services, order.model, access)
+    known = next((one for one in services.config.models if one.name == entry.name), None)
+    original = known or ModelConfig(
+        name=entry.name,
+        path=str(entry.files.path),
+        backend=entry.files.backend,
+        aliases=entry.aliases,
+    )
+    copied = _copied(services, original, order)
+    written_there = known is not None and known not in services.reloader.originals
+    copy = ModelCopy(entry.name, copied, None if written_there else original)
+    await services.reloader.add(copy)
+    told = CopiedWire(await _told(services, copied.name), written(copied))
+    return Plain(body(told), status=201)
+
+
+def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:
+    """What the configuration would say. Raises InvalidRequest for a name that is taken."""
+    if not (order.name and order.name.isprintable() and len(order.name) <= MOST_LETTERS):
+        raise InvalidRequest(f"name: expected 1 to {MOST_LETTERS} letters", param="name")
+    if _is_taken(services, order.name):
+        raise InvalidRequest(f"name: {order.name!r} is taken already", param="name")
+    return replace(
+        original,
+        name=order.name,
+        aliases=(),
+        preload=False,
+        options={**original.options, **_free_options(services, order.options)},
+        pinned=original.pinned if order.pinned is UNSET else order.pinned,
+        ttl=original.ttl if order.ttl is UNSET else order.ttl,
+    )
+
+
+def _is_taken(services: Services, name: str) -> bool:
+    """Whether a request may mean something by it already."""
+    try:
+        services.registry.resolve(name)
+    except ModelNotFound:
+        return False
+    except ModelUnavailable:
+        pass
+    return True
+
+
+@post("/v1/admin/models/remove", status_code=200)
+async def remove(request: AnyRequest, services: Services) -> ASGIApp:
+    """Forget a copy; its files stay, since they are another model's, too."""
+    services.doorman.admit(request.headers).require_admin()
+    order = Fields(json_object(await request.body()), {}).read(RemoveOrder)
+    await services.reloader.remove(order.model)
+    return Plain(body(RemovedWire(order.model)))
+
+
+ROUTES = (load, unload, pin, options, duplicate, remove)
