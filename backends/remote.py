@@ -21,6 +21,7 @@ import msgspec
 from backends.conversation import Message, Tool, ToolChoice
 from backends.encoding import EncoderContainer
 from backends.protocol import ModelContainer, ModelInfo, TokenLogprob
+from backends.shapes import Shape
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +70,21 @@ class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     parameters: Mapping[str, Any] = {}
+    shape: Shape | None = None  # of the answer
     n: int = 1
     streamed: bool = True  # the answer is wanted as it comes
     caller: Caller = NOBODY
+
+
+class RemoteThinking(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model is to reason; None: as it does by itself. The parameters say the same in words
+    that not every server has; there the budget is called `budget_name`.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget: int | None = None  # reasoning tokens at most
+    budget_name: str = "thinking_budget"
 
 
 class RemoteChat(RemoteRequest, frozen=True, kw_only=True):
@@ -81,6 +94,7 @@ class RemoteChat(RemoteRequest, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
+    thinking: RemoteThinking = RemoteThinking()
 
 
 class RemoteText(RemoteRequest, frozen=True, kw_only=True):
@@ -127,6 +141,14 @@ RemoteEvent: TypeAlias = RemoteDelta | RemoteUsage
 RemoteEvents: TypeAlias = AsyncIterator[Sequence[RemoteEvent]]
 
 
+class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a request's parameters is not handed on as it is, by the names they have there."""
+
+    left_out: Mapping[str, str] = {}  # and why
+    replaced: Mapping[str, Any] = {}  # and by what
+    holds_shape: bool = True  # the other server is asked to keep the answer to its shape
+
+
 class RemoteContainer(ABC):
     """A model that another server, or one of several, runs."""
 
@@ -141,10 +163,9 @@ class RemoteContainer(ABC):
     def splits(self) -> bool:
         """The other server takes answers apart; else chats are to go over `complete`."""
 
-    @property
     @abstractmethod
-    def dropped(self) -> frozenset[str]:
-        """Parameters that are not handed on."""
+    def changes(self, request: RemoteRequest) -> RemoteChanges:
+        """What becomes of a request on the way."""
 
     @abstractmethod
     def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:

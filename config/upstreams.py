@@ -22,6 +22,18 @@ _OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
 _OWN_HEADERS = ("accept-encoding", "connection", "content-length", "host", "transfer-encoding")
 
 Capability: TypeAlias = Literal["tools", "reasoning", "vision"]
+ServerKind: TypeAlias = Literal[
+    "koboldcpp",
+    "llama-cpp-python",
+    "llama-server",
+    "ollama",
+    "openai",
+    "roundhouse",
+    "sglang",
+    "tabbyapi",
+    "tgi",
+    "vllm",
+]
 Weight: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
@@ -31,6 +43,8 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: Name
     urls: tuple[Name, ...]  # base URLs as OpenAI's clients take them; several are replicas
     weights: tuple[Weight, ...] = ()  # of the replicas, in the order of `urls`; empty: all alike
+    protocol: Literal["openai", "anthropic"] = "openai"  # anthropic: its Messages API
+    server: ServerKind | None = None  # how it wants to be asked for shapes; None: by its list
     key: Name | None = None
     pass_key: bool = False  # the client's own key goes to the upstream in place of `key`
     headers: dict[str, str] = {}
@@ -44,6 +58,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     split: Literal["there", "here"] = "there"  # here: completions, our template and splitter
     template: PathText | None = None  # file with a chat template, for `split: here`
     format: str | None = None  # output format for `split: here`; None: recognised
+    max_tokens: AtLeastOne = 4096  # where a request names none and the protocol demands some
     rename: dict[Name, Name] = {}  # a request's parameters: our name to the upstream's
     drop: tuple[Name, ...] = ()  # parameters that are not handed on
     set: dict[Name, Any] = {}  # parameters that each request gets, whatever the client says
@@ -114,6 +129,8 @@ def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
         yield "models", "expected 'all', or our names with the upstream's"
     if upstream.split == "here" and upstream.template is None:
         yield "template", "`split: here` needs the model's chat template"
+    if upstream.split == "here" and upstream.protocol == "anthropic":
+        yield "split", "`here` needs /completions, which Anthropic's API doesn't have"
     if upstream.proxy is not None and urlsplit(upstream.proxy).scheme not in ("http", "https"):
         yield "proxy", "expected a URL that starts with http:// or https://"
     yield from _problems_of_requests(upstream)

@@ -28,6 +28,7 @@ class _Card(msgspec.Struct, frozen=True):
     owned_by: str | None = None
     max_model_len: int | None = None  # vLLM, SGLang
     context_length: int | None = None  # OpenRouter, Roundhouse
+    max_input_tokens: int | None = None  # Anthropic
     meta: _Meta | None = None
     capabilities: Any = None
     modalities: Any = None
@@ -63,6 +64,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     capabilities: tuple[str, ...] | None = None
     roundhouse: bool = False
+    owner: str = ""  # whom the list names, which tells some kinds of servers apart
 
 
 class ServerModels(msgspec.Struct, frozen=True):
@@ -117,12 +119,13 @@ def _offer(data: Any) -> Offer | None:
         context_length=_length(card),
         capabilities=_capabilities(card) if ours else None,
         roundhouse=ours,
+        owner=(card.owned_by or "")[:MAX_NAME],
     )
 
 
 def _length(card: _Card) -> int | None:
     meta = card.meta or _Meta()
-    for length in (card.max_model_len, card.context_length, meta.n_ctx, meta.n_ctx_train):
+    for length in (card.max_model_len, card.context_length, card.max_input_tokens, meta.n_ctx, meta.n_ctx_train):
         if length is not None and length > 0:
             return length
     return None

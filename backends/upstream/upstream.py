@@ -14,9 +14,11 @@ from backends.conversation import Message
 from backends.errors import UpstreamError
 from backends.protocol import SAMPLERS, Modality, ModelInfo
 from backends.remote import (
+    RemoteChanges,
     RemoteChat,
     RemoteContainer,
     RemoteEvents,
+    RemoteRequest,
     RemoteStanding,
     RemoteTarget,
     RemoteText,
@@ -27,8 +29,9 @@ from backends.upstream.lists import Lists
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay
 from backends.upstream.replicas import Balance, Replica
-from backends.upstream.wire import chat_body, text_body
-from config.upstreams import UpstreamConfig
+from backends.upstream.shapes import OWNERS
+from backends.upstream.wire import chat_body, chat_changes, text_body
+from config.upstreams import ServerKind, UpstreamConfig
 
 AGENT = "roundhouse"
 KEPT_ALIVE = 256  # idle connections
@@ -82,6 +85,11 @@ class Upstream:
         """What is known of one of its models now; the configuration knows best."""
         offers = self.lists.offers or {}
         return target_of(self.config, offers.get(model) or Offer(id=model))
+
+    def server(self, model: str) -> ServerKind | None:
+        """What kind of server has the model, as configured or by its list; None: nobody knows."""
+        offer = (self.lists.offers or {}).get(model)
+        return self.config.server or (OWNERS.get(offer.owner) if offer is not None else None)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -168,9 +176,9 @@ class UpstreamModel(RemoteContainer):
     def splits(self) -> bool:
         return self._now()[0].config.split == "there"
 
-    @property
-    def dropped(self) -> frozenset[str]:
-        return frozenset(self._now()[0].config.drop)
+    def changes(self, request: RemoteRequest) -> RemoteChanges:
+        upstream, _ = self._now()
+        return chat_changes(request, upstream.config, upstream.server(self._target.model))
 
     def _now(self) -> tuple[Upstream, RemoteTarget]:
         """What is gone is as it was: an answer may still be under way."""
@@ -184,7 +192,7 @@ class UpstreamModel(RemoteContainer):
         upstream, model = self._find(), self._target.model
         question = Question(
             path="/chat/completions",
-            body=chat_body(request, model, upstream.config),
+            body=chat_body(request, model, upstream.config, upstream.server(model)),
             choices=request.n,
             caller=request.caller,
             model=model,
@@ -200,7 +208,7 @@ class UpstreamModel(RemoteContainer):
         first = request.prompts[0]
         question = Question(
             path="/completions",
-            body=text_body(request, model, upstream.config),
+            body=text_body(request, model, upstream.config, upstream.server(model)),
             choices=request.n * len(request.prompts),
             caller=request.caller,
             model=model,

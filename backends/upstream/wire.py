@@ -15,18 +15,24 @@ from backends.conversation import (
     ToolCall,
     ToolChoice,
 )
-from backends.remote import RemoteChat, RemoteRequest, RemoteText
-from config.upstreams import UpstreamConfig
+from backends.remote import RemoteChanges, RemoteChat, RemoteRequest, RemoteText
+from backends.upstream.shapes import spelled
+from config.upstreams import ServerKind, UpstreamConfig
 
 Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as bytes only
+
+DROPPED = "the configuration of the upstream drops it"
 
 _encode = msgspec.json.Encoder().encode
 
 
-def chat_body(request: RemoteChat, model: str, config: UpstreamConfig) -> bytes:
-    """The body of a `chat/completions` request."""
+def chat_body(
+    request: RemoteChat, model: str, config: UpstreamConfig, server: ServerKind | None = None
+) -> bytes:
+    """The body of a `chat/completions` request. `server`: None: of an unknown kind."""
     body: Body = {
         **_shared(request, config),
+        **changed(_shape(request, server, chat=True), config),
         "model": model,
         "messages": [_message(message) for message in request.messages],
     }
@@ -38,11 +44,14 @@ def chat_body(request: RemoteChat, model: str, config: UpstreamConfig) -> bytes:
     return _encode(body | config.set)
 
 
-def text_body(request: RemoteText, model: str, config: UpstreamConfig) -> bytes:
-    """The body of a `completions` request."""
+def text_body(
+    request: RemoteText, model: str, config: UpstreamConfig, server: ServerKind | None = None
+) -> bytes:
+    """The body of a `completions` request. `server`: None: of an unknown kind."""
     prompts = request.prompts
     prompt = prompts[0] if len(prompts) == 1 else prompts
-    return _encode({**_shared(request, config), "model": model, "prompt": prompt} | config.set)
+    body = {**_shared(request, config), **changed(_shape(request, server, chat=False), config)}
+    return _encode({**body, "model": model, "prompt": prompt} | config.set)
 
 
 def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
@@ -56,6 +65,30 @@ def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
     else:
         given.pop("stream", None)
     return {name: value for name, value in given.items() if name not in config.drop}
+
+
+def chat_changes(
+    request: RemoteRequest, config: UpstreamConfig, server: ServerKind | None = None
+) -> RemoteChanges:
+    """What becomes of a chat, or a text, on its way."""
+    shape = _shape(request, server, chat=isinstance(request, RemoteChat))
+    given = {**request.parameters, **shape}
+    return RemoteChanges(
+        left_out={name: DROPPED for name in given if name in config.drop},
+        replaced=overridden(request.parameters, config),
+        holds_shape=request.shape is None or bool(shape.keys() - set(config.drop)),
+    )
+
+
+def overridden(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:
+    """The parameters that the configuration sets, by our names."""
+    names = {name: config.rename.get(name, name) for name in parameters}
+    return {name: config.set[theirs] for name, theirs in names.items() if theirs in config.set}
+
+
+def _shape(request: RemoteRequest, server: ServerKind | None, *, chat: bool) -> Body:
+    """Nothing where the server can't be asked for it."""
+    return (spelled(request.shape, server, chat=chat) or {}) if request.shape else {}
 
 
 def changed(parameters: Mapping[str, Any], config: UpstreamConfig) -> Body:

@@ -6,20 +6,10 @@ What the client named is handed on, and nothing else: the other server has defau
 import math
 from typing import Any, TypeAlias
 
-import msgspec
-
 from backends.protocol import Sampling
+from backends.remote import RemoteThinking
 from gateway.registry import Lease
 from gateway.request import ChatRequest, GenerationParams, TextRequest
-from gateway.shapes import (
-    Choices,
-    Grammar,
-    JsonObject,
-    JsonSchema,
-    Regex,
-    Shape,
-    StructuralTags,
-)
 
 Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 
@@ -30,7 +20,7 @@ _BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
 
 
 def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Body:
-    """Everything of a chat but messages, tools and n. `asked`: its answering, with the presets."""
+    """Everything of a chat but messages, tools, the shape and n. `asked`: its answering, with the presets."""
     found = _shared(asked, lease)
     if asked.logprobs is not None:
         found["logprobs"] = True
@@ -45,7 +35,7 @@ def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease)
 
 
 def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Body:
-    """Everything of a text completion but prompts and n."""
+    """Everything of a text completion but prompts, the shape and n."""
     found = _shared(asked, lease)
     if asked.logprobs is not None:
         found["logprobs"] = asked.logprobs
@@ -68,8 +58,6 @@ def _shared(asked: GenerationParams, lease: Lease) -> Body:
         found["min_tokens"] = asked.min_tokens
     if asked.stop:
         found["stop"] = list(asked.stop)
-    if asked.shape is not None:
-        found |= _shape(asked.shape)
     remote = lease.entry.files.remote
     if asked.keep_alive is not None and remote is not None and remote.roundhouse:
         found["keep_alive"] = asked.keep_alive
@@ -92,8 +80,7 @@ def _thinking(request: ChatRequest) -> Body:
     if thinking.enabled is not None and not (thinking.effort == "none" and not thinking.enabled):
         variables.setdefault("enable_thinking", thinking.enabled)
     if thinking.budget is not None:
-        spelled = request.answering.spelled.get(_BUDGETS, _BUDGETS)
-        found[spelled] = thinking.budget
+        found[_budget_name(request)] = thinking.budget
         if thinking.closing:
             found["reasoning_budget_message"] = thinking.closing
     if variables:
@@ -101,28 +88,16 @@ def _thinking(request: ChatRequest) -> Body:
     return found
 
 
-def _shape(shape: Shape) -> Body:
-    """OpenAI's `response_format` where it has a form for it, the client's own field otherwise, else
-    vLLM's `structured_outputs`.
-    """
-    match shape:
-        case JsonObject():
-            return {"response_format": {"type": "json_object"}}
-        case JsonSchema(schema=schema, strict=strict):
-            named = {"name": "answer", "schema": msgspec.Raw(schema), "strict": strict}
-            return {"response_format": {"type": "json_schema", "json_schema": named}}
-        case StructuralTags(request=request):
-            return {"response_format": msgspec.Raw(request)}
-        case Regex(pattern=pattern, field=field):
-            return _constraint(field, "regex", pattern)
-        case Choices(texts=texts, field=field):
-            return _constraint(field, "choice", list(texts))
-        case Grammar(text=text, field=field):
-            return _constraint(field, "grammar", text)
+def _budget_name(request: ChatRequest) -> str:
+    return request.answering.spelled.get(_BUDGETS, _BUDGETS)
 
 
-def _constraint(field: str, kind: str, value: Any) -> Body:
-    own = field.partition(".")[0].partition("[")[0]
-    if own.startswith("guided_") or own == "grammar":
-        return {own: value}
-    return {"structured_outputs": {kind: value}}
+def thinking_of(request: ChatRequest) -> RemoteThinking:
+    """The same for servers that have other words for it."""
+    thinking = request.thinking
+    return RemoteThinking(
+        enabled=thinking.enabled,
+        effort=thinking.effort,
+        budget=thinking.budget,
+        budget_name=_budget_name(request),
+    )

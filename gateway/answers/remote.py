@@ -13,15 +13,18 @@ from typing import Any, Literal
 from backends.remote import (
     Caller,
     RemoteCall,
+    RemoteChanges,
     RemoteChat,
     RemoteContainer,
     RemoteDelta,
     RemoteEvents,
+    RemoteRequest,
     RemoteText,
     RemoteUsage,
 )
 from gateway.answers.answer import Answer
-from gateway.answers.handing import chat_parameters, text_parameters
+from gateway.answers.elsewhere import ignored_there, parameters_there, refuse_ignored
+from gateway.answers.handing import chat_parameters, text_parameters, thinking_of
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
     ArgumentsGrown,
@@ -163,12 +166,10 @@ class RemoteAnswer(Answer):
         self,
         lease: Lease,
         ignored: tuple[str, ...],
-        handed_on: frozenset[str],
         choices: Sequence[RemoteChoice],
         events: RemoteEvents,
     ) -> None:
         super().__init__(lease, ignored, (), self._singly())
-        self.handed_on = handed_on
         self._remote = choices
         self._events = events
         self._usage = RemoteUsage()
@@ -236,27 +237,31 @@ async def remote_chat(
     request: ChatRequest,
     asked: GenerationParams,
     caller: Caller,
+    *,
+    strict: bool,
 ) -> Answer:
-    """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
-
-    Raises GatewayError.
+    """`request` handed on; `held` holds what must be given back. `asked`: with the presets;
+    `strict`: what can't be handed on is refused. Raises GatewayError.
     """
-    parameters = chat_parameters(request, asked, lease)
     remote = RemoteChat(
         messages=request.messages,
         tools=request.tools,
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
-        parameters=parameters,
+        thinking=thinking_of(request),
+        parameters=chat_parameters(request, asked, lease),
+        shape=asked.shape,
         n=asked.n,
         streamed=asked.streamed,
         caller=caller,
     )
+    changes = container.changes(remote)
+    if strict:
+        refuse_ignored(changes, request.answering)
     with translated():
         events = await held.enter_async_context(container.chat(remote))
     choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
-    handed_on = frozenset((*asked.further, "tools[].function.strict"))
-    return _answer(lease, container, parameters, asked, handed_on, choices, events)
+    return _answer(lease, changes, remote, asked, choices, events)
 
 
 async def remote_text(
@@ -266,24 +271,29 @@ async def remote_text(
     request: TextRequest,
     asked: GenerationParams,
     caller: Caller,
+    *,
+    strict: bool,
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
     if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
         text = "echo: not with logprobs or token ids, for a model that runs on another server."
         raise InvalidRequest(text, param="echo")
-    parameters = text_parameters(request, asked, lease)
     remote = RemoteText(
         prompts=request.prompts,
-        parameters=parameters,
+        parameters=text_parameters(request, asked, lease),
+        shape=asked.shape,
         n=asked.n,
         streamed=asked.streamed,
         caller=caller,
     )
+    changes = container.changes(remote)
+    if strict:
+        refuse_ignored(changes, request.answering)
     with translated():
         events = await held.enter_async_context(container.complete(remote))
     count = asked.n * len(request.prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
-    return _answer(lease, container, parameters, asked, frozenset(asked.further), choices, events)
+    return _answer(lease, changes, remote, asked, choices, events)
 
 
 def _is_text(prompt: str | tuple[int, ...]) -> bool:
@@ -292,13 +302,24 @@ def _is_text(prompt: str | tuple[int, ...]) -> bool:
 
 def _answer(
     lease: Lease,
-    container: RemoteContainer,
-    parameters: Mapping[str, Any],
+    changes: RemoteChanges,
+    remote: RemoteRequest,
     asked: GenerationParams,
-    handed_on: frozenset[str],
     choices: Sequence[RemoteChoice],
     events: RemoteEvents,
 ) -> RemoteAnswer:
-    dropped = sorted(parameters.keys() & container.dropped)
-    ignored = tuple(asked.spelled.get(name, name) for name in dropped)
-    return RemoteAnswer(lease, ignored, handed_on - container.dropped, choices, events)
+    answer = RemoteAnswer(lease, ignored_there(changes, asked), choices, events)
+    tell_of(answer, changes, remote, asked)
+    return answer
+
+
+def tell_of(
+    answer: Answer, changes: RemoteChanges, remote: RemoteRequest, asked: GenerationParams
+) -> None:
+    """What the client is to hear beside the answer."""
+    strict = {"tools[].function.strict"} if isinstance(remote, RemoteChat) else set()
+    answer.handed_on = frozenset(strict.union(asked.further) - changes.left_out.keys())
+    if remote.shape is not None and not changes.holds_shape:
+        answer.relaxed = (remote.shape.field,)
+    if asked.reports:
+        answer.parameters = parameters_there(remote, changes, asked)

@@ -12,8 +12,10 @@ import msgspec
 from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
 from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
 from gateway.answers.answer import Answer, Choice, merged
+from gateway.answers.elsewhere import ignored_there, refuse_ignored
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
+from gateway.answers.remote import tell_of
 from gateway.answers.stopping import stopping
 from gateway.errors import InvalidRequest, translated
 from gateway.prompt import RenderedPrompt
@@ -79,6 +81,8 @@ async def split_here(
     asked: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
     caller: Caller,
+    *,
+    strict: bool,
 ) -> Answer:
     """One request for each choice; `held` holds them. Raises GatewayError."""
     interpreter, rendered = prompt
@@ -98,14 +102,17 @@ async def split_here(
         _request(rendered.text, request, _varied(asked, index), lease, caller)
         for index in range(asked.n)
     ]
+    changes = container.changes(remotes[0])
+    if strict:
+        refuse_ignored(changes, request.answering)
     outputs: list[Outputs] = []
     with translated():
         for remote in remotes:
             events = await held.enter_async_context(container.complete(remote))
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
-    answer = Answer(lease, _dropped(remotes[0], container), choices, source)
-    answer.handed_on = frozenset(asked.further) - container.dropped
+    answer = Answer(lease, ignored_there(changes, asked), choices, source)
+    tell_of(answer, changes, remotes[0], asked)
     return answer
 
 
@@ -115,7 +122,11 @@ def _request(
     raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
     parameters = text_parameters(raw, asked, lease)
     return RemoteText(
-        prompts=(text,), parameters=parameters, streamed=asked.streamed, caller=caller
+        prompts=(text,),
+        parameters=parameters,
+        shape=asked.shape,
+        streamed=asked.streamed,
+        caller=caller,
     )
 
 
@@ -126,7 +137,3 @@ def _varied(asked: GenerationParams, index: int) -> GenerationParams:
         values = msgspec.structs.replace(values, seed=values.seed + index)
     sampling = msgspec.structs.replace(asked.sampling, values=values)
     return msgspec.structs.replace(asked, stop=(), sampling=sampling)
-
-
-def _dropped(remote: RemoteText, container: RemoteContainer) -> tuple[str, ...]:
-    return tuple(sorted(remote.parameters.keys() & container.dropped))
