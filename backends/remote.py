@@ -47,6 +47,7 @@ class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     fallbacks: tuple[str, ...] = ()  # our models that are asked instead
     roundhouse: bool = False
+    fetches_images: bool = True  # pictures may be handed on as URLs
 
 
 RemoteState: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "failed"]

@@ -53,6 +53,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     refresh: PositiveSeconds = 60.0  # between two looks at `/models`
     fallbacks: tuple[Name, ...] = ()  # models asked instead, in turn, where no replica can answer
     capabilities: tuple[Capability, ...] | None = None  # None: as discovered, else unknown
+    fetch_images: bool = False  # pictures behind URLs are fetched here, under the rules of `images`
     context_length: AtLeastOne | None = None  # tokens; None: as discovered, else unknown
     max_concurrent: AtLeastOne = 256  # requests of one model at a time; more wait in line
     split: Literal["there", "here"] = "there"  # here: completions, our template and splitter

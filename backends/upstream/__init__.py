@@ -1,6 +1,7 @@
 """Models that other servers run, asked over HTTP in OpenAI's words.
 
 wire.py       what is sent
+shapes.py     how each kind of server is asked for an answer's shape
 sse.py        bytes of a stream to the payloads of its events, within limits
 reading.py    payloads to what the model said, whatever the other server's habits
 calls.py      tool calls with broken indexes, put in order

@@ -125,7 +125,13 @@ def _offer(data: Any) -> Offer | None:
 
 def _length(card: _Card) -> int | None:
     meta = card.meta or _Meta()
-    for length in (card.max_model_len, card.context_length, card.max_input_tokens, meta.n_ctx, meta.n_ctx_train):
+    for length in (
+        card.max_model_len,
+        card.context_length,
+        card.max_input_tokens,
+        meta.n_ctx,
+        meta.n_ctx_train,
+    ):
         if length is not None and length > 0:
             return length
     return None

@@ -37,7 +37,7 @@ OWNERS: Mapping[str, ServerKind] = {
 }
 
 
-_IN_GBNF = {code: f"\\x{code:02x}" for code in range(32)} | {ord("\\"): r"\\\\", ord('"'): r"\""}
+_IN_GBNF = {code: f"\\x{code:02x}" for code in range(32)} | {ord("\\"): r"\\", ord('"'): r"\""}
 _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 
 
@@ -63,7 +63,7 @@ def is_gbnf(text: str) -> bool:
     return "::=" in text
 
 
-# --------------------------------------------------------------------------------- what several have
+# -------------------------------------------------------------------------------- what several have
 
 
 def _openais(shape: Shape) -> Spelled | None:
@@ -106,7 +106,7 @@ def _gbnf(shape: Shape) -> Spelled | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------ servers
+# ----------------------------------------------------------------------------------------- servers
 
 
 def _openai(shape: Shape, _chat: bool) -> Spelled | None:  # noqa: FBT001 - one of a table

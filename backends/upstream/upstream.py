@@ -256,6 +256,7 @@ def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
         capabilities=offer.capabilities if told is None else told,
         fallbacks=config.fallbacks,
         roundhouse=offer.roundhouse,
+        fetches_images=not config.fetch_images,
     )
 
 

@@ -14,13 +14,13 @@ from backends.constraints.tokenizer import control_tokens
 from backends.protocol import Constraint, ModelContainer
 from gateway.answers import answer
 from gateway.answers.interpreter import Interpreter
-from gateway.constraints.checking import Unchecked, fault_of
+from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
-from gateway.constraints.reading import read
+from gateway.constraints.texts import fault_elsewhere
 from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, GenerationParams
-from gateway.shapes import JsonObject, JsonSchema, Shape
+from gateway.shapes import Shape
 from gateway.splitter import Format
 from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking
@@ -101,26 +101,13 @@ class Constraints:
 
     def elsewhere(self, shape: Shape | None) -> answer.Check | None:
         """The check of what another server answers, since nobody here knows whether it holds its
-        answers to a shape. Of JSON alone; None for anything else.
+        answers to a shape; None where there is none.
         """
-        match shape:
-            case JsonObject(field=field):
-                return partial(self._fault_elsewhere, b'{"type": "object"}', field)
-            case JsonSchema(schema=schema, field=field):
-                return partial(self._fault_elsewhere, schema, field)
-        return None
+        return None if shape is None else partial(self._fault_elsewhere, shape)
 
-    async def _fault_elsewhere(self, schema: bytes, field: str, content: str) -> str | None:
-        """A schema that can't be read here was the other server's to refuse."""
-
-        def work(_wanted: Callable[[], bool]) -> str | None:
-            try:
-                check = Check(read(schema, field).check)
-            except InvalidRequest as error:
-                return str(Unchecked(error.message))
-            return fault_of(check, content)
-
-        return await self._threads.run(work)
+    async def _fault_elsewhere(self, shape: Shape, content: str) -> str | None:
+        """A shape that can't be read here was the other server's to refuse."""
+        return await self._threads.run(lambda _wanted: fault_elsewhere(shape, content))
 
     async def _shape(self, shape: Shape) -> ShapeGrammar:
         return await self._shapes.of(

@@ -1,56 +1,59 @@
-"""What a client learns of its parameters where another server answers. Pure."""
+"""Requests for models that other servers run: who takes the answer apart, and the check of what was
+asked of its shape.
+"""
 
-from backends.protocol import SAMPLERS
-from backends.remote import RemoteChanges, RemoteRequest
-from gateway.answers.parameters import UNREAD
-from gateway.errors import InvalidRequest
-from gateway.events import ChangedParameter, Parameters
-from gateway.request import GenerationParams
+from contextlib import AsyncExitStack
 
-SET = "the configuration of the upstream sets it"
-_OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is another
-
-
-def ignored_there(changes: RemoteChanges, asked: GenerationParams) -> tuple[str, ...]:
-    """What is not handed on, by the names that the client used."""
-    return tuple(_as_asked(name, asked) for name in sorted(changes.left_out))
+from backends.remote import Caller, RemoteContainer
+from gateway.answers.answer import Answer
+from gateway.answers.constraints import Constraints
+from gateway.answers.remote import remote_chat, remote_text
+from gateway.answers.split_here import split_here
+from gateway.answers.tokens import Tokens
+from gateway.registry import Lease
+from gateway.request import ChatRequest, GenerationParams, TextRequest
 
 
-def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
-    """Raises InvalidRequest where something that the client named is not handed on. `named`: the
-    request's own, without presets.
-    """
-    refused = sorted(name for name in changes.left_out if _is_named(name, named))
-    if refused:
-        told = "; ".join(f"{_as_asked(name, named)}: {changes.left_out[name]}" for name in refused)
-        raise InvalidRequest(f"{told}.", param=_as_asked(refused[0], named))
+class Elsewhere:
+    """One per server. What an answer holds is held by `held`; all raise GatewayError."""
 
+    def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
+        self._tokens = tokens
+        self._constraints = constraints
 
-def parameters_there(
-    request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
-) -> Parameters:
-    """What became of each parameter on the way to the other server; what that one makes of them is
-    for it to say.
-    """
-    given, replaced = request.parameters, changes.replaced
-    sent = {name: value for name, value in given.items() if name not in changes.left_out}
-    applied = {
-        _as_asked(name, asked): replaced.get(name, value) for name, value in sent.items()
-    }
-    changed = {
-        _as_asked(name, asked): ChangedParameter(value, replaced[name], SET)
-        for name, value in sent.items()
-        if name in replaced and replaced[name] != value
-    }
-    left_out = {_as_asked(name, asked): why for name, why in changes.left_out.items()}
-    return Parameters(applied, changed, {**dict.fromkeys(asked.unread, UNREAD), **left_out})
+    async def chat(
+        self,
+        held: AsyncExitStack,
+        lease: Lease,
+        container: RemoteContainer,
+        request: ChatRequest,
+        asked: GenerationParams,
+        caller: Caller,
+    ) -> Answer:
+        """`asked`: with the presets."""
+        if container.splits:
+            answer = await remote_chat(held, lease, container, request, asked, caller)
+        else:
+            raw = await self._tokens.rendered(request, lease)
+            answer = await split_here(held, lease, container, request, asked, raw, caller)
+        if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
+            self._check(answer, asked)
+        return answer
 
+    async def text(
+        self,
+        held: AsyncExitStack,
+        lease: Lease,
+        container: RemoteContainer,
+        request: TextRequest,
+        asked: GenerationParams,
+        caller: Caller,
+    ) -> Answer:
+        """`asked`: with the presets."""
+        answer = await remote_text(held, lease, container, request, asked, caller)
+        self._check(answer, asked)
+        return answer
 
-def _is_named(name: str, named: GenerationParams) -> bool:
-    """Presets and models name samplers too; all else comes from the client."""
-    ours = _OURS.get(name, name)
-    return ours in named.sampling.named or ours not in SAMPLERS
-
-
-def _as_asked(name: str, asked: GenerationParams) -> str:
-    return asked.spelled.get(_OURS.get(name, name), name)
+    def _check(self, answer: Answer, asked: GenerationParams) -> None:
+        if (check := self._constraints.elsewhere(asked.shape)) is not None:
+            answer.check_with(check)

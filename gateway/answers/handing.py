@@ -20,7 +20,7 @@ _BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
 
 
 def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Body:
-    """Everything of a chat but messages, tools, the shape and n. `asked`: its answering, with the presets."""
+    """Everything of a chat but messages, tools, the shape and n. `asked`: with the presets."""
     found = _shared(asked, lease)
     if asked.logprobs is not None:
         found["logprobs"] = True

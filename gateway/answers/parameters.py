@@ -1,10 +1,11 @@
 """What became of a request's parameters: applied, changed, ignored, and why. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
 from backends.sampler_order import order_of, penalties_first, without_effect
+from gateway.errors import InvalidRequest
 from gateway.events import ChangedParameter, Parameters
 from gateway.request import GenerationParams
 
@@ -21,6 +22,16 @@ def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
     if info.penalties_first and not penalties_first(order_of(sampling)):
         lacking["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
     return {**without_effect(sampling), **lacking}
+
+
+def refuse_unread(answering: GenerationParams, handed_on: Collection[str] = ()) -> None:
+    """Raises InvalidRequest where nothing may be ignored and a field has no meaning here.
+    `handed_on`: fields that the server which answers is sent.
+    """
+    unread = [name for name in answering.unread if name not in handed_on]
+    if answering.strict and unread:
+        message = f"No field of this API, and strict_parameters is set: {', '.join(unread)}."
+        raise InvalidRequest(message, param=unread[0])
 
 
 def parameters(

@@ -26,14 +26,14 @@ from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
+from gateway.answers.elsewhere import Elsewhere
 from gateway.answers.overrides import SamplingOverrides
-from gateway.answers.parameters import ignored_by, parameters
-from gateway.answers.remote import remote_chat, remote_text, told_of_wait
-from gateway.answers.split_here import split_here
+from gateway.answers.parameters import ignored_by, parameters, refuse_unread
+from gateway.answers.remote import told_of_wait
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import GatewayError, InvalidRequest, as_written, translated
-from gateway.pictures import Album, ImageLoader, images_in
+from gateway.pictures import Album, ImageLoader, images_in, with_data
 from gateway.prompt.length import length_explained
 from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
 from gateway.request import ChatRequest, GenerationParams, TextRequest
@@ -69,6 +69,7 @@ class Pipeline:
         self._pictures = pictures
         self._tokens = tokens
         self._constraints = constraints
+        self._elsewhere = Elsewhere(tokens, constraints)
         self._strict = strict
         self._max_choices = max_choices
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
@@ -149,22 +150,23 @@ class Pipeline:
         on_wait: OnWait | None,
         caller: Caller,
     ) -> Answer:
+        if entry.files.remote is None:
+            refuse_unread(request.answering)
         album = await self._album(held, request, entry)
         spelled = request.answering.spelled
         prompt_field = spelled.get("messages", "messages")
         held.enter_context(as_written({**spelled, "prompt": prompt_field}))
         held.enter_context(length_explained(request))
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
-        asked = self._presets.current.over(request.answering)
+        asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
+            if album is not None:
+                messages = with_data(request.messages, await album.as_data())
+                request = msgspec.structs.replace(request, messages=messages)
             with told_of_wait(on_wait, lease.name):
-                answer = await self._asked_elsewhere(
+                return await self._elsewhere.chat(
                     held, lease, lease.container, request, asked, caller
                 )
-            check = self._constraints.elsewhere(asked.shape)
-            if check is not None and request.thinking.shown != "inline":  # that is no JSON
-                answer.check_with(check)
-            return answer
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
         bound = await self._constraints.chat(request, interpreter, framed, lease.local)
@@ -185,19 +187,11 @@ class Pipeline:
         ]
         return await self._answer(held, lease, choices, request.answering, bound)
 
-    async def _asked_elsewhere(
-        self,
-        held: AsyncExitStack,
-        lease: Lease,
-        container: RemoteContainer,
-        request: ChatRequest,
-        asked: GenerationParams,
-        caller: Caller,
-    ) -> Answer:
-        if container.splits:
-            return await remote_chat(held, lease, container, request, asked, caller)
-        raw = await self._tokens.rendered(request, lease)
-        return await split_here(held, lease, container, request, asked, raw, caller)
+    def _asked(self, answering: GenerationParams) -> GenerationParams:
+        """With the presets, and as strict as the server is."""
+        asked = self._presets.current.over(answering)
+        strict = self._strict or answering.strict
+        return msgspec.structs.replace(asked, strict=strict)
 
     async def _text(
         self,
@@ -208,15 +202,16 @@ class Pipeline:
         on_wait: OnWait | None,
         caller: Caller,
     ) -> Answer:
+        if entry.files.remote is None:
+            refuse_unread(request.answering)
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
-        asked = self._presets.current.over(request.answering)
+        asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with told_of_wait(on_wait, lease.name):
-                answer = await remote_text(held, lease, lease.container, request, asked, caller)
-            if (check := self._constraints.elsewhere(asked.shape)) is not None:
-                answer.check_with(check)
-            return answer
+                return await self._elsewhere.text(
+                    held, lease, lease.container, request, asked, caller
+                )
         bound = await self._constraints.text(request.answering, lease.local)
         prompts = await self._prompts(request, lease.local)
         jobs = self._jobs(prompts, asked, lease)
@@ -274,7 +269,8 @@ class Pipeline:
         if not placed:
             return None
         status = self._registry.status(entry.name)
-        if entry.files.remote is not None and "image" in status.modalities:
+        remote = entry.files.remote
+        if remote is not None and remote.fetches_images and "image" in status.modalities:
             return None  # they are handed on as they are
         if "image" not in status.modalities:
             raise InvalidRequest(

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 from backends.remote import (
     Caller,
@@ -23,8 +23,8 @@ from backends.remote import (
     RemoteUsage,
 )
 from gateway.answers.answer import Answer
-from gateway.answers.elsewhere import ignored_there, parameters_there, refuse_ignored
 from gateway.answers.handing import chat_parameters, text_parameters, thinking_of
+from gateway.answers.remote_parameters import ignored_there, parameters_there, refuse_ignored
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
     ArgumentsGrown,
@@ -237,11 +237,10 @@ async def remote_chat(
     request: ChatRequest,
     asked: GenerationParams,
     caller: Caller,
-    *,
-    strict: bool,
 ) -> Answer:
-    """`request` handed on; `held` holds what must be given back. `asked`: with the presets;
-    `strict`: what can't be handed on is refused. Raises GatewayError.
+    """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
+
+    Raises GatewayError.
     """
     remote = RemoteChat(
         messages=request.messages,
@@ -256,7 +255,7 @@ async def remote_chat(
         caller=caller,
     )
     changes = container.changes(remote)
-    if strict:
+    if asked.strict:
         refuse_ignored(changes, request.answering)
     with translated():
         events = await held.enter_async_context(container.chat(remote))
@@ -271,8 +270,6 @@ async def remote_text(
     request: TextRequest,
     asked: GenerationParams,
     caller: Caller,
-    *,
-    strict: bool,
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
     if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
@@ -287,7 +284,7 @@ async def remote_text(
         caller=caller,
     )
     changes = container.changes(remote)
-    if strict:
+    if asked.strict:
         refuse_ignored(changes, request.answering)
     with translated():
         events = await held.enter_async_context(container.complete(remote))

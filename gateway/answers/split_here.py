@@ -12,10 +12,10 @@ import msgspec
 from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
 from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
 from gateway.answers.answer import Answer, Choice, merged
-from gateway.answers.elsewhere import ignored_there, refuse_ignored
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.remote import tell_of
+from gateway.answers.remote_parameters import ignored_there, refuse_ignored
 from gateway.answers.stopping import stopping
 from gateway.errors import InvalidRequest, translated
 from gateway.prompt import RenderedPrompt
@@ -81,8 +81,6 @@ async def split_here(
     asked: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
     caller: Caller,
-    *,
-    strict: bool,
 ) -> Answer:
     """One request for each choice; `held` holds them. Raises GatewayError."""
     interpreter, rendered = prompt
@@ -103,7 +101,7 @@ async def split_here(
         for index in range(asked.n)
     ]
     changes = container.changes(remotes[0])
-    if strict:
+    if asked.strict:
         refuse_ignored(changes, request.answering)
     outputs: list[Outputs] = []
     with translated():

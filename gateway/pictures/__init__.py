@@ -9,6 +9,6 @@ Both raise InvalidRequest, which names the part. Knows no model: whether one can
 before.
 """
 
-from gateway.pictures.pictures import Album, ImageLoader, PlacedImage, images_in
+from gateway.pictures.pictures import Album, ImageLoader, PlacedImage, images_in, with_data
 
-__all__ = ["Album", "ImageLoader", "PlacedImage", "images_in"]
+__all__ = ["Album", "ImageLoader", "PlacedImage", "images_in", "with_data"]

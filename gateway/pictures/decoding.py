@@ -5,7 +5,7 @@ is looked at before any pixel is made.
 """
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -38,6 +38,13 @@ def carried(url: str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ImageRefused(f"is larger than {max_bytes:,} bytes")
     return data
+
+
+def data_url(data: bytes) -> str:
+    """A `data:` URL of a picture whose header has been read."""
+    with Pillow.open(BytesIO(data), formats=FORMATS) as picture:
+        kind = Pillow.MIME[picture.format or "PNG"]
+    return f"data:{kind};base64,{b64encode(data).decode()}"
 
 
 def _decoded(text: bytes) -> bytes:

@@ -18,10 +18,10 @@ from backends.protocol import Image
 from config.settings import ImagesConfig
 from gateway.errors import GatewayError, InvalidRequest, QueueFull
 from gateway.pictures.addresses import anywhere, is_public
-from gateway.pictures.decoding import carried, decode, pixels_of
+from gateway.pictures.decoding import carried, data_url, decode, pixels_of
 from gateway.pictures.fetching import Fetching, Resolver, system_resolver
 from gateway.pictures.quota import ImageRefused, Quota
-from gateway.request import ImagePart, Message
+from gateway.request import ImagePart, Message, Part
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -47,6 +47,18 @@ def images_in(messages: Sequence[Message]) -> tuple[PlacedImage, ...]:
     )
 
 
+def with_data(messages: Sequence[Message], data: Mapping[str, str]) -> tuple[Message, ...]:
+    """`messages`, whose pictures are the `data:` URLs that stand for theirs."""
+
+    def part(one: Part) -> Part:
+        return ImagePart(data[one.url], one.field) if isinstance(one, ImagePart) else one
+
+    return tuple(
+        msgspec.structs.replace(message, parts=tuple(map(part, message.parts)))
+        for message in messages
+    )
+
+
 class Fetched(msgspec.Struct, frozen=True):
     """A picture as it was sent, and how many pixels its header tells of."""
 
@@ -62,6 +74,14 @@ class Album:
         self._pictures = pictures
         self._decoders = decoders
         self._pixels = pixels
+
+    async def as_data(self) -> Mapping[str, str]:
+        """`data:` URLs by URL, for those who can't fetch."""
+        loop = asyncio.get_running_loop()
+        return {
+            one.placed.url: await loop.run_in_executor(self._decoders, data_url, one.data)
+            for one in self._pictures
+        }
 
     @asynccontextmanager
     async def decoded(self) -> AsyncIterator[Mapping[str, Image]]:

@@ -15,7 +15,6 @@ from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
 from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
 from gateway.dialects.sampling import SamplingWire, read_sampling
 from gateway.dialects.unread import unread
-from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
@@ -198,10 +197,6 @@ def _answering(
     known: frozenset[str],
     ignored: tuple[str, ...],
 ) -> GenerationParams:
-    if wire.strict_parameters and ignored:
-        names = ", ".join(ignored)
-        message = f"No field of this API, and strict_parameters is set: {names}."
-        raise InvalidRequest(message, param=ignored[0])
     return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=None if wire.max_tokens == -1 else wire.max_tokens,

@@ -1,6 +1,7 @@
 """Models of other servers through a real one of ours: the same API, the same keys, honest ends."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 import openai
 import pytest
 
-from config.settings import Config, KeyConfig
+from config.settings import Config, ImagesConfig, KeyConfig
 from config.upstreams import UpstreamConfig
 from tests.backends.upstream import far as other
 from tests.backends.upstream.far import (
@@ -30,12 +31,22 @@ from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
+# One black pixel.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+PIXEL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
 
 
 @asynccontextmanager
 async def relaying(
-    folder: Path, *fars: Far, keys: tuple[KeyConfig, ...] = (), local: bool = False, **options: Any
+    folder: Path,
+    *fars: Far,
+    keys: tuple[KeyConfig, ...] = (),
+    local: bool = False,
+    images: ImagesConfig | None = None,
+    **options: Any,
 ) -> AsyncIterator[Running]:
     """Ours, in front of replicas, as the model "far"."""
     urls = tuple(one.url for one in fars)
@@ -46,6 +57,7 @@ async def relaying(
         keys=keys,
         models=models(folder) if local else (),
         upstreams=(upstream,),
+        images=images or Config().images,
     )
     async with serving(whole, folder) as running:
         yield running
@@ -197,6 +209,37 @@ async def test_pictures_are_handed_on_as_they_are(tmp_path: Path) -> None:
     assert one.asked[0].json["messages"][0]["content"][1] == picture
 
 
+async def test_pictures_are_fetched_here_where_the_upstream_cannot(tmp_path: Path) -> None:
+    """Under the rules of `images`: a private address is refused, as for a model of ours."""
+    picture = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/cat.png"}}
+    inline = {"type": "image_url", "image_url": {"url": PIXEL}}
+    async with far(streams(*text("x"))) as one:
+        async with relaying(tmp_path, one, fetch_images=True) as running:
+            got = await ask(running, messages=[{"role": "user", "content": [picture]}])
+            assert got.status_code == 400
+            assert "not allowed" in got.json()["error"]["message"]
+            got = await ask(running, messages=[{"role": "user", "content": [inline]}])
+            assert got.status_code == 200, got.text
+
+    assert len(one.asked) == 1
+    assert one.asked[0].json["messages"][0]["content"][0] == inline
+
+
+async def test_a_fetched_picture_goes_as_its_data(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one, far(with_picture) as host:
+        images = msgspec.structs.replace(Config().images, allow_private_addresses=True)
+        async with relaying(tmp_path, one, images=images, fetch_images=True) as running:
+            picture = {"type": "image_url", "image_url": {"url": f"{host.url}/cat.png"}}
+            got = await ask(running, messages=[{"role": "user", "content": [picture]}])
+            assert got.status_code == 200, got.text
+
+    assert one.asked[0].json["messages"][0]["content"][0]["image_url"]["url"] == PIXEL
+
+
+async def with_picture(asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+    await with_status(200, PNG, kind="image/whatever")(asked, writer)
+
+
 async def test_a_model_known_to_be_blind_is_not_sent_any(tmp_path: Path) -> None:
     picture = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
     async with far(silent) as one, relaying(tmp_path, one, capabilities=("tools",)) as running:
@@ -243,6 +286,76 @@ async def test_a_schema_that_cannot_be_read_here_is_not_refused(tmp_path: Path) 
 
     assert got.status_code == 200
     assert got.json()["choices"][0]["schema_fault"].startswith("not checked: ")
+
+
+FREE_SHAPES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "regex": ({"guided_regex": "[a-c]+"}, "abc", "abcd"),
+    "choice": ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes", "perhaps"),
+    "grammar": ({"grammar": 'root ::= "a" "b"'}, "ab", "a"),
+}
+
+
+@pytest.mark.parametrize("kind", FREE_SHAPES)
+async def test_other_shapes_are_checked_too(tmp_path: Path, kind: str) -> None:
+    asked, good, bad = FREE_SHAPES[kind]
+    for said, is_good in ((good, True), (bad, False)):
+        got = await answer(tmp_path, streams(*text(said)), **asked)
+        assert ("schema_fault" not in got.json()["choices"][0]) is is_good
+        assert "x-roundhouse-relaxed" not in got.headers, "the other server was asked for it"
+
+
+async def test_a_shape_that_a_server_cannot_be_asked_for_is_told_at_once(tmp_path: Path) -> None:
+    async with far(streams(*text("abcd"))) as one:
+        async with relaying(tmp_path, one, server="openai") as running:
+            got = await ask(running, guided_regex="[a-c]+")
+
+    assert got.headers["x-roundhouse-relaxed"] == "guided_regex"
+    assert got.json()["choices"][0]["schema_fault"] == "it isn't of the shape from byte 3 on"
+    assert not {"guided_regex", "structured_outputs"} & one.asked[0].json.keys()
+
+
+async def test_the_kind_of_server_is_known_by_its_list(tmp_path: Path) -> None:
+    async with far(streams(*text("abc"))) as one:
+        one.lists = with_status(200, b'{"data": [{"id": "theirs", "owned_by": "sglang"}]}')
+        async with relaying(tmp_path, one) as running, asyncio.timeout(HANG):
+            while not running.registry.fleet.roster.upstreams["elsewhere"].lists.offers:
+                await asyncio.sleep(0.01)
+            await ask(running, guided_regex="[a-c]+")
+
+    assert one.asked[0].json["regex"] == "[a-c]+"
+
+
+# ------------------------------------------------------------------------ what became of parameters
+
+
+async def test_strict_parameters_refuse_what_is_not_handed_on(tmp_path: Path) -> None:
+    async with far(streams(*text("x"))) as one:
+        async with relaying(tmp_path, one, drop=("min_p", "odd")) as running:
+            refused = await ask(running, strict_parameters=True, min_p=0.1)
+            unknown = await ask(running, strict_parameters=True, odd=1)
+            nested = {"role": "user", "content": "x", "foo": 1}
+            unread = await ask(running, strict_parameters=True, messages=[nested])
+            taken = await ask(running, strict_parameters=True, temperature=0.5, theirs=1)
+
+    for got, name in ((refused, "min_p"), (unknown, "odd")):
+        assert got.status_code == 400
+        assert got.json()["error"]["param"] == name
+        assert "drops it" in got.json()["error"]["message"]
+    assert (unread.status_code, unread.json()["error"]["param"]) == (400, "messages[].foo")
+    assert taken.status_code == 200
+    assert [one.json.get("theirs") for one in one.asked] == [1]
+
+
+async def test_parameters_tell_what_became_of_them(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"drop": ("min_p",), "set": {"temperature": 0.2}}
+    async with far(streams(*text("x"))) as one, relaying(tmp_path, one, **options) as running:
+        asked = {"temperature": 0.9, "min_p": 0.1, "top_k": 4, "web_search_options": {"a": 1}}
+        got = await ask(running, return_parameters=True, **asked)
+
+    told = got.json()["parameters"]
+    assert told["applied"] == {"temperature": 0.2, "top_k": 4, "web_search_options": {"a": 1}}
+    assert told["changed"]["temperature"]["used"] == 0.2
+    assert told["ignored"] == {"min_p": "the configuration of the upstream drops it"}
 
 
 async def test_an_answer_that_was_cut_or_calls_is_not_checked(tmp_path: Path) -> None:

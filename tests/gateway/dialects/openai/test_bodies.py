@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.answers.parameters import refuse_unread
 from gateway.dialects.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.dialects.openai import read_chat, read_text
 from gateway.errors import InvalidRequest
@@ -191,10 +192,16 @@ def test_no_more_nested_names_are_kept_than_top_ones() -> None:
 
 
 def test_strict_parameters_refuses_what_has_no_meaning() -> None:
-    assert chat_fault(strict_parameters=True, foo=1).param == "foo"
-    assert text_fault(strict_parameters=True, best_of=3).param == "best_of"
-    fault = chat_fault(strict_parameters=True, messages=[{**USER, "foo": 1}])
-    assert fault.param == "messages[].foo"
+    """Where no other server is handed it, which is known when the model is."""
+    for read, name in (
+        (chat(strict_parameters=True, foo=1), "foo"),
+        (text(strict_parameters=True, best_of=3), "best_of"),
+        (chat(strict_parameters=True, messages=[{**USER, "foo": 1}]), "messages[].foo"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            refuse_unread(read.request.answering)
+        assert caught.value.param == name
+        refuse_unread(read.request.answering, {name})
     assert chat(strict_parameters=True, user="me", temperature=1).ignored == ()
 
 
