@@ -1,5 +1,6 @@
 """What is counted, logged and told in headers about answers, loads and waits."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
@@ -205,7 +206,7 @@ async def test_after_a_long_wait_a_comment_tells_what_headers_no_longer_can(tmp_
     assert comments[0].startswith(": loading scripted")
     assert "%" in comments[0]
     assert "position 1" in comments[0]
-    assert "x-roundhouse-load-time=2." in comments[-1]
+    assert float(re.findall(r"x-roundhouse-load-time=([\d.]+)", comments[-1])[0]) >= 2.0
     assert "data: [DONE]" in answer.text
 
 
