@@ -14,6 +14,7 @@
     ├── QueueFull                 429 rate_limit_error
     ├── ModelUnavailable          503 server_error: the model can't be loaded now, and why
     │   └── InvalidTemplate       503 … because its chat template is broken
+    ├── NotSupported              501: the model or its engine has nothing of the kind
     ├── ShuttingDown              503
     ├── Cancelled                 503 code cancelled: an administrator, or its own key, ended it
     ├── UpstreamFailed            what another server said; 502 or 504 where it said nothing of use
@@ -25,11 +26,13 @@ fault.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 
 from backends.errors import (
     BackendError,
     InvalidJob,
     LoadFailed,
+    NotAble,
     OutOfMemory,
     PromptTooLong,
     UpstreamError,
@@ -60,9 +63,23 @@ class InvalidRequest(GatewayError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt doesn't fit the model's context."""
+    """The prompt doesn't fit the model's context. Lengths are tokens; of a prompt that was refused
+    before it was tokenized, as many as it has at least.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        prompt_tokens: int | None = None,
+        context_length: int | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
 
 
 class InvalidKey(GatewayError):
@@ -147,6 +164,14 @@ class InvalidTemplate(ModelUnavailable):
     """The model's chat template can't be used. The message names line and reason."""
 
 
+class NotSupported(GatewayError):
+    """The model, its engine or the configuration has nothing of the kind."""
+
+    status_hint = 501
+    type = "not_supported_error"
+    code = "not_supported"
+
+
 class ShuttingDown(GatewayError):
     """The server is stopping."""
 
@@ -198,19 +223,28 @@ def as_written(spelled: Mapping[str, str]) -> Iterator[None]:
         written = spelled.get(error.param or "")
         if written is None:
             raise
-        message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
-        raise type(error)(message, param=written) from error
+        told = copy(error)
+        told.message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
+        told.param = written
+        raise told from error
 
 
 def translate(error: BackendError) -> GatewayError:
     """The client's view of `error`."""
     match error:
         case PromptTooLong():
-            return ContextLengthExceeded(str(error), param=error.param)
+            return ContextLengthExceeded(
+                str(error),
+                param=error.param,
+                prompt_tokens=error.prompt_tokens,
+                context_length=error.context_length,
+            )
         case InvalidJob(param=str(param)):
             return InvalidRequest(f"{param}: {error}", param=param)
         case InvalidJob():
             return InvalidRequest(str(error))
+        case NotAble():
+            return NotSupported(str(error))
         case UpstreamError():
             return UpstreamFailed(error)
         case OutOfMemory():

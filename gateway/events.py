@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.protocol import TokenLogprob
+from backends.protocol import Generation, PromptProgress, TokenLogprob
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -94,6 +94,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     logprobs: tuple[TokenLogprob, ...] = ()
     # Of the prompt's next tokens, where it is echoed with its log probabilities.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is told
+    progress: PromptProgress | None = None  # of reading the prompt, where that is told
 
 
 class ChangedParameter(msgspec.Struct, frozen=True):
@@ -126,3 +128,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     queue_seconds: float = 0.0  # waiting for a slot
+
+
+class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice that has ended: what it alone cost, and how it was generated."""
+
+    usage: Usage
+    job: Generation  # within the bounds of its model
+    context_length: int
+    context_full: bool  # there was no room for more
+    prompt: str = ""  # as the model read it, control tokens spelled out; where that is told

@@ -6,7 +6,7 @@ The structs know no engine and no HTTP. Text is str, pictures are still referenc
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -26,11 +26,14 @@ from gateway.shapes import Shape
 
 __all__ = [
     "ChatRequest",
+    "Fill",
+    "FillFile",
     "GenerationParams",
     "ImagePart",
     "Message",
     "NamedTool",
     "Part",
+    "Prompt",
     "RequestedSampling",
     "Role",
     "TextPart",
@@ -47,6 +50,8 @@ class RequestedSampling(msgspec.Struct, frozen=True):
 
     values: Sampling = Sampling()
     named: frozenset[str] = frozenset()
+    # Biases of all tokens of a text, which the model's own vocabulary knows.
+    text_biases: tuple[tuple[str, float], ...] = ()
 
     def over(self, defaults: Sampling) -> Sampling:
         """`defaults` with the named fields replaced."""
@@ -74,6 +79,11 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_in_reasoning: bool = False  # in chat, stop strings count in reasoning too
     n: int = 1
     logprobs: int | None = None  # alternatives per token; None: no logprobs
+    logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
+    after_samplers: bool = False  # they are of what the samplers left
+    slot: int | None = None  # the engine's place to be computed in; None: any
+    tells_progress: bool = False  # the reading of the prompt is told
+    tells_tokens: bool = False  # which tokens were generated is told
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
     shape: Shape | None = None  # of the answer; None: it is free
@@ -109,12 +119,33 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         return not self.parallel_tool_calls or isinstance(self.tool_choice, NamedTool)
 
 
+# A text, token ids, or both in turn.
+Prompt: TypeAlias = str | tuple[int | str, ...]
+
+
+class FillFile(msgspec.Struct, frozen=True):
+    """Another file of the project."""
+
+    name: str
+    text: str
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """What is to be filled in: the text between `prefix` and `suffix`, of a file among others."""
+
+    prefix: str
+    suffix: str
+    files: tuple[FillFile, ...] = ()
+
+
 class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Raw text completion: one or more prompts, each a text or token ids."""
+    """Raw text completion: one or more prompts."""
 
     model: str
-    prompts: tuple[str | tuple[int, ...], ...]
+    prompts: tuple[Prompt, ...]
     answering: GenerationParams = GenerationParams()
     suffix: str | None = None
+    fill: Fill | None = None  # in place of the prompt
+    tells_prompts: bool = False  # the prompts are told as the model read them
     echo: bool = False
     add_bos: bool | None = None  # None: as the tokenizer does

@@ -12,12 +12,22 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from backends.bounds import bounded
 from backends.errors import BackendError
-from backends.protocol import Ended, Generation, Outputs, Piece, Scored, TokenLogprob
+from backends.protocol import (
+    Ended,
+    Generation,
+    Outputs,
+    Piece,
+    PromptProgress,
+    Scored,
+    TokenLogprob,
+)
 from gateway.answers.fingerprint import fingerprint
 from gateway.answers.stopping import Splitting, StopStrings
 from gateway.errors import GatewayError, translated
 from gateway.events import (
+    ChoiceReport,
     Content,
     Delta,
     Event,
@@ -30,9 +40,11 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Lease
+from gateway.request import GenerationParams
 from gateway.tasks import companions
 
 Check: TypeAlias = Callable[[str], Awaitable[str | None]]  # a content -> what is wrong with it
+PLAIN = GenerationParams()
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
@@ -75,8 +87,9 @@ class Choice:
         prompt: int = 0,
         one_call: bool = False,
         check: Check | None = None,
+        asked: GenerationParams = PLAIN,
     ) -> None:
-        """`check`: see `Checked`."""
+        """`check`: see `Checked`. `asked`: what is to be told besides the text."""
         self.index = index
         self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
@@ -89,6 +102,8 @@ class Choice:
         self._checked = None if check is None else Checked(check)
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
+        self._all_logprobs = asked.logprobs_of == "all"
+        self._tokens: list[int] | None = [] if asked.tells_tokens else None
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the
@@ -117,19 +132,31 @@ class Choice:
         async for output in outputs:
             if isinstance(output, Ended):
                 self.ended = output
-                yield Delta(self.index, self._last(output))
+                yield self._behind(Delta(self.index, self._last(output)))
                 return
-            if isinstance(output, Scored):
-                yield Delta(self.index, (), prompt_logprobs=output.logprobs)
+            if isinstance(output, Scored | PromptProgress):
+                yield self._of_prompt(output)
                 continue
             delta = self._take(output.parts or (output,))
             if delta.events and isinstance(delta.events[-1], Finished):
                 outputs.stop()
-                yield delta
+                yield self._behind(delta)
                 await self._settle(outputs)
                 return
             if delta.events:
-                yield delta
+                yield self._behind(delta)
+
+    def _of_prompt(self, output: Scored | PromptProgress) -> Delta:
+        if isinstance(output, Scored):
+            return Delta(self.index, (), prompt_logprobs=output.logprobs)
+        return Delta(self.index, (), progress=output)
+
+    def _behind(self, delta: Delta) -> Delta:
+        """With the tokens since the last one, where they are told."""
+        if not self._tokens:
+            return delta
+        tokens, self._tokens = tuple(self._tokens), []
+        return replace(delta, tokens=tokens)
 
     def _last(self, ended: Ended) -> tuple[Event, ...]:
         events = self._splitting.finish(_reason(ended))
@@ -177,6 +204,8 @@ class Choice:
             if not isinstance(event, Finished):
                 self._reasoning = isinstance(event, Reasoning)
         self.generated += len(piece.tokens)
+        if self._tokens is not None:
+            self._tokens += piece.tokens
         if self._reasoning:
             self.reasoning_tokens += len(piece.tokens)
 
@@ -188,6 +217,9 @@ class Choice:
             self._logprobs += piece.logprobs
             return ()
         waited = [*self._logprobs, *piece.logprobs]
+        if self._all_logprobs:
+            self._logprobs = []
+            return waited
         content = "".join(event.text for event in events if isinstance(event, Content))
         unsaid = self._stops.unsaid if self._stops else 0
         spoken = _ending(waited, len(content.encode()) + unsaid)
@@ -300,6 +332,7 @@ class Answer:
         self.handed_on: frozenset[str] = frozenset()
         self.relaxed = relaxed  # of the shape asked for, what the grammar doesn't carry
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
+        self.prompts: tuple[str, ...] = ()  # the same as the model read them
         self._choices = choices
         self._source = source
         self._outputs = outputs
@@ -357,6 +390,19 @@ class Answer:
             queue_seconds=max((end.queued for end in ended), default=0.0),
         )
 
+    def report(self, index: int) -> ChoiceReport | None:
+        """Of one choice that has ended; None where another server generates it."""
+        if not self._choices:
+            return None
+        choice, info = self._choices[index], self._lease.local.info
+        return ChoiceReport(
+            usage=_usage(choice),
+            job=bounded(choice.job, info),
+            context_length=info.context_length,
+            context_full=choice.ended is not None and choice.ended.cause == "context_full",
+            prompt=self.prompts[choice.prompt] if self.prompts else "",
+        )
+
     def _prompt_tokens(self) -> int:
         counts = {
             choice.prompt: choice.ended.prompt_tokens if choice.ended else len(choice.job.prompt)
@@ -372,6 +418,20 @@ class Answer:
                 found = choice.ended.cached_tokens
                 counts[choice.prompt] = min(found, counts.get(choice.prompt, found))
         return sum(counts.values())
+
+
+def _usage(choice: Choice) -> Usage:
+    """What one choice cost. Where the engine broke behind its end, nobody knows the times."""
+    ended = choice.ended
+    return Usage(
+        prompt_tokens=ended.prompt_tokens if ended else len(choice.job.prompt),
+        cached_tokens=ended.cached_tokens if ended else 0,
+        completion_tokens=_completion_tokens(choice),
+        reasoning_tokens=choice.reasoning_tokens,
+        prefill_seconds=ended.prefill if ended else 0.0,
+        decode_seconds=ended.decode if ended else 0.0,
+        queue_seconds=ended.queued if ended else 0.0,
+    )
 
 
 def _completion_tokens(choice: Choice) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from backends.protocol import Sampling
 from backends.remote import RemoteThinking
+from gateway.errors import InvalidRequest
 from gateway.registry import Lease
 from gateway.request import ChatRequest, GenerationParams, TextRequest
 
@@ -46,8 +47,31 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
     return found
 
 
+def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
+    """What another server can't be asked for, or can't tell, by the clients' names."""
+    wishes = (
+        ("return_progress", asked.tells_progress),
+        ("logprobs_of", asked.logprobs_of != "content"),
+    )
+    return tuple(name for name, is_asked in wishes if is_asked)
+
+
+def _refuse_ours(asked: GenerationParams) -> None:
+    """Raises InvalidRequest for what takes the model's own vocabulary or samplers."""
+    where = "the model runs on another server"
+    if asked.sampling.text_biases:
+        text = f"logit_bias: Send token ids, because {where}."
+        raise InvalidRequest(text, param="logit_bias")
+    if asked.after_samplers:
+        text = f"post_sampling_probs: Not available, because {where}."
+        raise InvalidRequest(text, param="post_sampling_probs")
+
+
 def _shared(asked: GenerationParams, lease: Lease) -> Body:
+    _refuse_ours(asked)
     found: Body = dict(asked.further)
+    if asked.slot is not None:
+        found["id_slot"] = asked.slot
     wishes = asked.sampling.over(lease.entry.sampling.over(Sampling()))
     for name in sorted(asked.sampling.named | lease.entry.sampling.named):
         found[_SPELLED.get(name, name)] = _plain(name, getattr(wishes, name))

@@ -143,13 +143,20 @@ def _answering(overrides: Mapping[str, Override]) -> GenerationParams:
 
 
 def _over(low: RequestedSampling, high: RequestedSampling) -> RequestedSampling:
-    return RequestedSampling(high.over(low.values), low.named | high.named)
+    texts = low.text_biases if "logit_bias" not in high.named else ()
+    return RequestedSampling(
+        high.over(low.values), low.named | high.named, high.text_biases or texts
+    )
 
 
 def _joined(added: RequestedSampling, wishes: RequestedSampling) -> RequestedSampling:
     """Lists in front of those that are there."""
     joined = {name: getattr(added.values, name) + _list(wishes, name) for name in added.named}
-    return RequestedSampling(replace(wishes.values, **joined), wishes.named | added.named)
+    return RequestedSampling(
+        replace(wishes.values, **joined),
+        wishes.named | added.named,
+        added.text_biases + wishes.text_biases,
+    )
 
 
 def _list(wishes: RequestedSampling, name: str) -> tuple[Any, ...]:

@@ -21,16 +21,18 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.bounds import bounded
 from backends.errors import InvalidJob
-from backends.protocol import Generation, ModelContainer, Outputs, Sampling
+from backends.protocol import ModelContainer, Outputs, Sampling
 from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice, merged
 from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
 from gateway.answers.elsewhere import Elsewhere
+from gateway.answers.jobs import jobs_of, unmet
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters, refuse_unread
 from gateway.answers.remote import told_of_wait
 from gateway.answers.stopping import Unsplit, stopping
+from gateway.answers.text_prompts import echoes, text_prompts
 from gateway.answers.tokens import Tokens
 from gateway.errors import GatewayError, InvalidRequest, as_written, translated
 from gateway.pictures import Album, ImageLoader, images_in, with_data
@@ -182,8 +184,9 @@ class Pipeline:
                 stopping(interpreter.splitter(request, framed), request, asked),
                 one_call=request.one_call,
                 check=bound.check,
+                asked=asked,
             )
-            for index, job in enumerate(self._jobs([prompt.tokens], asked, lease))
+            for index, job in enumerate(jobs_of([prompt.tokens], asked, lease, next(self._numbers)))
         ]
         return await self._answer(held, lease, choices, request.answering, bound)
 
@@ -213,39 +216,22 @@ class Pipeline:
                     held, lease, lease.container, request, asked, caller
                 )
         bound = await self._constraints.text(request.answering, lease.local)
-        prompts = await self._prompts(request, lease.local)
-        jobs = self._jobs(prompts, asked, lease)
+        prompts = await text_prompts(self._tokens, request, lease.local)
+        jobs = jobs_of(prompts, asked, lease, next(self._numbers))
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
         n, constraint = request.answering.n, bound.constraint
         jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
-            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check)
+            Choice(index, job, Unsplit(), prompt=index // n, check=bound.check, asked=asked)
             for index, job in enumerate(jobs)
         ]
         answer = await self._answer(held, lease, choices, request.answering, bound)
         if request.echo:
-            answer.echoes = _echoes(request, lease.local)
+            answer.echoes = echoes(request, lease.local)
+        if request.tells_prompts:
+            answer.prompts = await self._tokens.spelled(lease.local, prompts)
         return answer
-
-    async def _prompts(
-        self, request: TextRequest, container: ModelContainer
-    ) -> list[tuple[int, ...]]:
-        """The request's prompts as tokens, each distinct one tokenized once."""
-        known: dict[str | tuple[int, ...], tuple[int, ...]] = {}
-        for prompt in request.prompts:
-            if prompt not in known:
-                known[prompt] = await self._prompt(request, container, prompt)
-        return [known[prompt] for prompt in request.prompts]
-
-    async def _prompt(
-        self, request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]
-    ) -> tuple[int, ...]:
-        if request.suffix is not None:
-            prompt = _framed(request, container, prompt)
-        if isinstance(prompt, tuple):
-            return prompt
-        return await self._tokens.of(container, prompt, add_bos=request.add_bos, param="prompt")
 
     def _refuse_too_many(self, prompts: int, n: int) -> None:
         if prompts * n <= self._max_choices:
@@ -313,7 +299,8 @@ class Pipeline:
                     choice.job = msgspec.structs.replace(choice.job, constraint=None)
                 outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
-        names = sorted(answering.spelled.get(name, name) for name in ignored)
+        lacking = unmet(answering, lease.local.info)
+        names = sorted(answering.spelled.get(name, name) for name in (*ignored, *lacking))
         answer = Answer(lease, tuple(names), choices, source, bound.relaxed, outputs)
         if answering.reports:
             job = bounded(choices[0].job, lease.local.info)
@@ -334,29 +321,6 @@ class Pipeline:
         asked = self._presets.current.over(answering).sampling.named
         return {name: why for name, why in ignored_by(info, used).items() if name in asked}
 
-    def _jobs(
-        self, prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease
-    ) -> list[Generation]:
-        """One for each choice. What is said nearer to the request wins: engine, model, preset,
-        request.
-        """
-        request = next(self._numbers)
-        defaults = lease.local.info.generation_defaults or Sampling()
-        sampling = asked.sampling.over(lease.entry.sampling.over(defaults))
-        return [
-            Generation(
-                prompt=prompt,
-                sampling=_varied(sampling, variant),
-                max_tokens=asked.max_tokens,
-                min_tokens=asked.min_tokens,
-                stop=asked.stop,
-                logprobs=asked.logprobs,
-                request=request,
-            )
-            for prompt in prompts
-            for variant in range(asked.n)
-        ]
-
 
 async def _started(
     held: AsyncExitStack, container: ModelContainer, choices: Sequence[Choice]
@@ -367,26 +331,3 @@ async def _started(
         outputs.append(await held.enter_async_context(container.generate(choice.job)))
         await cancel_shielded_checkpoint()  # others go on between a hundred jobs
     return outputs
-
-
-def _framed(request: TextRequest, container: ModelContainer, prompt: str | tuple[int, ...]) -> str:
-    """`prompt` and the suffix between the model's markers. Raises InvalidRequest."""
-    special = container.info.special
-    if not special.fill_middle:
-        raise InvalidRequest("this model can't fill in before a suffix", param="suffix")
-    text = prompt if isinstance(prompt, str) else container.detokenize(prompt)
-    return f"{special.fill_prefix}{text}{special.fill_suffix}{request.suffix}{special.fill_middle}"
-
-
-def _varied(sampling: Sampling, variant: int) -> Sampling:
-    """Several choices with one seed would all be the same: each counts on from it."""
-    if sampling.seed is None or not variant:
-        return sampling
-    return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
-
-
-def _echoes(request: TextRequest, container: ModelContainer) -> tuple[str, ...]:
-    return tuple(
-        prompt if isinstance(prompt, str) else container.detokenize(prompt)
-        for prompt in request.prompts
-    )

@@ -23,7 +23,7 @@ from backends.remote import (
     RemoteUsage,
 )
 from gateway.answers.answer import Answer
-from gateway.answers.handing import chat_parameters, text_parameters, thinking_of
+from gateway.answers.handing import chat_parameters, text_parameters, thinking_of, unmet_elsewhere
 from gateway.answers.remote_parameters import ignored_there, parameters_there, refuse_ignored
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
@@ -39,7 +39,7 @@ from gateway.events import (
     Usage,
 )
 from gateway.registry import Lease, Waiting
-from gateway.request import ChatRequest, GenerationParams, TextRequest
+from gateway.request import ChatRequest, GenerationParams, Prompt, TextRequest
 from gateway.splitter import FORMATS, Splitter
 
 QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
@@ -275,8 +275,9 @@ async def remote_text(
     if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
         text = "echo: not with logprobs or token ids, for a model that runs on another server."
         raise InvalidRequest(text, param="echo")
+    prompts = _handed(request)
     remote = RemoteText(
-        prompts=request.prompts,
+        prompts=prompts,
         parameters=text_parameters(request, asked, lease),
         shape=asked.shape,
         n=asked.n,
@@ -288,13 +289,27 @@ async def remote_text(
         refuse_ignored(changes, request.answering)
     with translated():
         events = await held.enter_async_context(container.complete(remote))
-    count = asked.n * len(request.prompts)
+    count = asked.n * len(prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
     return _answer(lease, changes, remote, asked, choices, events)
 
 
-def _is_text(prompt: str | tuple[int, ...]) -> bool:
+def _is_text(prompt: Prompt) -> bool:
     return isinstance(prompt, str)
+
+
+def _handed(request: TextRequest) -> tuple[str | tuple[int, ...], ...]:
+    """The prompts, where they are such as other servers take. Raises InvalidRequest."""
+    if request.fill is not None:
+        text = "input_suffix: The model runs on another server, and its tokens are known there."
+        raise InvalidRequest(text, param="input_suffix")
+    found = []
+    for prompt in request.prompts:
+        if not isinstance(prompt, str) and any(isinstance(part, str) for part in prompt):
+            text = "prompt: Texts and token ids in turn, and the model runs on another server."
+            raise InvalidRequest(text, param="prompt")
+        found.append(prompt)
+    return tuple(found)  # type: ignore[arg-type]
 
 
 def _answer(
@@ -305,7 +320,8 @@ def _answer(
     choices: Sequence[RemoteChoice],
     events: RemoteEvents,
 ) -> RemoteAnswer:
-    answer = RemoteAnswer(lease, ignored_there(changes, asked), choices, events)
+    ignored = (*ignored_there(changes, asked), *unmet_elsewhere(asked))
+    answer = RemoteAnswer(lease, ignored, choices, events)
     tell_of(answer, changes, remote, asked)
     return answer
 

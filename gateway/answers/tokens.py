@@ -56,19 +56,57 @@ class Tokens:
         special: bool = True,
         add_bos: bool | None = None,
         param: str = "prompt",
+        whole: bool = True,
     ) -> tuple[int, ...]:
         """The tokens of `text`, with one bos in front where the model wants it.
 
         `special`: the texts of control tokens become those tokens. `add_bos` None: as the model
-        does. `param`: the field the text came from. Raises ContextLengthExceeded.
+        does. `param`: the field the text came from. `whole`: it must fit the context. Raises
+        ContextLengthExceeded.
         """
 
         def work(_wanted: Wanted) -> tuple[int, ...]:
-            refuse_too_long(container.info, text, param)
+            if whole:
+                refuse_too_long(container.info, text, param)
             with translated():
                 return _of_text(container, text, special=special, add_bos=add_bos)
 
         return work(_always) if len(text) < LONG_TEXT else await self._threads.run(work)
+
+    async def mixed(
+        self,
+        container: ModelContainer,
+        parts: Sequence[int | str],
+        *,
+        add_bos: bool | None = None,
+        param: str = "prompt",
+    ) -> tuple[int, ...]:
+        """Token ids and texts in turn, as one prompt. A bos stands in front as in `of`, where the
+        first part is a text. Raises ContextLengthExceeded.
+        """
+
+        def work(wanted: Wanted) -> tuple[int, ...]:
+            found: list[int] = []
+            for number, part in enumerate(parts):
+                if len(found) > container.info.context_length:
+                    break  # whoever gets them refuses so many
+                if not wanted():
+                    raise Abandoned
+                bos = False if number else add_bos
+                found += _of_part(container, part, add_bos=bos, param=param)
+            return tuple(found)
+
+        return await self._threads.run(work)
+
+    async def spelled(
+        self, container: ModelContainer, prompts: Sequence[Sequence[int]]
+    ) -> tuple[str, ...]:
+        """The prompts as their model reads them, control tokens spelled out."""
+
+        def work(_wanted: Wanted) -> tuple[str, ...]:
+            return tuple(container.detokenize(prompt) for prompt in prompts)
+
+        return work(_always) if _few(prompts) else await self._threads.run(work)
 
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
@@ -155,7 +193,23 @@ def refuse_too_long(info: ModelInfo, text: str, param: str) -> None:
             f"The prompt has at least {least} tokens ({len(text)} characters), and the model's "
             f"context holds {info.context_length}.",
             param=param,
+            prompt_tokens=least,
+            context_length=info.context_length,
         )
+
+
+def _few(prompts: Sequence[Sequence[int]]) -> bool:
+    return sum(map(len, prompts)) < LONG_TEXT // 4
+
+
+def _of_part(
+    container: ModelContainer, part: int | str, *, add_bos: bool | None, param: str
+) -> tuple[int, ...]:
+    if isinstance(part, int):
+        return (part,)
+    refuse_too_long(container.info, part, param)
+    with translated():
+        return _of_text(container, part, special=True, add_bos=add_bos)
 
 
 def _of_text(

@@ -28,6 +28,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0)]
 CountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
 
 MAX_BIAS = 100.0
+MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized
 # What samplers are called in lists that say their order: llama-server's names, text-generation-
 # webui's (`sampler_priority`), SillyTavern's; ours are in `backends.sampler_order`.
 SAMPLER_NAMES: Mapping[str, str] = {
@@ -117,10 +118,16 @@ def read_sampling(fields: Fields) -> RequestedSampling:
     _spread_temperature(given)
     if given.get("min_temp", 0.0) > given.get("max_temp", math.inf):
         raise fields.wrong("min_temp", "Must not be above the maximum temperature.")
+    biases = given.get("logit_bias", ())
+    texts = tuple((key, bias) for key, bias in biases if isinstance(key, str))
+    if texts:
+        given["logit_bias"] = tuple(pair for pair in biases if not isinstance(pair[0], str))
+        if sum(len(text) for text, _ in texts) > MOST_BIASED:
+            raise fields.wrong("logit_bias", f"Texts of at most {MOST_BIASED} characters together.")
     values = msgspec.structs.replace(Sampling(), **given)
     for name, fault in bounds.faults(values):
         raise fields.wrong(name, fault)
-    return RequestedSampling(values, frozenset(given))
+    return RequestedSampling(values, frozenset(given), texts)
 
 
 def _spread_temperature(given: dict[str, Any]) -> None:
@@ -200,15 +207,17 @@ def _split_ids(text: str) -> list[int]:
 
 def _biases(
     value: dict[str, float] | list[tuple[int | str, float | bool]],
-) -> tuple[tuple[int, float], ...]:
-    """OpenAI's {"id": bias}, or llama.cpp's [[id, bias], [id, false]], where false bans."""
+) -> tuple[tuple[int | str, float], ...]:
+    """OpenAI's {"id": bias}, or llama.cpp's [[id, bias], [id, false]], where false bans. A text
+    stands for each of its tokens, as with llama-server.
+    """
     pairs = list(value.items()) if isinstance(value, dict) else value
-    return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
+    return tuple((_token_or_text(token), _bias(bias)) for token, bias in pairs)
 
 
-def _token_id(token: int | str) -> int:
-    if isinstance(token, str) and not re.fullmatch(r"\d+", token, re.ASCII):
-        raise ValueError(f"Expected a token id, got {token!r}; texts are not taken here.")
+def _token_or_text(token: int | str) -> int | str:
+    if isinstance(token, str) and not re.fullmatch(r"-?\d{1,18}", token, re.ASCII):
+        return token
     if (number := int(token)) < 0:
         raise ValueError("Token ids are not negative.")
     return number

@@ -6,6 +6,7 @@ Shares are of characters: to render and tokenize each part would cost what the r
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 
 import msgspec
 
@@ -23,8 +24,9 @@ def length_explained(request: ChatRequest) -> Iterator[None]:
     try:
         yield
     except ContextLengthExceeded as error:
-        message = f"{error.message} {' '.join(_advice(request))}"
-        raise ContextLengthExceeded(message, param=error.param) from error
+        told = copy(error)
+        told.message = f"{error.message} {' '.join(_advice(request))}"
+        raise told from error
 
 
 def _advice(request: ChatRequest) -> Iterator[str]:
