@@ -27,6 +27,7 @@ class Rows:
     def draw(self, running: LlamaJob, row: int) -> Token:
         """The next token of `running`, drawn by what `row` says."""
         wanted = running.job.logprobs
+        told: TokenLogprob | None
         if wanted is not None and running.job.after_samplers:
             token, told = self._left(running, row, wanted)
         else:

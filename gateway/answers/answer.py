@@ -4,12 +4,9 @@ cost.
 It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import Protocol, TypeAlias
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
-import anyio
-from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from backends.bounds import bounded
@@ -23,9 +20,10 @@ from backends.protocol import (
     Scored,
     TokenLogprob,
 )
+from gateway.answers.checked import Check, Checked
 from gateway.answers.fingerprint import fingerprint
 from gateway.answers.stopping import Splitting, StopStrings
-from gateway.errors import GatewayError, translated
+from gateway.errors import translated
 from gateway.events import (
     ChoiceReport,
     Content,
@@ -41,11 +39,8 @@ from gateway.events import (
 )
 from gateway.registry import Lease
 from gateway.request import GenerationParams
-from gateway.tasks import companions
 
-Check: TypeAlias = Callable[[str], Awaitable[str | None]]  # a content -> what is wrong with it
 PLAIN = GenerationParams()
-BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
 class DeltaWriter(Protocol):
@@ -54,25 +49,6 @@ class DeltaWriter(Protocol):
     def free(self) -> bool: ...
 
     def write(self, delta: Delta) -> None: ...
-
-
-class Checked:
-    """Deltas of one choice, whose last one tells what `check` says of the whole content, unless it
-    was cut or calls tools.
-    """
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-        self._content: list[str] = []
-
-    async def of(self, delta: Delta) -> Delta:
-        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
-        self._content += [event.text for event in delta.events if isinstance(event, Content)]
-        match delta.events:
-            case (*before, Finished(reason="stop") as finished):
-                fault = await self._check("".join(self._content))
-                return replace(delta, events=(*before, replace(finished, fault=fault)))
-        return delta
 
 
 class Choice:
@@ -122,7 +98,7 @@ class Choice:
                 return False
             delta = self._take((piece,))
             if delta.events:
-                writer.write(delta)
+                writer.write(self._behind(delta))
             return True
 
         if self._stops is None and self._checked is None and not self._one_call:
@@ -248,63 +224,6 @@ def _first_call(events: Sequence[Event]) -> Sequence[Event]:
 
 def _reason(ended: Ended) -> FinishReason:
     return "length" if ended.cause in ("max_tokens", "context_full") else "stop"
-
-
-class Streams:
-    """The deltas of several choices as they come, in one stream. `tasks` outlives them."""
-
-    def __init__(self, tasks: TaskGroup) -> None:
-        self._tasks = tasks
-        self._send, self._receive = anyio.create_memory_object_stream[Delta | Exception](BACKLOG)
-
-    def add(self, choice: Choice, outputs: Outputs) -> None:
-        self._tasks.start_soon(self._forward, choice, outputs, self._send.clone())
-
-    async def _forward(
-        self,
-        choice: Choice,
-        outputs: Outputs,
-        send: anyio.abc.ObjectSendStream[Delta | Exception],
-    ) -> None:
-        async with send:
-            try:
-                async for delta in choice.deltas(outputs):
-                    await send.send(delta)
-            # the reader raises it, as with one choice
-            except (BackendError, GatewayError) as error:
-                await send.send(error)
-
-    def close(self) -> None:
-        """No more is read."""
-        self._send.close()
-        self._receive.close()
-
-    async def deltas(self) -> AsyncIterator[Delta]:
-        self._send.close()
-        async for item in self._receive:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-
-
-async def merged(
-    held: AsyncExitStack, choices: Sequence[Choice], outputs: Sequence[Outputs]
-) -> AsyncIterator[Delta]:
-    """The deltas of all choices, of which each has its outputs; they end with `held`."""
-    held.callback(_stop_all, outputs)
-    if len(choices) == 1:
-        return choices[0].deltas(outputs[0])
-    streams = Streams(await held.enter_async_context(companions()))
-    held.callback(streams.close)
-    for choice, stream in zip(choices, outputs, strict=True):
-        streams.add(choice, stream)
-    return streams.deltas()
-
-
-def _stop_all(outputs: Sequence[Outputs]) -> None:
-    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
-    for one in outputs:
-        one.stop()
 
 
 class Answer:

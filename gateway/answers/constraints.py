@@ -12,7 +12,7 @@ import msgspec
 
 from backends.constraints.tokenizer import control_tokens
 from backends.protocol import Constraint, ModelContainer
-from gateway.answers import answer
+from gateway.answers import checked
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import grammar_of
@@ -39,7 +39,7 @@ class AnswerConstraint(msgspec.Struct, frozen=True):
 
     constraint: Constraint | None = None
     relaxed: tuple[str, ...] = ()
-    check: answer.Check | None = None
+    check: checked.Check | None = None
     optional: bool = False
 
 
@@ -99,7 +99,7 @@ class Constraints:
         bound = self._bound(output, compiled, answering)
         return msgspec.structs.replace(bound, optional=optional)
 
-    def elsewhere(self, shape: Shape | None) -> answer.Check | None:
+    def elsewhere(self, shape: Shape | None) -> checked.Check | None:
         """The check of what another server answers, since nobody here knows whether it holds its
         answers to a shape; None where there is none.
         """

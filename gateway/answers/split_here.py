@@ -11,9 +11,10 @@ import msgspec
 
 from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
 from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
-from gateway.answers.answer import Answer, Choice, merged
+from gateway.answers.answer import Answer, Choice
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
+from gateway.answers.merging import merged
 from gateway.answers.remote import tell_of
 from gateway.answers.remote_parameters import ignored_there, refuse_ignored
 from gateway.answers.stopping import stopping

@@ -29,6 +29,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
         "max_length",
     ),
     "min_tokens": ("min_tokens", "min_new_tokens", "min_length"),
+    "n": ("n", "n_cmpl"),
     "stop": ("stop", "stop_sequence", "stopping_strings", "stop_strings"),
     "seed": ("seed", "sampler_seed"),
     "template_variables": ("chat_template_kwargs", "template_vars"),

@@ -12,6 +12,14 @@ import numpy
 import bundled
 from training.gguf_file import finish
 
+# llama.cpp knows them by their names.
+FILLING = (
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+)
 KERNEL = 4  # positions that a recurrent layer's convolution sees
 TENSORS_OF = {  # besides those that all of them have
     "llama": (),
@@ -47,6 +55,7 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
     experts: int = 0
     experts_used: int = 0
     state: int = 16
+    fills: bool = False  # its last tokens are those of filling in
 
     @property
     def recurrent(self) -> tuple[bool, ...]:
@@ -82,7 +91,7 @@ def write(path: Path, model: Dimensions) -> Path:
         writer.add_shortconv_l_cache(KERNEL)
     if model.window:
         writer.add_sliding_window(model.window)
-    _add_tokenizer(writer, model.vocabulary)
+    _add_tokenizer(writer, model.vocabulary, FILLING if model.fills else ())
     rng = numpy.random.default_rng(0)
     for name, shape in _tensors(model):
         plain = len(shape) == 1 or "conv" in name or name.endswith("ssm_a")
@@ -92,14 +101,15 @@ def write(path: Path, model: Dimensions) -> Path:
     return path
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, size: int, last: tuple[str, ...]) -> None:
     model = json.loads((bundled.SAFETENSORS / "tokenizer.json").read_text())["model"]
     words = model["vocab"]
     tokens = [*sorted(words, key=words.__getitem__), *(f"word{n}" for n in range(len(words), size))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens[:size])
-    writer.add_token_types([gguf.TokenType.NORMAL] * size)
+    kinds = [gguf.TokenType.NORMAL] * (size - len(last)) + [gguf.TokenType.CONTROL] * len(last)
+    writer.add_token_list([*tokens[: size - len(last)], *last])
+    writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(False)

@@ -1,38 +1,45 @@
 """llama-server's raw completion on its way out: pieces of `content`, the last says `stop`.
 
-The request is read as OpenAI's: all of llama-server's names are among those understood there. With
-`n` choices each piece carries its `index`, and the whole answer is an array.
+With several prompts or choices each piece carries its `index`, and the whole answer is an array.
+What the last piece counts is of its own choice.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import Candidate, TokenLogprob
+from backends.protocol import Candidate, PromptProgress, TokenLogprob
 from gateway.dialects.frames import frame
+from gateway.dialects.llamaserver.request import CompletionExchange
+from gateway.dialects.llamaserver.settings import GenerationSettings, own_settings
 from gateway.dialects.openai.errors import error_event
 from gateway.dialects.openai.logprobs import TextCuts
-from gateway.dialects.openai.usage import Timings, timings
+from gateway.dialects.openai.usage import ProgressWire, Timings, progress_wire, timings
 from gateway.errors import GatewayError
-from gateway.events import Content, Delta, Finished, Parameters, Usage
+from gateway.events import ChoiceReport, Content, Delta, Finished, Parameters, Usage
 
 _encode = msgspec.json.Encoder().encode
+_LEAST = -1e9  # JSON has no infinity
 
 
-class CandidateWire(msgspec.Struct, frozen=True):
-    """A token that could have been chosen."""
+class CandidateWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that could have been chosen. `prob` is of what the samplers left."""
 
     id: int
     token: str
     bytes: Sequence[int]
-    logprob: float
+    logprob: float | UnsetType = UNSET
+    prob: float | UnsetType = UNSET
 
 
 class TokenWire(CandidateWire, frozen=True, kw_only=True):
     """The chosen token and what else there was."""
 
-    top_logprobs: Sequence[CandidateWire]
+    top_logprobs: Sequence[CandidateWire] | UnsetType = UNSET
+    top_probs: Sequence[CandidateWire] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +47,21 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     content: str
+    tokens: Sequence[int] = ()
     stop: bool = False
     completion_probabilities: Sequence[TokenWire] | UnsetType = UNSET
+    prompt_progress: ProgressWire | UnsetType = UNSET
+    id_slot: int | UnsetType = UNSET  # where the request named one
     model: str | UnsetType = UNSET
-    stop_type: str | UnsetType = UNSET  # "eos", "limit" or "word"
-    stopping_word: str | UnsetType = UNSET  # the stop string that was found, or ""
     tokens_predicted: int | UnsetType = UNSET
     tokens_evaluated: int | UnsetType = UNSET
-    tokens_cached: int | UnsetType = UNSET
+    generation_settings: GenerationSettings | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET  # as the model read it
+    has_new_line: bool | UnsetType = UNSET
+    truncated: bool | UnsetType = UNSET  # the context was full
+    stop_type: str | UnsetType = UNSET  # "eos", "limit" or "word"
+    stopping_word: str | UnsetType = UNSET  # the stop string that was found, or ""
+    tokens_cached: int | UnsetType = UNSET  # of the prompt, found in the cache
     timings: Timings | UnsetType = UNSET
     parameters: Parameters | UnsetType = UNSET
 
@@ -57,7 +71,9 @@ class _Growing:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.tokens: list[int] = []
         self.logprobs: list[TokenLogprob] = []
+        self.has_new_line = False
         self.stop_type = "eos"
         self.stopping_word = ""
         self.cuts = TextCuts()
@@ -65,6 +81,7 @@ class _Growing:
     def take(self, delta: Delta) -> str:
         """Keep what `delta` says; its text."""
         text = ""
+        self.tokens += delta.tokens
         for event in delta.events:
             match event:
                 case Content(more):
@@ -75,16 +92,35 @@ class _Growing:
                     self.stop_type = "limit" if reason == "length" else "eos"
                 case _:
                     raise AssertionError(f"raw text is not split, but there came {event!r}")
+        self.has_new_line = self.has_new_line or "\n" in text
         return text
+
+    def spoken(self, count: int | None) -> Sequence[int]:
+        """The next `count` tokens, or all that have not been told."""
+        told = self.tokens[:count]
+        del self.tokens[: len(told)]
+        return told
 
 
 class CompletionReply:
-    """The answer to one request of `choices` choices, as a stream or whole."""
+    """The answer to one request, as a stream or whole. `report` tells of each choice that has
+    ended.
+    """
 
-    def __init__(self, *, model: str, choices: int, parameters: Parameters | None = None) -> None:
-        self._parameters = UNSET if parameters is None else parameters
+    def __init__(
+        self,
+        exchange: CompletionExchange,
+        *,
+        model: str,
+        report: Callable[[int], ChoiceReport | None],
+        parameters: Parameters | None = None,
+    ) -> None:
+        self._exchange = exchange
         self._model = model
-        self._choices = [_Growing() for _ in range(choices)]
+        self._report = report
+        self._parameters = UNSET if parameters is None else parameters
+        self._choices = [_Growing() for _ in range(exchange.choices)]
+        self._shown = _Probabilities(after_samplers=exchange.post_sampling_probs)
 
     def opening(self) -> bytes:
         """A text has no role."""
@@ -94,19 +130,20 @@ class CompletionReply:
         """Some more of one choice, by tokens where those have probabilities; the end is told by
         `closing`.
         """
+        if delta.progress is not None:
+            return frame(_reading(delta.choice, delta.progress))
         choice = self._choices[delta.choice]
         text = choice.take(delta)
         if not text:
             return b""
         return b"".join(
-            frame(Completion(index=delta.choice, content=piece, completion_probabilities=probable))
+            frame(self._piece(delta.choice, piece, tokens))
             for piece, tokens in choice.cuts.pieces(text, delta.logprobs)
-            for probable in (_probabilities(tokens) if tokens else UNSET,)
         )
 
     def closing(self, usage: Usage) -> bytes:
         """The last piece of each choice."""
-        return b"".join(frame(self._last(index, "", usage)) for index in range(len(self._choices)))
+        return b"".join(self._told(index, "", usage) for index in range(len(self._choices)))
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
@@ -121,39 +158,115 @@ class CompletionReply:
     def whole(self, usage: Usage) -> bytes:
         """The JSON body: an object, or an array of several choices."""
         answers = [
-            self._last(index, "".join(choice.texts), usage, choice.logprobs)
+            self._chosen(self._last(index, "".join(choice.texts), usage, choice.logprobs))
             for index, choice in enumerate(self._choices)
         ]
         return _encode(answers if len(answers) > 1 else answers[0])
 
-    def _last(
-        self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob] = ()
-    ) -> Completion:
+    def _piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob]) -> Completion:
         return Completion(
             index=index,
             content=text,
+            tokens=self._choices[index].spoken(len(logprobs) or None),
+            completion_probabilities=self._shown.of(logprobs),
+        )
+
+    def _told(self, index: int, text: str, usage: Usage) -> bytes:
+        return frame(self._chosen(self._last(index, text, usage)))
+
+    def _chosen(self, last: Completion) -> Completion | dict[str, Any]:
+        """The fields that the request chose; without a choice all of them."""
+        names = self._exchange.response_fields
+        return chosen(msgspec.to_builtins(last), names) if names else last
+
+    def _last(
+        self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob] = ()
+    ) -> Completion:
+        choice, told = self._choices[index], self._report(index)
+        cost = told.usage if told else usage
+        return Completion(
+            index=index,
+            content=text,
+            tokens=choice.spoken(None) if self._tells_tokens() else (),
             stop=True,
-            completion_probabilities=_probabilities(logprobs) if logprobs else UNSET,
+            completion_probabilities=self._shown.of(logprobs),
+            id_slot=UNSET if told is None or told.job.slot is None else told.job.slot,
             model=self._model,
-            stop_type=self._choices[index].stop_type,
-            stopping_word=self._choices[index].stopping_word,
-            tokens_predicted=usage.completion_tokens,
-            tokens_evaluated=usage.prompt_tokens,
-            tokens_cached=usage.cached_tokens,
-            timings=timings(usage),
+            tokens_predicted=cost.completion_tokens,
+            tokens_evaluated=cost.prompt_tokens,
+            generation_settings=self._settings(told),
+            prompt=told.prompt if told else UNSET,
+            has_new_line=choice.has_new_line,
+            truncated=told.context_full if told else UNSET,
+            stop_type=choice.stop_type,
+            stopping_word=choice.stopping_word,
+            tokens_cached=cost.cached_tokens,
+            timings=timings(cost),
             parameters=self._parameters,
         )
 
+    def _tells_tokens(self) -> bool:
+        return self._exchange.return_tokens or self._exchange.stream
 
-def _probabilities(logprobs: Sequence[TokenLogprob]) -> tuple[TokenWire, ...]:
-    return tuple(
-        TokenWire(
-            *_fields(one.chosen), top_logprobs=tuple(CandidateWire(*_fields(c)) for c in one.top)
+    def _settings(self, told: ChoiceReport | None) -> GenerationSettings | UnsetType:
+        """Of a model that runs elsewhere nobody here knows them."""
+        if told is None:
+            return UNSET
+        return own_settings(
+            told.job,
+            context_length=told.context_length,
+            model=self._model,
+            stream=self._exchange.stream,
         )
-        for one in logprobs
+
+
+def chosen(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Of `values` what `names` say; `a/b` is the field b inside of a, by that whole name. What is
+    not there is left out.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        value: Any = values
+        for step in name.split("/"):
+            value = value.get(step, UNSET) if isinstance(value, dict) else UNSET
+        if value is not UNSET:
+            found[name] = value
+    return found
+
+
+def _reading(index: int, progress: PromptProgress) -> Completion:
+    """How far the prompt is; with the timings so far."""
+    cost = Usage(
+        prompt_tokens=progress.done,
+        cached_tokens=progress.cached,
+        completion_tokens=0,
+        prefill_seconds=progress.seconds,
     )
+    told = progress_wire(progress)
+    return Completion(index=index, content="", prompt_progress=told, timings=timings(cost))
 
 
-def _fields(candidate: Candidate) -> tuple[int, str, tuple[int, ...], float]:
-    text = candidate.text.decode(errors="replace")
-    return candidate.token, text, tuple(candidate.text), max(candidate.logprob, -1e9)
+class _Probabilities:
+    """Tokens as llama-server tells them: logarithms of the model's own probabilities, or the plain
+    ones of what the samplers left.
+    """
+
+    def __init__(self, *, after_samplers: bool) -> None:
+        self._after_samplers = after_samplers
+
+    def of(self, logprobs: Sequence[TokenLogprob]) -> Sequence[TokenWire] | UnsetType:
+        """UNSET where there are none."""
+        return [self._token(one) for one in logprobs] if logprobs else UNSET
+
+    def _token(self, one: TokenLogprob) -> TokenWire:
+        top = [CandidateWire(**self._fields(other)) for other in one.top]
+        if self._after_samplers:
+            return TokenWire(**self._fields(one.chosen), top_probs=top)
+        return TokenWire(**self._fields(one.chosen), top_logprobs=top)
+
+    def _fields(self, candidate: Candidate) -> dict[str, Any]:
+        text = candidate.text.decode(errors="replace")
+        known = {"id": candidate.token, "token": text, "bytes": tuple(candidate.text)}
+        if self._after_samplers:
+            return {**known, "prob": math.exp(candidate.logprob)}
+        return {**known, "logprob": max(candidate.logprob, _LEAST)}

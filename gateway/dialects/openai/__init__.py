@@ -19,7 +19,13 @@ from gateway.dialects.openai.models import (
     model_list,
     stored_list,
 )
-from gateway.dialects.openai.request import ChatExchange, TextExchange, read_chat, read_text
+from gateway.dialects.openai.request import (
+    ChatExchange,
+    TextExchange,
+    read_chat,
+    read_text,
+    read_text_fields,
+)
 from gateway.dialects.openai.text_reply import TextReply
 
 __all__ = [
@@ -37,5 +43,6 @@ __all__ = [
     "model_list",
     "read_chat",
     "read_text",
+    "read_text_fields",
     "stored_list",
 ]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from backends.protocol import TokenLogprob
+from backends.protocol import PromptProgress, TokenLogprob
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
 from gateway.dialects.openai.chat_wire import (
     ChatChunk,
@@ -31,7 +31,7 @@ from gateway.dialects.openai.chat_wire import (
 from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
-from gateway.dialects.openai.usage import DONE, timings, usage_wire
+from gateway.dialects.openai.usage import DONE, progress_wire, timings, usage_wire
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -66,12 +66,13 @@ class AnswerStep(msgspec.Struct, frozen=True):
 class ChoiceSteps:
     """The steps of one choice, delta by delta.
 
-    Log probabilities of reasoning are left out, as OpenAI does. Those of tokens whose text is still
-    held back wait for the next step.
+    Log probabilities of reasoning are left out, as OpenAI does, unless all are asked for. Those of
+    tokens whose text is still held back wait for the next step.
     """
 
-    def __init__(self, *, hides_reasoning: bool) -> None:
+    def __init__(self, *, hides_reasoning: bool, all_logprobs: bool = False) -> None:
         self._hides_reasoning = hides_reasoning
+        self._all_logprobs = all_logprobs
         self._speechless: list[int] = []  # calls opened, without a word of arguments yet
         self._waiting: tuple[TokenLogprob, ...] = ()
 
@@ -81,12 +82,12 @@ class ChoiceSteps:
             self._waiting += delta.logprobs
         for event in delta.events:
             for told in self._told(event):
-                if isinstance(told, Reasoning):
+                if isinstance(told, Reasoning) and not self._all_logprobs:
                     yield AnswerStep(told)
                 else:
                     yield AnswerStep(told, self._waiting)
                     self._waiting = ()
-        if delta.events and isinstance(delta.events[-1], Reasoning):
+        if delta.events and isinstance(delta.events[-1], Reasoning) and not self._all_logprobs:
             self._waiting = ()
 
     def _told(self, event: Event) -> tuple[Event, ...]:
@@ -208,7 +209,12 @@ class ChatReply:
         self._include_usage = exchange.include_usage
         hidden = exchange.request.thinking.shown == "hidden"
         choices = range(exchange.request.answering.n)
-        self._steps = [ChoiceSteps(hides_reasoning=hidden) for _ in choices]
+        everything = exchange.request.answering.logprobs_of == "all"
+        self._steps = [
+            ChoiceSteps(hides_reasoning=hidden, all_logprobs=everything) for _ in choices
+        ]
+        self._unfinished = len(choices)
+        self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
         self._folds = [ChoiceFold(index) for index in choices]
         self._frames = [self._frames_of(index, hides_reasoning=hidden) for index in choices]
         self._has_logprobs = exchange.request.answering.logprobs is not None
@@ -225,13 +231,24 @@ class ChatReply:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
                 template = self._frames[delta.choice].get(type(event))
                 return template.render(text) if template else b""
-        steps = self._steps[delta.choice].of(delta)
-        return b"".join([frame(self._chunk(_choice(delta.choice, step))) for step in steps])
+        if delta.progress is not None:
+            return frame(self._progress(delta.choice, delta.progress))
+        told = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
+        if told and told[-1].finish_reason is not None:
+            self._unfinished -= 1
+            if not self._unfinished and not self._include_usage:
+                self._end = told.pop()
+        return b"".join([frame(self._chunk(choice)) for choice in told])
 
     def closing(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, and the end of the stream."""
+        """The usage if it was asked for, else the timings in the last chunk; the end of the
+        stream.
+        """
+        end = b""
+        if self._end is not None:
+            end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
         if not self._include_usage and self._parameters is UNSET:
-            return DONE
+            return end + DONE
         chunk = ChatChunk(
             id=self._id,
             created=self._created,
@@ -242,7 +259,7 @@ class ChatReply:
             timings=timings(usage) if self._include_usage else UNSET,
             parameters=self._parameters,
         )
-        return frame(chunk) + DONE
+        return end + frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
@@ -271,6 +288,10 @@ class ChatReply:
             parameters=self._parameters,
         )
         return body(completion)
+
+    def _progress(self, choice: int, progress: PromptProgress) -> ChatChunk:
+        chunk = self._chunk(ChunkChoice(index=choice, delta=_NOTHING))
+        return msgspec.structs.replace(chunk, prompt_progress=progress_wire(progress))
 
     def _frames_of(self, index: int, *, hides_reasoning: bool) -> dict[type[Event], FrameTemplate]:
         """The frames of plain text, by the event that fills them. Hidden reasoning has none."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.openai.logprobs import ChatLogprobs
-from gateway.dialects.openai.usage import Timings, UsageWire
+from gateway.dialects.openai.usage import ProgressWire, Timings, UsageWire
 from gateway.events import FinishReason, Parameters
 
 
@@ -66,6 +66,7 @@ class ChatChunk(
     choices: tuple[ChunkChoice, ...]
     usage: UsageWire | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
+    prompt_progress: ProgressWire | UnsetType = UNSET
     parameters: Parameters | UnsetType = UNSET
 
 

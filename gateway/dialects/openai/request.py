@@ -3,7 +3,7 @@
 Knows no model: whether it can see, think or call tools is for those who lease it to say.
 """
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -46,6 +46,7 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
     stop: str | list[str] = []
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] = 1
     keep_alive: float | str | None = None
+    id_slot: Annotated[int, Meta(ge=-1)] = -1  # llama-server's; -1: any
     strict_parameters: bool = False
     return_parameters: bool = False
 
@@ -64,6 +65,8 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     response_prefix: str = ""
     loading_text: bool | None = None
+    return_progress: bool = False  # llama-server's
+    logprobs_of: Literal["content", "all"] = "content"
 
 
 class TextWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +138,8 @@ def read_chat(body: bytes) -> ChatExchange:
             answering=msgspec.structs.replace(
                 _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, ignored),
                 stop_in_reasoning=wire.stop_in_reasoning,
+                logprobs_of=wire.logprobs_of,
+                tells_progress=wire.return_progress and shared.stream,
             ),
             tools=conversation.tools,
             tool_choice=conversation.tool_choice,
@@ -153,11 +158,15 @@ def read_chat(body: bytes) -> ChatExchange:
 
 def read_text(body: bytes) -> TextExchange:
     """What a `/v1/completions` body means. Raises InvalidRequest, which names the field."""
-    fields = read_fields(body)
+    return read_text_fields(read_fields(body))
+
+
+def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
+    """What the fields of such a body mean. `least`: tokens of an answer. Raises as `read_text`."""
     shared, wire = fields.read(AnsweringWire), fields.read(TextWire)
     _refuse_unmet(fields)
     logprobs = (wire.n_probs or None) if wire.logprobs is None else wire.logprobs
-    if not wire.echo and shared.max_tokens == 0:
+    if not wire.echo and 0 <= shared.max_tokens < least:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
     if wire.echo and wire.suffix and logprobs is not None:
         raise fields.wrong("logprobs", "Not available together with echo and suffix.")
@@ -205,6 +214,7 @@ def _answering(
         n=wire.n,
         logprobs=logprobs,
         keep_alive=read_keep_alive(fields, wire.keep_alive),
+        slot=None if wire.id_slot == -1 else wire.id_slot,
         shape=read_shape(fields),
         streamed=wire.stream,
         further=fields.further(known),
@@ -231,6 +241,9 @@ def _continued(
 ) -> tuple[tuple[Message, ...], bool]:
     """The messages, and whether the last one is a prefix of the answer."""
     continues = _continues(fields, wire, messages[-1])
+    if continues and [message.role for message in messages[-2:]] == ["assistant", "assistant"]:
+        path = f"messages[{len(messages) - 1}]"
+        raise fields.wrong(path, "Only one assistant message can stand at the end, as a prefix.")
     if wire.response_prefix:
         started = messages if continues else (*messages, Message(role="assistant"))
         return _with_prefix(started, wire.response_prefix), True
@@ -249,6 +262,9 @@ def _continues(fields: Fields, wire: ChatWire, last: Message) -> bool:
     if wire.continue_final_message is None:
         is_open = last.role == "assistant" and not last.tool_calls
         return is_open and not wire.add_generation_prompt
+    if wire.continue_final_message and wire.add_generation_prompt:
+        text = "Not together with add_generation_prompt."
+        raise fields.wrong("continue_final_message", text)
     if wire.continue_final_message and last.role != "assistant":
         raise fields.wrong("continue_final_message", "The last message is not the assistant's.")
     return wire.continue_final_message

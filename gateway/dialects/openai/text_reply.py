@@ -178,6 +178,8 @@ class TextReply:
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
         self._frames = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
         self._has_logprobs = exchange.request.answering.logprobs is not None
+        self._unfinished = len(self._choices)
+        self._end: TextChoice | None = None  # the last choice's, which waits for the timings
 
     def opening(self) -> bytes:
         """The echoed prompts; otherwise nothing, because a text has no role."""
@@ -194,17 +196,26 @@ class TextReply:
         match delta.events:
             case (Content(text),) if text and not self._has_logprobs:  # nearly every delta
                 return self._frames[delta.choice].render(text)
-        steps = self._choices[delta.choice].steps(delta)
-        return b"".join([frame(self._chunk(step)) for step in steps])
+        told = list(self._choices[delta.choice].steps(delta))
+        if told and told[-1].finish_reason is not None:
+            self._unfinished -= 1
+            if not self._unfinished and not self._include_usage:
+                self._end = told.pop()
+        return b"".join([frame(self._chunk(choice)) for choice in told])
 
     def closing(self, usage: Usage) -> bytes:
-        """The usage if it was asked for, and the end of the stream."""
+        """The usage if it was asked for, else the timings in the last chunk; the end of the
+        stream.
+        """
+        end = b""
+        if self._end is not None:
+            end = frame(msgspec.structs.replace(self._chunk(self._end), timings=timings(usage)))
         if not self._include_usage and self._parameters is UNSET:
-            return DONE
+            return end + DONE
         chunk = self._completion((), usage)
         if not self._include_usage:
             chunk = msgspec.structs.replace(chunk, usage=UNSET, timings=UNSET)
-        return frame(chunk) + DONE
+        return end + frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from backends.protocol import PromptProgress
 from gateway.events import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -30,14 +31,20 @@ class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` leaves out the cached `cache_n`."""
+    """llama.cpp's `timings`, and our `queued_ms`. `prompt_n` leaves out the cached `cache_n`.
+
+    The first token comes with the prompt: `predicted_ms` and the rates are of those behind it
+    (llama.cpp, server_slot_stats).
+    """
 
     cache_n: int
     prompt_n: int
     prompt_ms: float
+    prompt_per_token_ms: float
     prompt_per_second: float
     predicted_n: int
     predicted_ms: float
+    predicted_per_token_ms: float
     predicted_per_second: float
     queued_ms: float
 
@@ -56,22 +63,37 @@ def usage_wire(usage: Usage) -> UsageWire:
 def timings(usage: Usage) -> Timings:
     """`usage` as llama.cpp times."""
     computed = usage.prompt_tokens - usage.cached_tokens
+    steps = max(0, usage.completion_tokens - 1)
+    prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000
     return Timings(
         cache_n=usage.cached_tokens,
         prompt_n=computed,
-        prompt_ms=_milliseconds(usage.prefill_seconds),
-        prompt_per_second=_rate(computed, usage.prefill_seconds),
+        prompt_ms=prompt_ms,
+        prompt_per_token_ms=_share(prompt_ms, computed),
+        prompt_per_second=_share(1000.0 * computed, prompt_ms),
         predicted_n=usage.completion_tokens,
-        predicted_ms=_milliseconds(usage.decode_seconds),
-        predicted_per_second=_rate(usage.completion_tokens, usage.decode_seconds),
-        queued_ms=_milliseconds(usage.queue_seconds),
+        predicted_ms=predicted_ms,
+        predicted_per_token_ms=_share(predicted_ms, steps),
+        predicted_per_second=_share(1000.0 * steps, predicted_ms),
+        queued_ms=usage.queue_seconds * 1000,
     )
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+class ProgressWire(msgspec.Struct, frozen=True):
+    """llama-server's `prompt_progress`: of `total` tokens `processed`, the cached among them."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
 
 
-def _rate(tokens: int, seconds: float) -> float:
-    """Tokens per second; 0 where no time was taken, because JSON has no infinity."""
-    return round(tokens / seconds, 3) if seconds > 0 else 0.0
+def progress_wire(progress: PromptProgress) -> ProgressWire:
+    """`progress` as llama-server tells it."""
+    seconds = progress.seconds
+    return ProgressWire(progress.total, progress.cached, progress.done, seconds * 1000)
+
+
+def _share(amount: float, parts: float) -> float:
+    """0 where there are no parts, because JSON has no infinity."""
+    return amount / parts if parts > 0 else 0.0

@@ -7,6 +7,7 @@ from gateway.dialects.anthropic import models as anthropic_models
 from gateway.dialects.anthropic import reply_wire as anthropic_reply
 from gateway.dialects.anthropic import wire as anthropic
 from gateway.dialects.kobold import wire as kobold
+from gateway.dialects.llamaserver import request as llama_request
 from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.llamaserver.completion import Completion
 from gateway.dialects.ollama import reply as ollama_reply
@@ -64,6 +65,29 @@ TEXT = Body(
     name="OpenAITextRequest",
     about="One or more texts to go on from. A null means that the field is not given.",
     shapes=(request.AnsweringWire, request.TextWire, SamplingWire),
+    further=SHAPES,
+)
+COMPLETION = Body(
+    name="LlamaServerCompletionRequest",
+    about="One or more texts to go on from, in llama-server's form.",
+    shapes=(llama_request.CompletionWire, request.AnsweringWire, request.TextWire, SamplingWire),
+    further={
+        **SHAPES,
+        "prompt": {
+            "description": "A text, a list of texts and token ids, an object with prompt_string, "
+            "or a list of those."
+        },
+    },
+)
+INFILL = Body(
+    name="LlamaServerInfillRequest",
+    about="The texts before and behind a gap that is to be filled in.",
+    shapes=(
+        llama_request.InfillWire,
+        llama_request.CompletionWire,
+        request.AnsweringWire,
+        SamplingWire,
+    ),
     further=SHAPES,
 )
 MESSAGES = Body(
@@ -266,10 +290,13 @@ ANSWERS: Mapping[Any, Described] = {
     conversation_routes.item: Described(gives=(responses.Item,)),
     conversation_routes.drop: Described(gives=(stored.ConversationBody,)),
     completion_routes.completion: Described(
-        takes=TEXT,
+        takes=COMPLETION,
         gives=(Completion, list[Completion]),
         events=(Completion,),
         examples={"A text": {"model": DEFAULT, "prompt": "Once upon a time", "n_predict": 8}},
+    ),
+    completion_routes.infill: Described(
+        takes=INFILL, gives=(Completion, list[Completion]), events=(Completion,)
     ),
     text_routes.apply_template: Described(
         takes=CHAT,

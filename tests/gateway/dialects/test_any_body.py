@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects import anthropic, kobold, ollama, openai, responses
+from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
 from gateway.errors import InvalidRequest
 
@@ -115,10 +116,29 @@ CHAT = {
     "logit_bias": {"1": 2},
 }
 
+COMPLETION = {
+    "model": "m",
+    "prompt": ["a", [1, "b", 2], {"prompt_string": "c", "multimodal_data": []}],
+    "n_predict": 5,
+    "n_probs": 2,
+    "post_sampling_probs": True,
+    "response_fields": ["content", "a/b"],
+    "logit_bias": [["x", -1], [5, False]],
+    "id_slot": 1,
+}
+INFILL = {
+    "input_prefix": "a",
+    "input_suffix": "b",
+    "input_extra": [{"filename": "f", "text": "t"}],
+    "prompt": "c",
+}
+
 READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "chat": (openai.read_chat, CHAT),
     "messages": (anthropic.read_messages, ANTHROPIC),
     "ollama chat": (ollama.read_chat, OLLAMA),
+    "completion": (read_completion, COMPLETION),
+    "infill": (read_infill, INFILL),
     "ollama generate": (ollama.read_generate, OLLAMA),
     "ollama name": (ollama.read_named, OLLAMA),
     "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),

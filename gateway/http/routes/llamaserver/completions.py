@@ -1,5 +1,6 @@
 """Raw text that goes on, in llama-server's form."""
 
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Request, post
@@ -7,6 +8,11 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import openai
 from gateway.dialects.llamaserver.completion import CompletionReply
+from gateway.dialects.llamaserver.request import (
+    CompletionExchange,
+    read_completion,
+    read_infill,
+)
 from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.services import Services
@@ -17,23 +23,36 @@ AnyRequest = Request[Any, Any, Any]
 @post("/completion")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on, in llama-server's form."""
+    return await _answered(request, services, read_completion, "completion")
+
+
+@post("/infill")
+async def infill(request: AnyRequest, services: Services) -> ASGIApp:
+    """What may stand between two texts."""
+    return await _answered(request, services, read_infill, "infill")
+
+
+async def _answered(
+    request: AnyRequest,
+    services: Services,
+    read: Callable[[bytes], CompletionExchange],
+    api: str,
+) -> ASGIApp:
     access = services.doorman.admit(request.headers)
-    exchange = await services.read(openai.read_text, await request.body())
+    exchange = await services.read(read, await request.body())
     asked, request_id = exchange.request, new_id(request)
     return Exchange(
         lambda on_wait: services.pipeline.text(
             asked, access, on_wait, caller(request.headers, request_id)
         ),
         lambda answer: CompletionReply(
-            model=answer.model,
-            choices=len(asked.prompts) * asked.answering.n,
-            parameters=answer.parameters,
+            exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
         services.failed(access, openai.error_event),
-        services.account("completion", asked.model, request_id, access),
+        services.account(api, asked.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after),
     )
 
 
-ROUTES = (completion,)
+ROUTES = (completion, infill)

@@ -54,6 +54,7 @@ FIELDS = (
 # A value of the right type that differs from the default; 1 for all others.
 SAMPLES: dict[str, Any] = {
     "stop": "x",
+    "n": 2,
     "template_variables": {"x": 1},
     "ban_eos": True,
     "add_bos": True,

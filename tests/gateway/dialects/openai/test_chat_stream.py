@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub.inference._common import _stream_chat_completion_response
 from openai.types.chat import ChatCompletionChunk
 
+from backends.protocol import PromptProgress
 from gateway.dialects.openai import ChatReply, read_chat
 from gateway.errors import ContextLengthExceeded, InternalError
 from gateway.events import (
@@ -104,7 +105,7 @@ def test_a_call_without_arguments_still_gets_a_delta_of_them(events: tuple[Event
 
 
 def test_a_call_is_complete_when_it_closes() -> None:
-    reply = chat_reply()
+    reply = chat_reply(stream_options={"include_usage": True})
     reply.delta(Delta(0, (ToolOpened(0, "c", "now"),)))
     assert deltas_of(reply.delta(Delta(0, (ToolClosed(0),)))) == [
         {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
@@ -132,7 +133,8 @@ def test_nothing_to_say_is_no_bytes(events: tuple[Event, ...]) -> None:
 
 
 def test_one_delta_may_say_several_things() -> None:
-    data = chat_reply().delta(Delta(0, (Reasoning("hm"), Content("ja"), STOP)))
+    reply = chat_reply(stream_options={"include_usage": True})
+    data = reply.delta(Delta(0, (Reasoning("hm"), Content("ja"), STOP)))
     assert deltas_of(data) == [{"reasoning_content": "hm"}, {"content": "ja"}, {}]
 
 
@@ -153,10 +155,12 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
         "cache_n": 4,
         "prompt_n": 6,
         "prompt_ms": 500.0,
+        "prompt_per_token_ms": 500.0 / 6,
         "prompt_per_second": 12.0,
         "predicted_n": 6,
         "predicted_ms": 2000.0,
-        "predicted_per_second": 3.0,
+        "predicted_per_token_ms": 400.0,
+        "predicted_per_second": 2.5,
         "queued_ms": 250.0,
     }
 
@@ -165,13 +169,17 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
 def test_usage_unasked_for_is_not_sent(options: object) -> None:
     data = stream(chat_reply(stream_options=options), said(Content("a"), STOP))
     assert b"usage" not in data
-    assert b"timings" not in data
+    told = ["timings" in payload for payload in objects(data)]
+    assert told == [False] * (len(told) - 1) + [True]
+    assert objects(data)[-1]["choices"][0]["finish_reason"] == "stop"
     assert payloads(data)[-1] == DONE
 
 
 def test_no_chunk_has_a_null_that_open_webui_drops_it_for() -> None:
     for payload in objects(stream(chat_reply(), said(Reasoning("hm"), *CALL))):
-        assert payload.keys() == {"object", "id", "created", "model", "choices"}
+        usual = {"object", "id", "created", "model", "choices"}
+        assert payload.keys() - {"timings"} == usual
+        assert payload.get("timings", {}) is not None
 
 
 def test_a_broken_stream_ends_with_an_error_and_without_done() -> None:
@@ -238,11 +246,27 @@ def test_logprobs_wait_for_text_that_is_held_back() -> None:
 
 
 def test_logprobs_without_any_text_come_with_the_end() -> None:
-    reply = chat_reply(logprobs=True)
+    reply = chat_reply(logprobs=True, stream_options={"include_usage": True})
     reply.delta(Delta(0, (), (token("<"),)))
     (choice,) = choices(reply.delta(Delta(0, (STOP,))))
     assert choice["delta"] == {}
     assert len(choice["logprobs"]["content"]) == 1
+
+
+def test_logprobs_of_everything_are_told_where_they_are_asked_for() -> None:
+    reply = chat_reply(logprobs=True, logprobs_of="all")
+    data = reply.delta(Delta(0, (Reasoning("hm"),), (token("<"), token("hm"))))
+    data += reply.delta(Delta(0, (Content("ja"),), (token("ja"),)))
+    tokens = [[one["token"] for one in choice["logprobs"]["content"]] for choice in choices(data)]
+    assert tokens == [["<", "hm"], ["ja"]]
+
+
+def test_the_reading_of_a_prompt_is_told_in_chunks_without_text() -> None:
+    reply = chat_reply(return_progress=True)
+    data = reply.delta(Delta(0, (), progress=PromptProgress(10, 2, 6, 0.25)))
+    (chunk,) = objects(data)
+    assert chunk["prompt_progress"] == {"total": 10, "cache": 2, "processed": 6, "time_ms": 250.0}
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
 
 
 def test_logprobs_of_reasoning_are_not_told() -> None:

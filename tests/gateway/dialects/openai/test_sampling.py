@@ -84,10 +84,16 @@ def test_a_spelling_means(fields: dict[str, Any], meant: dict[str, Any]) -> None
     assert wishes(**fields) == meant
 
 
+def test_a_bias_may_name_a_text() -> None:
+    asked = chat(logit_bias={"7": 1, " the": -2, "12a": 3}).request.answering.sampling
+    assert asked.values.logit_bias == ((7, 1.0),)
+    assert asked.text_biases == ((" the", -2.0), ("12a", 3.0))
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"x" * 16_385: 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"1": "x"}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
@@ -96,7 +102,7 @@ def test_a_spelling_means(fields: dict[str, Any], meant: dict[str, Any]) -> None
         ({"dry_sequence_breakers": ["x"] * 65}, "dry_sequence_breakers"),
         ({"dynatemp_range": 1e9}, "dynatemp_range"),
         ({"logit_bias": [[1, True]]}, "logit_bias"),
-        ({"logit_bias": [["Hello", 1]]}, "logit_bias"),
+        ({"logit_bias": [["Hello", True]]}, "logit_bias"),
         ({"logit_bias": [[-1, 1]]}, "logit_bias"),
         ({"custom_token_bans": "5,x"}, "custom_token_bans"),
         ({"banned_tokens": [-5]}, "banned_tokens"),

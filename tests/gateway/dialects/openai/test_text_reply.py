@@ -111,7 +111,7 @@ def test_offsets_cut_a_javascript_string_into_its_tokens() -> None:
 
 
 def test_logprobs_of_held_back_text_wait_for_it() -> None:
-    reply = text_reply(logprobs=0)
+    reply = text_reply(logprobs=0, stream_options={"include_usage": True})
     assert reply.delta(Delta(0, (), (token("\n"),))) == b""
     held, said = choices(reply.delta(Delta(0, (Content("\nb"),), (token("b"),))))
     assert (held["text"], held["logprobs"]["tokens"]) == ("\n", ["\n"])
@@ -140,13 +140,13 @@ def test_a_character_begun_in_one_delta_is_cut_in_the_next() -> None:
 
 def test_text_longer_than_its_tokens_is_said_all_the_same() -> None:
     delta = Delta(0, (Content("abcd"),), (token("a"), token("b")))
-    chunks = choices(text_reply(logprobs=0).delta(delta))
+    chunks = choices(text_reply(logprobs=0, stream_options={"include_usage": True}).delta(delta))
     assert [chunk["text"] for chunk in chunks] == ["a", "b", "cd"]
 
 
 def test_logprobs_of_text_that_comes_with_the_end_are_told_once() -> None:
     delta = Delta(0, (Content("b"), STOP), (token("b"),))
-    text, end = choices(text_reply(logprobs=0).delta(delta))
+    text, end = choices(text_reply(logprobs=0, stream_options={"include_usage": True}).delta(delta))
     assert (text["text"], text["logprobs"]["tokens"]) == ("b", ["b"])
     assert (end["text"], end["finish_reason"], "logprobs" in end) == ("", "stop", False)
 

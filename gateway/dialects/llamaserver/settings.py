@@ -1,0 +1,135 @@
+"""`generation_settings`: how an answer is generated, by llama-server's names. What this server has
+no such setting for is left out.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from backends.protocol import Generation, Sampling
+from backends.sampler_order import order_of
+
+ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
+OFF = -1.0  # of top_n_sigma
+
+
+class BiasWire(msgspec.Struct, frozen=True):
+    """What is added to a token's logit. Null: it is banned, because JSON has no infinity."""
+
+    token: int
+    bias: float | None
+
+
+class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of one answer. The last ones are a running request's own: they are told to
+    whoever sent it alone.
+    """
+
+    seed: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
+    samplers: Sequence[str]
+    ignore_eos: bool
+    n_probs: int
+    post_sampling_probs: bool
+    n_predict: int
+    max_tokens: int
+    min_tokens: int
+    n_ctx: int
+    stream: bool | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    stop: Sequence[str] | UnsetType = UNSET
+    logit_bias: Sequence[BiasWire] | UnsetType = UNSET
+    grammar: str | UnsetType = UNSET
+
+
+def settings(job: Generation, *, context_length: int) -> GenerationSettings:
+    """What `job` says of itself but texts: those are its client's alone."""
+    wishes = job.sampling
+    limit = -1 if job.max_tokens is None else job.max_tokens
+    middle, spread = _temperatures(wishes)
+    return GenerationSettings(
+        seed=ANY_SEED if wishes.seed is None else wishes.seed,
+        temperature=middle,
+        dynatemp_range=spread,
+        dynatemp_exponent=wishes.temp_exponent,
+        top_k=wishes.top_k,
+        top_p=wishes.top_p,
+        min_p=wishes.min_p,
+        top_n_sigma=wishes.top_n_sigma or OFF,
+        xtc_probability=wishes.xtc_probability,
+        xtc_threshold=wishes.xtc_threshold,
+        typical_p=wishes.typical_p,
+        repeat_last_n=wishes.penalty_range,
+        repeat_penalty=wishes.repetition_penalty,
+        presence_penalty=wishes.presence_penalty,
+        frequency_penalty=wishes.frequency_penalty,
+        dry_multiplier=wishes.dry_multiplier,
+        dry_base=wishes.dry_base,
+        dry_allowed_length=wishes.dry_allowed_length,
+        dry_penalty_last_n=wishes.dry_range,
+        dry_sequence_breakers=wishes.dry_sequence_breakers,
+        mirostat=wishes.mirostat_mode,
+        mirostat_tau=wishes.mirostat_tau,
+        mirostat_eta=wishes.mirostat_eta,
+        adaptive_target=wishes.adaptive_target,
+        adaptive_decay=wishes.adaptive_decay,
+        samplers=order_of(wishes),
+        ignore_eos=wishes.ban_eos,
+        n_probs=job.logprobs or 0,
+        post_sampling_probs=job.after_samplers,
+        n_predict=limit,
+        max_tokens=limit,
+        min_tokens=job.min_tokens,
+        n_ctx=context_length,
+    )
+
+
+def own_settings(
+    job: Generation, *, context_length: int, model: str, stream: bool
+) -> GenerationSettings:
+    """All of it, for the client whose job it is."""
+    return msgspec.structs.replace(
+        settings(job, context_length=context_length),
+        model=model,
+        stream=stream,
+        stop=job.stop,
+        logit_bias=[BiasWire(token, _finite(bias)) for token, bias in job.sampling.logit_bias],
+        grammar=job.constraint.grammar if job.constraint else "",
+    )
+
+
+def _temperatures(wishes: Sampling) -> tuple[float, float]:
+    """The middle, and how far it goes to either side."""
+    low, high = wishes.min_temp, wishes.max_temp
+    if low == high:
+        return wishes.temperature, 0.0
+    return (low + high) / 2, (high - low) / 2
+
+
+def _finite(bias: float) -> float | None:
+    return bias if math.isfinite(bias) else None
