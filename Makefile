@@ -22,7 +22,7 @@ GPU := $(VENV)/.gpu-$(DIGEST)
 
 export VENV
 .NOTPARALLEL:
-.PHONY: help run test check format lint types floors test-slow test-long test-gpu bench schema clean
+.PHONY: help run test check format lint types floors test-slow test-long test-browser test-gpu bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,7 +39,10 @@ test-slow: $(TEST) ## what takes more than a few seconds a test
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
 	@$(BIN)/python -m pytest -m "long and not gpu" --hypothesis-profile=search $(ARGS)
 
-check: format lint types floors test-slow test ## all that CI checks
+test-browser: $(TEST) ## the console in Chromium, which is installed if apt-get can
+	@scripts/chromium && $(BIN)/python -m pytest -m browser -rs tests/browser $(ARGS)
+
+check: format lint types floors test-slow test-browser test ## all that CI checks
 
 format: $(DEV)
 	@$(BIN)/ruff format --check $(SOURCES)

@@ -1,0 +1,106 @@
+// The frame: who we are decides which pages there are; the address decides which one is shown.
+import { computed, html, render, useEffect, useState } from "./core/html.js";
+import { connect, isAdmin, link, me, models, refused, running, useKey } from "./core/live.js";
+import { key } from "./core/api.js";
+import { route, to } from "./core/route.js";
+import { theme } from "./core/theme.js";
+import { Icon, Mark } from "./ui/icons.js";
+import { Segments, Dot } from "./ui/parts.js";
+import { Toasts } from "./ui/toast.js";
+
+/** Pages are fetched when they are first shown. `users`: a user's key sees it, too. */
+const PAGES = [
+  { name: "chat", title: "Chat", users: true, fetch: () => import("./chat/page.js") },
+  { name: "models", title: "Models", users: true, fetch: () => import("./models/page.js") },
+  { name: "memory", title: "Memory", users: false, fetch: () => import("./memory/page.js") },
+  { name: "activity", title: "Activity", users: false, fetch: () => import("./activity/page.js") },
+  { name: "connect", title: "Connect", users: true, fetch: () => import("./connect/page.js") },
+  { name: "settings", title: "Settings", users: false, fetch: () => import("./settings/page.js") },
+];
+const pages = computed(() => PAGES.filter((page) => page.users || isAdmin.value));
+const current = computed(() => pages.value.find((page) => page.name === route.value[0]) ?? pages.value[0]);
+
+function App() {
+  if (link.value === "locked") return html`<${Door} />`;
+  if (me.value === null) return html`<${Waiting} />`;
+  return html`<div class="shell">
+    <a class="skip" href="#page" onClick=${toPage}>Skip to the page</a>
+    <${Navigation} />
+    <main id="page" tabindex="-1"><${Page} page=${current.value} /></main>
+    ${link.value === "lost" && html`<div class="lost-notice" role="status"><${Dot} state="waiting" />Connection lost, trying again…</div>`}
+    <${Toasts} />
+  </div>`;
+}
+
+function toPage(event) {
+  event.preventDefault();
+  document.getElementById("page").focus();
+}
+
+const COUNTS = {
+  models: () => models.value?.filter((one) => one.state === "loaded").length || "",
+  activity: () => running.value.length || "",
+};
+
+function Navigation() {
+  return html`<nav class="nav" aria-label="Pages">
+    <a class="brand" href=${to("chat")}><${Mark} />Roundhouse</a>
+    <ul>${pages.value.map(({ name, title }) => html`<li key=${name}><a href=${to(name)} aria-current=${current.value.name === name ? "page" : null}>
+      <${Icon} name=${name} />${title}<span class="count" aria-hidden="true">${COUNTS[name]?.()}</span></a></li>`)}</ul>
+    <div class="nav-foot">
+      <div class="nav-state"><${Dot} state=${link.value} /><span class="cut grow" title=${me.value.server}>${host()}</span></div>
+      <div class="row">
+        <${ThemeSwitch} />
+        ${key.value && html`<button class="button quiet small icon" title="Forget the key" aria-label="Forget the key" onClick=${() => useKey(null)}><${Icon} name="key" size="14" /></button>`}
+      </div>
+    </div>
+  </nav>`;
+}
+
+const host = () => `${location.host} · ${me.value.version}`;
+
+export function ThemeSwitch() {
+  const options = [
+    ["auto", html`<${Icon} name="auto" size="14" />`, "As the system"],
+    ["light", html`<${Icon} name="sun" size="14" />`, "Light"],
+    ["dark", html`<${Icon} name="moon" size="14" />`, "Dark"],
+  ];
+  return html`<${Segments} label="Theme" options=${options} value=${theme.value} onChange=${(value) => { theme.value = value; }} />`;
+}
+
+function Page({ page }) {
+  const [shown, setShown] = useState(null);
+  useEffect(() => {
+    let isWanted = true;
+    document.title = `${page.title} · Roundhouse`;
+    page.fetch().then((module) => { if (isWanted) setShown({ name: page.name, View: module.default }); });
+    return () => { isWanted = false; };
+  }, [page.name]);
+  return shown?.name === page.name ? html`<${shown.View} />` : null;
+}
+
+function Waiting() {
+  const [isSlow, setSlow] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setSlow(true), 1500);
+    return () => clearTimeout(timer);
+  }, []);
+  return html`<main class="door">${isSlow && html`<div class="row soft" role="status"><${Dot} state="waiting" />Waiting for the server…</div>`}</main>`;
+}
+
+function Door() {
+  const [value, setValue] = useState("");
+  const submit = (event) => { event.preventDefault(); useKey(value.trim()); };
+  return html`<main class="door"><form onSubmit=${submit}>
+    <h1 class="brand"><${Mark} size="30" />Roundhouse</h1>
+    <label class="field"><span class="label">API key of this server</span>
+      <input class="input" type="password" autocomplete="off" autofocus value=${value} aria-invalid=${refused.value ? "true" : null}
+        aria-describedby="door-hint" onInput=${(event) => setValue(event.target.value)} /></label>
+    ${refused.value && html`<p class="bad" role="alert">${refused.value}</p>`}
+    <button class="button primary" disabled=${!value.trim()}>Open</button>
+    <p id="door-hint" class="hint">It stays in this tab, and is forgotten when the tab is closed.</p>
+  </form></main>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));
+connect();

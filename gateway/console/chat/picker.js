@@ -1,0 +1,71 @@
+// Which model talks: a list to search in, made for hundreds of them.
+import { html, useEffect, useId, useRef, useState } from "../core/html.js";
+import { byId } from "../core/live.js";
+import { bytes, tokens } from "../core/format.js";
+import { useDismiss } from "../ui/dialog.js";
+import { Icon } from "../ui/icons.js";
+import { Dot } from "../ui/parts.js";
+import { usable } from "./room.js";
+
+const SHOWN = 200; // of all that match
+
+/** @param {{value: string, label: string, onPick: (id: string) => void, isAtEnd?: boolean}} props */
+export function ModelPicker({ value, label, onPick, isAtEnd = false }) {
+  const [isOpen, setOpen] = useState(false);
+  const anchor = useRef(null);
+  useDismiss(anchor, isOpen, () => setOpen(false));
+  const model = byId.value.get(value);
+  const pick = (id) => {
+    setOpen(false);
+    anchor.current.querySelector("button").focus();
+    onPick(id);
+  };
+  return html`<div class="menu-anchor" ref=${anchor}>
+    <button class="button quiet model-button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
+      ${model && html`<${Dot} state=${model.state} />`}<span class="cut">${value ?? "No model"}</span><${Icon} name="down" size="12" /></button>
+    ${isOpen && html`<${Choice} value=${value} label=${label} onPick=${pick} isAtEnd=${isAtEnd} />`}
+  </div>`;
+}
+
+function Choice({ value, label, onPick, isAtEnd }) {
+  const [text, setText] = useState("");
+  const [index, setIndex] = useState(0);
+  const id = useId(), input = useRef(null), list = useRef(null);
+  const found = matching(usable.value, text).slice(0, SHOWN);
+  const at = Math.min(index, found.length - 1);
+  useEffect(() => {
+    input.current.focus();
+    setIndex(Math.max(0, found.findIndex((model) => model.id === value)));
+  }, []);
+  useEffect(() => { list.current?.children[at]?.scrollIntoView({ block: "nearest" }); }, [at]);
+  const onKeyDown = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) { event.preventDefault(); setIndex((at + step + found.length) % found.length); }
+    if (event.key === "Enter" && found[at]) { event.preventDefault(); onPick(found[at].id); }
+  };
+  return html`<div class=${`menu picker ${isAtEnd ? "end" : ""}`}>
+    <div class="search"><${Icon} name="search" size="14" /><input ref=${input} class="input" role="combobox" aria-label="Search models" aria-expanded="true"
+      aria-controls=${id} aria-activedescendant=${found[at] ? `${id}-${at}` : null} placeholder="Search models" value=${text}
+      onInput=${(event) => { setText(event.target.value); setIndex(0); }} onKeyDown=${onKeyDown} /></div>
+    ${found.length ? html`<ul id=${id} ref=${list} role="listbox" aria-label=${label}>${found.map((model, place) => html`<li key=${model.id} id=${`${id}-${place}`} role="option"
+      aria-selected=${place === at} onClick=${() => onPick(model.id)} onPointerMove=${() => setIndex(place)}>
+      <${Dot} state=${model.state} /><span class="cut">${model.id}</span>${model.id === value ? html`<${Icon} name="check" size="14" />` : html`<span />`}
+      <span class="facts cut">${facts(model)}</span></li>`)}</ul>`
+    : html`<p class="nothing">${usable.value.length ? "No model is called so." : "There is no model yet."}</p>`}
+  </div>`;
+}
+
+function facts(model) {
+  const where = model.remote ? "another server" : model.backend;
+  const parts = [where, model.context_length && `${tokens(model.context_length)} context`, model.size_bytes && bytes(model.size_bytes), model.why_failed && "failed"];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** Every word of the search is in the name, an alias or the engine. */
+export function matching(models, text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  return models.filter((model) => {
+    const all = [model.id, ...model.aliases, model.backend, model.format].join(" ").toLowerCase();
+    return words.every((word) => all.includes(word));
+  });
+}

@@ -1,0 +1,55 @@
+// Models in the order and the words of the page. Pure.
+import { bytes, seconds } from "../core/format.js";
+
+const IN_MEMORY = new Set(["loaded", "loading", "draining"]);
+
+/** In memory or on the way there; and all others. Within each by name, so that no row jumps when its state changes. */
+export function parted(models) {
+  const byName = [...models].sort((a, b) => a.id.localeCompare(b.id, undefined, { numeric: true }));
+  return { present: byName.filter((model) => IN_MEMORY.has(model.state)), absent: byName.filter((model) => !IN_MEMORY.has(model.state)) };
+}
+
+export const VIEWS = {
+  all: () => true,
+  memory: (model) => IN_MEMORY.has(model.state),
+  fits: (model) => model.fit?.verdict === "fits",
+  failed: (model) => model.state === "failed",
+};
+
+/** What a load now would mean, and how good that is. @returns {[string, "good" | "warn" | "bad" | ""]} */
+export function fitWords(fit) {
+  switch (fit?.verdict) {
+    case "fits": return ["fits", "good"];
+    case "fits_after": return [`fits after unloading ${fit.unload.join(", ")}`, "warn"];
+    case "too_large": return ["doesn’t fit", "bad"];
+    case "remote": return ["on another server", ""];
+    case "loaded": return ["in memory", "good"];
+    default: return ["not known whether it fits", ""];
+  }
+}
+
+/** What a model does, and until when. @param {number} now Unix seconds, by the server's clock */
+export function doing(model, now) {
+  if (model.state === "loading") return loadingWords(model);
+  if (model.state === "draining") return `Leaving once ${model.in_use === 1 ? "its answer has" : `its ${model.in_use} answers have`} ended`;
+  if (model.state !== "loaded") return null;
+  const parts = [];
+  if (model.in_use) parts.push(model.slots ? `${model.in_use} of ${model.slots} slots busy` : `${model.in_use} in use`);
+  if (model.waiting) parts.push(`${model.waiting} waiting`);
+  if (!parts.length) parts.push("idle");
+  parts.push(leaving(model, now));
+  return parts.filter(Boolean).join(", ");
+}
+
+function leaving(model, now) {
+  if (model.pinned) return "stays";
+  if (model.expires_at !== null && now) return `goes in ${seconds(Math.max(0, model.expires_at - now))}`;
+  return model.ttl < 0 ? "stays until its memory is needed" : null;
+}
+
+function loadingWords({ progress }) {
+  if (!progress?.total) return "Loading";
+  const left = progress.seconds_left === null ? "" : `, about ${seconds(progress.seconds_left)} left`;
+  const stage = progress.stage === "weights" ? "" : `${progress.stage}: `;
+  return `${stage}${bytes(progress.done)} of ${bytes(progress.total)}${left}`;
+}

@@ -1,0 +1,33 @@
+// A reload: first what it would do, then, if that is wanted, the reload itself.
+import { html, useEffect, useState } from "../core/html.js";
+import { call } from "../core/api.js";
+import { Dialog } from "../ui/dialog.js";
+import { Bones, Notice } from "../ui/parts.js";
+import { say } from "../ui/toast.js";
+
+const ROWS = [
+  ["Put in force", (plan) => plan.changed], ["Needs a restart", (plan) => plan.restart], ["Models added", (plan) => plan.models.added], ["Models removed", (plan) => plan.models.removed],
+  ["Models loaded again", (plan) => plan.models.reloaded], ["Models changed in place", (plan) => plan.models.updated],
+];
+
+export function ReloadDialog({ onClose }) {
+  const [plan, setPlan] = useState(null);
+  const [fault, setFault] = useState(null);
+  useEffect(() => { call("POST", "/v1/admin/reload?plan=true").then(setPlan, (error) => setFault(error.message)); }, []);
+  const isNothing = plan && ROWS.every(([, names]) => !names(plan)?.length);
+  const apply = async () => {
+    try {
+      await call("POST", "/v1/admin/reload");
+      say("The configuration is in force.");
+      onClose();
+    } catch (error) { setFault(error.message); }
+  };
+  return html`<${Dialog} title="Reload the configuration" onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Cancel</button>
+      <button class="button primary" disabled=${!plan || isNothing || fault} onClick=${apply}>Put in force</button>`}>
+    ${fault && html`<${Notice} kind="bad" icon="alert">${fault}</${Notice}>`}
+    ${!plan && !fault && html`<${Bones} rows="3" />`}
+    ${isNothing && html`<p class="soft">The file says what is in force already.</p>`}
+    ${plan && !isNothing && html`<p class="soft">Running answers end on what they began with.</p><dl class="plan-list">${ROWS.filter(([, names]) => names(plan)?.length).map(([title, names]) => html`<dt key=${title}>${title}</dt>
+      <dd>${names(plan).map((name) => html`<code class="tag" key=${name}>${name}</code>`)}</dd>`)}</dl>`}
+  </${Dialog}>`;
+}

@@ -1,0 +1,40 @@
+// The configuration's text, to be tried: it is checked as the file would be read, and nothing is put in force.
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { call, saveAs } from "../core/api.js";
+import { Icon } from "../ui/icons.js";
+import { Copy, Empty, Notice } from "../ui/parts.js";
+
+const PAUSE = 500; // milliseconds after the last key before the text is checked
+
+export function ConfigText({ settings }) {
+  const [text, setText] = useState(settings.text ?? "");
+  const result = useCheck(text);
+  const area = useRef(null);
+  if (settings.text === null) return html`<div class="card"><${Empty} icon="settings" title="No configuration file"><p>Every option has its default, or comes from a variable or the command line. A file <code>roundhouse.yaml</code> in the folder you start in is read by itself.</p></${Empty}></div>`;
+  const toLine = () => {
+    const lines = text.split("\n"), from = lines.slice(0, result.line - 1).join("\n").length + (result.line > 1 ? 1 : 0);
+    area.current.focus();
+    area.current.setSelectionRange(from, from + lines[result.line - 1].length);
+  };
+  return html`<p class="soft page-intro">A draft of <code class="break">${settings.file}</code>: try changes here, then put them into the file and reload. Nothing is written from this page.</p>
+    <div class="stack"><textarea ref=${area} class="input mono config-text" aria-label="Configuration" spellcheck="false" wrap="off" value=${text} onInput=${(event) => setText(event.target.value)} />
+      <div role="status">${result === null ? html`<${Notice}>Checking…</${Notice}>` : result.ok ? html`<div class="notice"><span class="good"><${Icon} name="check" /></span>It can be used.</div>`
+        : html`<div class="notice bad"><${Icon} name="alert" /><div class="grow break">${result.error}</div>${result.line && html`<button class="button small" onClick=${toLine}>Line ${result.line}</button>`}</div>`}</div>
+      <div class="row wrap"><${Copy} text=${text} label="Copy the draft" /><button class="button" onClick=${() => saveAs("roundhouse.yaml", text, "application/yaml")}><${Icon} name="download" />Save as a file</button>
+        <button class="button quiet" disabled=${text === settings.text} onClick=${() => setText(settings.text)}>Back to the file’s text</button></div></div>`;
+}
+
+/** What the server says of a text; null while it is asked. */
+function useCheck(text) {
+  const [result, setResult] = useState(null);
+  useEffect(() => {
+    setResult(null);
+    let isWanted = true;
+    const timer = setTimeout(async () => {
+      const told = await call("POST", "/v1/admin/settings/check", { text }).catch((error) => ({ ok: false, error: error.message, line: null }));
+      if (isWanted) setResult(told);
+    }, PAUSE);
+    return () => { isWanted = false; clearTimeout(timer); };
+  }, [text]);
+  return result;
+}

@@ -1,0 +1,179 @@
+"""Chromium for all tests, a fresh page for each, and where screenshots go."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+import bundled
+from tests.browser import told
+from tests.browser.standin import Answers, StandIn, standing_in
+from tests.hang import HANG
+
+ROOT = Path(__file__).parents[2]
+SHOTS = ROOT / "build" / "screenshots"
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+WAIT = float(os.environ.get("BROWSER_WAIT", HANG))  # shorter while one writes a test
+
+OpenPage: TypeAlias = Callable[..., Page]
+Stand: TypeAlias = Callable[..., StandIn]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no chromium on this machine")
+    # Root can't make the sandbox; containers have a small /dev/shm.
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
+    expect.set_options(timeout=WAIT * 1000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[OpenPage]:
+    """Opens pages. What one says on its console as an error fails the test."""
+    contexts, faults = [], []
+
+    def hear(message: ConsoleMessage) -> None:
+        # The browser's own line about a status above 400, which the page shows in its way.
+        if message.type == "error" and "the server responded with a status" not in message.text:
+            faults.append(message.text)
+
+    def opened(url: str, *, width: int = 1440, theme: Any = "light", height: int = 900) -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=theme,
+            permissions=["clipboard-read", "clipboard-write"],
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT * 1000)
+        page.on("console", hear)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    """Stand-ins for the server, to the end of the test."""
+    with ExitStack() as stack:
+
+        def begin(
+            snapshot: dict[str, Any] | None = None, answers: Answers | None = None
+        ) -> StandIn:
+            given = {("GET", "/v1/admin/sampling"): told.sampling("qwen3-8b"), **(answers or {})}
+            return stack.enter_context(standing_in(snapshot or told.snapshot(), given))
+
+        yield begin
+
+
+@pytest.fixture
+def shoot() -> Callable[[Page, str], None]:
+    """Keeps a picture of a page, to be looked at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+
+    def take(page: Page, name: str) -> None:
+        page.screenshot(path=SHOTS / f"{name}.png")
+
+    return take
+
+
+# -------------------------------------------------------------------------------- the real server
+
+ADMIN, USER = "the-administrators-key", "a-users-key"
+SAYS = "A **bold** word, and `code`.\n\n```python\nprint(1)\n```\n\n"
+CALL = '{"name": "weather", "arguments": {"city": "Bern"}}'
+LINES = [
+    {"when": "think", "say": "<think>Let me see.</think>\n\nSeen."},
+    {"when": "call", "say": f"<tool_call>\n{CALL}\n</tool_call>"},
+    {"when": "long", "say": SAYS * 400},
+    {"when": "", "say": "Hello from the script. {images}"},
+]  # fmt: skip
+
+
+@contextmanager
+def real_server(folder: Path, *, keys: bool = False) -> Iterator[str]:
+    """The bundled model and two scripted ones on a port of their own; the address of the page."""
+    alpha, beta = folder / "alpha.script.json", folder / "beta.script.json"
+    alpha.write_text(json.dumps({"lines": LINES, "size_bytes": 400_000_000}))
+    beta.write_text(
+        json.dumps({"lines": LINES, "size_bytes": 250_000_000, "modalities": ["text", "image"]})
+    )
+    settings: dict[str, Any] = {
+        "server": {"port": 0},
+        "models": [
+            {"name": "roundhouse-tiny", "path": str(bundled.GGUF), "preload": True},
+            {"name": "alpha", "path": str(alpha), "options": {"tokens_per_second": 200}},
+            {"name": "beta", "path": str(beta), "options": {"load_seconds": 0.5}},
+        ],
+        "model_dirs": [str(folder / "models")],
+        "hub": {"cached_models": False},
+        "swap": {"ttl": 900.0},
+    }
+    (folder / "models").mkdir()
+    if keys:
+        settings["keys"] = [
+            {"key": ADMIN, "role": "admin", "label": "laptop"},
+            {"key": USER, "models": ["alpha"], "label": "phone"},
+        ]
+    config = folder / "roundhouse.yaml"
+    config.write_text(json.dumps(settings, indent=2))  # JSON is YAML
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config)],
+            cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
+            stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        yield f"{_address(process, log)}/ui/"
+    finally:
+        process.terminate()
+        process.wait(HANG)
+
+
+def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
+    """Where it listens, once it answers."""
+    end = time.monotonic() + HANG
+    while time.monotonic() < end:
+        assert process.poll() is None, log.read_text()
+        for word in log.read_text().replace('"', " ").split():
+            if word.startswith("http://"):
+                address = word.rstrip("/,.")
+                if httpx.get(f"{address}/health").is_success:
+                    return address
+        time.sleep(0.05)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with real_server(tmp_path_factory.mktemp("open")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def real_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with real_server(tmp_path_factory.mktemp("keys"), keys=True) as url:
+        yield url

@@ -1,0 +1,231 @@
+"""Every page in its states, on a phone and on a desk, dark and light: nothing sticks out, axe-core
+finds nothing serious. The screenshots are kept.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser import told
+from tests.browser.conftest import OpenPage, Stand
+
+pytestmark = pytest.mark.browser
+
+Shoot = Callable[[Page, str], None]
+
+OPTION = {
+    "minimum": None,
+    "choices": None,
+    "nullable": True,
+    "default": None,
+    "value": None,
+    "description": "Tokens of one request.",
+}
+QUANTIZATION = {"files": [], "here": False}
+ANSWERS: dict[tuple[str, str], Any] = {
+    ("GET", "/v1/admin/logs"): {"lines": told.log_lines(), "first": 1, "last": 36},
+    ("GET", "/v1/admin/settings"): {
+        "file": "/etc/roundhouse.yaml",
+        "text": "swap:\n  ttl: 600\n",
+        "reload": True,
+        "options": [
+            {"option": "swap.ttl", "value": 600.0, "default": -1.0, "type": "number",
+             "source": "file", "where": "/etc/roundhouse.yaml:2", "effect": "live",
+             "description": "Idle time after which a model is unloaded."},
+            {"option": "server.port", "value": 9000, "default": 8000, "type": "integer",
+             "source": "variable", "where": "ROUNDHOUSE_SERVER_PORT", "effect": "restart",
+             "description": "The port; 0 takes any free one."},
+            {"option": "server.host", "value": "127.0.0.1", "default": "127.0.0.1",
+             "type": "string", "source": "default", "where": None, "effect": "restart",
+             "description": "The address to listen on."},
+        ],
+    },
+    ("POST", "/v1/admin/settings/check"): {"ok": True, "error": None, "line": None, "option": None},
+    ("POST", "/v1/admin/reload"): {
+        "applied": False, "changed": ["swap.ttl"], "restart": ["server.port"],
+        "models": {"added": ["phi-4"], "removed": [], "reloaded": [], "updated": []},
+    },
+    ("GET", "/v1/admin/models/options"): {
+        "model": "mistral-small-24b", "backend": "llamacpp",
+        "options": [{**OPTION, "name": "context_length", "type": "integer", "value": 32768},
+                    {**OPTION, "name": "cache_type_k", "type": "string", "choices": ["f16", "q8_0"],
+                     "value": "f16"},
+                    {**OPTION, "name": "mmap", "type": "boolean", "value": True}],
+    },
+    ("GET", "/v1/admin/hub/files"): {
+        "repository": "org/name", "commit": "abc", "bytes": 1, "quantizations": [
+            {**QUANTIZATION, "name": "Q4_K_M", "model": "org/name:Q4_K_M", "bytes": 5_000_000_000,
+             "fit": {"verdict": "fits", "unload": [], "device": "cuda:0", "needs": 6_100_000_000,
+                     "estimate": "header"}},
+            {**QUANTIZATION, "name": "Q8_0", "model": "org/name:Q8_0", "bytes": 8_500_000_000,
+             "fit": {"verdict": "fits_after", "unload": ["glm-4-9b"], "device": "cuda:0",
+                     "needs": 9_900_000_000, "estimate": "size"}},
+            {**QUANTIZATION, "name": "BF16", "model": "org/name:BF16", "bytes": 60_000_000_000,
+             "fit": {"verdict": "too_large", "unload": [], "device": None, "needs": None,
+                     "estimate": "size"}},
+        ],
+    },
+    ("POST", "/v1/chat/completions"): told.answer(
+        "A **list**:\n\n1. one\n2. two\n\n| a | b |\n|---|--:|\n| x | 1 |\n\n"
+        "```python\nprint(1)\n```", reasoning="Let me see.", size=40,
+    ),
+}  # fmt: skip
+PAGES = {
+    "chat": "Chat",
+    "models": "Models",
+    "memory": "Memory",
+    "activity": "Activity",
+    "activity/charts": "Activity",
+    "activity/log": "Activity",
+    "connect": "Connect",
+    "settings": "Settings",
+    "settings/file": "Settings",
+}
+SCREENS = [(1440, "light"), (360, "dark")]
+
+
+def check(page: Page) -> None:
+    """Nothing sticks out, and nobody is kept out."""
+    wide = "[document.documentElement, document.getElementById('page')]"
+    assert not page.evaluate(f"{wide}.some(it => it && it.scrollWidth > it.clientWidth)")
+    found = Axe().run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious, [
+        (one["id"], [n["html"][:200] for n in one["nodes"][:3]]) for one in serious
+    ]
+
+
+def settled(page: Page) -> None:
+    """Fonts are there, and charts are drawn."""
+    page.evaluate("document.fonts.ready")
+    for index in range(page.locator(".chart-frame").count()):
+        page.locator(".chart-frame").nth(index).locator("canvas").wait_for()
+
+
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole(
+    name: str, width: int, theme: str, stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{stand(answers=ANSWERS).url}#/{name}", width=width, theme=theme)
+    expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES[name])
+    settled(page)
+    check(page)
+    shoot(page, f"{name.replace('/', '-')}-{width}-{theme}")
+
+
+@pytest.mark.parametrize(("width", "theme"), SCREENS)
+def test_an_answer_is_whole(
+    width: int, theme: str, stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(stand(answers=ANSWERS).url, width=width, theme=theme)
+    page.get_by_label("Message", exact=True).fill("Say something")
+    page.keyboard.press("Enter")
+    page.get_by_label("What was sent").wait_for()
+    page.locator(".hljs-built_in").wait_for()
+    check(page)
+    shoot(page, f"chat-answer-{width}-{theme}")
+
+
+DIALOGS = {
+    "add": ("models", ["Add a model"]),
+    "load": ("models", ["Actions for mistral-small-24b", "Load with options…"]),
+    "duplicate": ("models", ["Actions for mistral-small-24b", "Duplicate…"]),
+    "request": ("activity", ["Request 30: answers"]),
+    "reload": ("settings", ["Reload…"]),
+}
+
+
+@pytest.mark.parametrize("name", DIALOGS)
+def test_a_dialog_is_whole(name: str, stand: Stand, open_page: OpenPage, shoot: Shoot) -> None:
+    where, buttons = DIALOGS[name]
+    page = open_page(f"{stand(answers=ANSWERS).url}#/{where}", width=360)
+    for button in buttons:
+        page.get_by_label(button).or_(page.get_by_text(button, exact=True)).first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    if name == "add":
+        dialog.get_by_label("Name on the hub").fill("https://huggingface.co/org/name")
+        dialog.get_by_text("Look").click()
+        expect(dialog.get_by_text("fits after unloading glm-4-9b")).to_be_visible()
+    check(page)
+    shoot(page, f"dialog-{name}")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+@pytest.mark.parametrize("name", ["chat", "models", "memory", "activity", "activity/charts"])
+def test_a_server_without_anything_has_its_own_words(
+    name: str, stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{stand(told.nothing(), ANSWERS).url}#/{name}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES[name])
+    words = {"chat": "No model yet", "models": "No models yet", "memory": "Free for models"}
+    words |= {"activity": "Nobody asks for anything", "activity/charts": "Nothing yet"}
+    expect(page.get_by_text(words[name]).first).to_be_visible()
+    check(page)
+    shoot(page, f"empty-{name.replace('/', '-')}")
+
+
+def test_a_hundred_models_are_listed_and_found(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{stand(told.snapshot(models=told.hundred_models())).url}#/models")
+    expect(page.locator(".model-frame")).to_have_count(140)
+    check(page)
+    shoot(page, "models-140")
+    page.get_by_label("Search models").fill("phi v12")
+    expect(page.locator(".model-frame")).to_have_count(2)
+    page.get_by_role("link", name="Chat").click()
+    page.get_by_label("Model:").click()
+    page.get_by_label("Search models").fill("gemma v9")
+    page.keyboard.press("ArrowDown")
+    shoot(page, "picker-140")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Model:")).to_contain_text("gemma-3")
+
+
+def test_a_lost_server_is_told_of_and_found_again(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    server = stand()
+    page = open_page(f"{server.url}#/models")
+    expect(page.get_by_text("qwen3-8b").first).to_be_visible()
+    server.snapshot = told.snapshot(models=[told.model("another")])
+    server.is_away = True
+    server.hang_up()
+    expect(page.locator(".lost-notice")).to_be_visible()
+    shoot(page, "lost")
+    server.is_away = False
+    expect(page.get_by_role("button", name="another", exact=True)).to_be_visible()
+    expect(page.locator(".lost-notice")).to_have_count(0)
+
+
+def test_changes_are_shown_as_they_come(stand: Stand, open_page: OpenPage) -> None:
+    server = stand()
+    page = open_page(f"{server.url}#/models")
+    row = page.locator(".model", has=page.get_by_role("button", name="mistral-small-24b"))
+    expect(row).to_contain_text("fits after unloading qwen3-8b")
+    progress = {"stage": "weights", "done": 7_150_000_000, "total": 14_300_000_000,
+                "began_at": told.NOW, "seconds_left": 4.0}  # fmt: skip
+    server.tell("model", told.model("mistral-small-24b", 14.3, "loading", progress=progress))
+    expect(row).to_contain_text("7.15 GB of 14.3 GB, about 4.0 s left")
+    server.tell("model", told.model("mistral-small-24b", 14.3, "failed", why_failed="no memory"))
+    expect(row).to_contain_text("no memory")
+    server.tell("model_removed", {"id": "mistral-small-24b"})
+    expect(row).to_have_count(0)
+
+
+def test_the_theme_is_chosen_and_kept(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand().url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page.get_by_label("Dark").click()
+    assert page.evaluate(ground) == "rgb(19, 21, 22)"
+    page.reload()
+    page.get_by_label("Dark").wait_for()
+    assert page.evaluate(ground) == "rgb(19, 21, 22)"
+    page.get_by_label("As the system").click()
+    assert page.evaluate(ground) == "rgb(246, 247, 247)"

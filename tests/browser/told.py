@@ -1,0 +1,375 @@
+"""What a server with two cards and many models could tell, in the shapes of docs/console-api.md."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+NOW = 1_790_000_000.0
+GB = 1_000_000_000
+
+ME: dict[str, Any] = {
+    "role": "admin",
+    "label": "laptop",
+    "models": None,
+    "autoload": True,
+    "keys": False,
+    "version": "0.1.0",
+    "server": "http://127.0.0.1:8000",
+    "default_model": "qwen3-8b",
+    "apis": ["openai", "anthropic", "ollama", "responses", "tabby", "llamaserver"],
+    "log_prompts": False,
+    "downloads": True,
+    "uploads": True,
+    "deletion": False,
+}
+
+
+def model(name: str, size: float = 5.0, state: str = "unloaded", **more: object) -> dict[str, Any]:
+    """A model of `size` GB."""
+    weights, cache, engine = int(size * GB), int(size * GB / 5), int(size * GB / 60)
+    is_there = state in ("loaded", "draining")
+    fit: dict[str, Any] = {"verdict": "loaded" if is_there else "fits", "unload": []}
+    return {
+        "id": name,
+        "aliases": [],
+        "state": state,
+        "progress": None,
+        "why_failed": None,
+        "backend": "llamacpp",
+        "format": "gguf",
+        "architecture": "qwen3",
+        "remote": False,
+        "context_length": 32768,
+        "size_bytes": weights,
+        "modalities": ["text"],
+        "capabilities": ["tools", "reasoning"],
+        "pinned": False,
+        "preload": False,
+        "default": False,
+        "copy_of": None,
+        "cost": {"cuda:0": weights + cache + engine},
+        "parts": {"weights": weights, "cache": cache, "projector": 0, "engine": engine},
+        "measured": True,
+        "load_seconds": 3.2,
+        "missing_bytes": 0,
+        "memory": f"needs {size * 1.2:.1f} GB (measured); 17.9 GB of cuda:0 are free",
+        "fit": fit,
+        "in_use": 0,
+        "waiting": 0,
+        "slots": 16 if is_there else None,
+        "ttl": 600.0,
+        "idle_seconds": 41.0 if is_there else None,
+        "expires_at": NOW + 559 if is_there else None,
+        "loaded_at": NOW - 900 if is_there else None,
+        "file": f"{name}-Q4_K_M.gguf",
+        **more,
+    }
+
+
+def some_models() -> list[dict[str, Any]]:
+    """One in every state."""
+    progress = {
+        "stage": "weights",
+        "done": int(6.2 * GB),
+        "total": int(9.1 * GB),
+        "began_at": NOW - 5,
+        "seconds_left": 2.6,
+    }
+    after = {"verdict": "fits_after", "unload": ["qwen3-8b"]}
+    large = {"verdict": "too_large", "unload": [], "why": "needs 141.0 GB of 24.0 GB"}
+    sees = ["text", "image"]
+    return [
+        model("qwen3-8b", 5.0, "loaded", default=True, pinned=True, in_use=2, slots=16, ttl=-1.0,
+              expires_at=None, idle_seconds=None, aliases=["org/qwen3"]),
+        model("gemma-3-12b-it", 7.3, "loaded", modalities=sees, capabilities=["vision"],
+              cost={"cuda:1": int(9.8 * GB)}, backend="transformers", format="safetensors"),
+        model("glm-4-9b", 9.1, "loading", progress=progress, waiting=3, loaded_at=None),
+        model("mistral-small-24b", 14.3, fit=after, measured=False, load_seconds=8.0),
+        model("llama-3.3-70b-exl3", 38.0, fit=after, backend="exllamav3", format="exl3",
+              cost={"cuda:0": int(21 * GB), "cuda:1": int(20 * GB)}),
+        model("deepseek-v3-q4", 141.0, fit=large),
+        model("broken-download", 2.0, "failed", backend=None, format=None, context_length=None,
+              cost=None, parts=None, fit={"verdict": "unknown", "unload": []},
+              capabilities=None, why_failed="the file ends after 1.2 of 2.0 GB"),
+        model("cluster/qwen3-235b", 0, remote=True, backend=None, format=None, size_bytes=None,
+              cost=None, parts=None, fit={"verdict": "remote", "unload": []}, memory=None,
+              context_length=131072, file=None),
+    ]  # fmt: skip
+
+
+def hundred_models() -> list[dict[str, Any]]:
+    """As a folder of somebody who collects them."""
+    families = ("qwen3", "llama-3.3", "gemma-3", "mistral-small", "glm-4", "phi-4", "command-a")
+    return [
+        model(f"{families[k % 7]}-{(k % 9 + 1) * 3}b-instruct-q{k % 5 + 4}_k_m-v{k}", 1 + k % 40)
+        for k in range(140)
+    ]
+
+
+def request(number: int, state: str = "done", **more: object) -> dict[str, Any]:
+    """One that was or is made."""
+    return {
+        "number": number,
+        "request": f"{number:08x}",
+        "key": "laptop",
+        "api": "chat",
+        "model": "qwen3-8b",
+        "state": state,
+        "place": None,
+        "percent": None,
+        "began_at": NOW - 400 + number * 3,
+        "seconds": 1.9 + number % 7,
+        "queued_seconds": 0.2 * (number % 3),
+        "load_seconds": 0.0,
+        "ttft": 0.41,
+        "prompt_tokens": 812 + 37 * number,
+        "cached_tokens": 700,
+        "completion_tokens": 96 + 11 * number,
+        "reasoning_tokens": 40,
+        "tokens_per_second": 61.2 - number % 9,
+        "outcome": "ok" if state == "done" else None,
+        "prompt": None,
+        **more,
+    }
+
+
+def some_requests() -> list[dict[str, Any]]:
+    """One in every state, and what was before."""
+    return [
+        *(request(number, outcome=("ok", "ok", "ok", "left", "context_length_exceeded")[number % 5],
+                  api=("chat", "messages", "ollama")[number % 3]) for number in range(1, 30)),
+        request(30, "answering", key="open-webui"),
+        request(31, "prompt", ttft=None, completion_tokens=0, tokens_per_second=None),
+        request(32, "loading", model="glm-4-9b", place=1, percent=68, ttft=None,
+                completion_tokens=0, tokens_per_second=None, key="agent"),
+        request(33, "queued", model="glm-4-9b", place=2, ttft=None, completion_tokens=0,
+                tokens_per_second=None, key="agent"),
+    ]  # fmt: skip
+
+
+def held(name: str, size: float, state: str = "loaded") -> dict[str, Any]:
+    """What a model takes of a device, `size` GB in all."""
+    weights, cache = int(size * 0.78 * GB), int(size * 0.19 * GB)
+    total = int(size * GB)
+    parts = {"weights": weights, "cache": cache, "projector": 0, "engine": total - weights - cache}
+    return {"id": name, "state": state, "bytes": total, "parts": parts, "kept_tokens": 11_400}
+
+
+def device(name: str, total: float, models: list[dict[str, Any]], **more: object) -> dict[str, Any]:
+    """A device of `total` GB."""
+    promised = sum(one["bytes"] for one in models)
+    others = int(1.2 * GB)
+    budget = int((total - 1.5) * GB)
+    return {
+        "device": name,
+        "total": int(total * GB),
+        "budget": budget,
+        "promised": promised,
+        "free": budget - promised,
+        "others": others,
+        "process": promised + int(0.2 * GB),
+        "available": int(total * GB) - promised - others,
+        "models": models,
+        "claims": [],
+        **more,
+    }
+
+
+def gauges() -> dict[str, Any]:
+    """Two cards and the machine's own memory."""
+    claim = {"id": "glm-4-9b", "bytes": int(4.2 * GB)}
+    return {
+        "time": NOW,
+        "devices": [
+            device("cuda:0", 25.7, [held("qwen3-8b", 6.1), held("glm-4-9b", 10.9, "loading")],
+                   claims=[claim]),
+            device("cuda:1", 25.7, [held("gemma-3-12b-it", 9.8)]),
+            device("cpu", 67.4, [], others=int(12.4 * GB)),
+        ],
+        "models": [
+            {"id": "qwen3-8b", "in_use": 2, "waiting": 0, "tokens_per_second": 118.4,
+             "prompt_tokens_per_second": 810.0, "ttft": 0.41},
+            {"id": "glm-4-9b", "in_use": 0, "waiting": 2, "tokens_per_second": 0.0,
+             "prompt_tokens_per_second": 0.0, "ttft": None},
+        ],
+        "waiting": 2,
+        "in_use": 2,
+        "tokens_per_second": 118.4,
+    }  # fmt: skip
+
+
+def history() -> dict[str, Any]:
+    """An hour of it."""
+    steps = range(360)
+    wave = [60 + 50 * math.sin(step / 19) * math.sin(step / 5) for step in steps]
+    return {
+        "every": 10.0,
+        "times": [NOW - 3600 + 10 * step for step in steps],
+        "devices": {
+            name: {
+                "promised": [size * GB] * 360,
+                "others": [int((1.2 + 0.2 * math.sin(step / 30)) * GB) for step in steps],
+                "process": [size * GB] * 360,
+                "models": models,
+            }
+            for name, size, models in (
+                ("cuda:0", 17, {
+                    "qwen3-8b": [int(6.1 * GB) if step > 40 else None for step in steps],
+                    "glm-4-9b": [int(10.9 * GB) if step > 200 else None for step in steps],
+                    "phi-4": [int(8.2 * GB) if 90 < step <= 200 else None for step in steps],
+                }),
+                ("cuda:1", 10, {"gemma-3-12b-it": [int(9.8 * GB)] * 360}),
+                ("cpu", 0, {}),
+            )
+        },
+        "models": {
+            "qwen3-8b": {
+                "tokens_per_second": [max(0.0, one) for one in wave],
+                "ttft": [0.3 + abs(one) / 300 for one in wave],
+                "waiting": [max(0, int(one / 40)) for one in wave],
+                "in_use": [max(0, int(one / 25)) for one in wave],
+            },
+            "gemma-3-12b-it": {
+                "tokens_per_second": [max(0.0, 70 - one) for one in wave],
+                "ttft": [None if step % 50 < 25 else 0.9 for step in steps],
+                "waiting": [0] * 360,
+                "in_use": [1] * 360,
+            },
+        },
+    }  # fmt: skip
+
+
+def log_lines() -> list[dict[str, Any]]:
+    """Lines of every level."""
+    lines = [
+        ("info", "listening", {"address": "http://127.0.0.1:8000"}),
+        ("info", "model loading", {"model": "qwen3-8b", "needs": "6.1 GB"}),
+        ("info", "model loaded", {"model": "qwen3-8b", "seconds": "3.2"}),
+        (
+            "warning",
+            "request refused",
+            {"reason": "key", "client": "10.0.0.7", "route": "/v1/models"},
+        ),
+        ("error", "load failed", {"model": "broken-download", "why": "the file ends after 1.2 GB"}),
+        ("debug", "turn", {"model": "qwen3-8b", "waiting": "2"}),
+    ]
+    return [
+        {"number": number, "time": NOW - 300 + number * 7, "level": level, "event": event,
+         "fields": fields}
+        for number, (level, event, fields) in enumerate(lines * 6, 1)
+    ]  # fmt: skip
+
+
+def downloads() -> list[dict[str, Any]]:
+    """One that runs, one that was stopped, one that failed."""
+    base = {
+        "file": "name-Q4_K_M.gguf",
+        "done": int(2.1 * GB),
+        "total": int(5.0 * GB),
+        "bytes_per_second": 52_428_800.0,
+        "seconds_left": 56.0,
+        "why_failed": None,
+        "began_at": NOW - 40,
+        "path": None,
+    }
+    still = {"bytes_per_second": None, "seconds_left": None}
+    return [
+        {**base, "id": "1", "model": "Qwen/Qwen3-14B-GGUF:Q4_K_M", "state": "running"},
+        {**base, **still, "id": "2", "model": "google/gemma-3-27b-it-GGUF:Q6_K",
+         "state": "stopped"},
+        {**base, **still, "id": "3", "model": "org/gone", "state": "failed",
+         "why_failed": "the hub answered 404: no such repository"},
+    ]  # fmt: skip
+
+
+def snapshot(**more: object) -> dict[str, Any]:
+    """All of it, as the first event tells it."""
+    return {
+        "time": NOW,
+        "me": ME,
+        "models": some_models(),
+        "requests": some_requests(),
+        "gauges": gauges(),
+        "history": history(),
+        "downloads": downloads(),
+        "log": log_lines(),
+        **more,
+    }
+
+
+def nothing() -> dict[str, Any]:
+    """A server on which nothing is yet."""
+    cpu = device("cpu", 16.0, [])
+    empty = {"time": NOW, "devices": [cpu], "models": [], "waiting": 0, "in_use": 0,
+             "tokens_per_second": 0.0}  # fmt: skip
+    past = {"every": 10.0, "times": [], "devices": {}, "models": {}}
+    return snapshot(models=[], requests=[], gauges=empty, history=past, downloads=[], log=[])
+
+
+def sampling(name: str) -> dict[str, Any]:
+    """What an engine does with each parameter."""
+    applied = {"temperature": 0.7, "top_p": 0.95, "top_k": 40, "min_p": 0.05, "seed": None,
+               "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+               "typical_p": 1.0, "xtc_probability": 0.0}  # fmt: skip
+    lacking = {"tfs": 1.0, "top_a": 0.0, "skew": 0.0}
+    bounds = {"minimum": None, "maximum": None}
+    return {
+        "model": name,
+        "backend": "llamacpp",
+        "known": True,
+        "parameters": [
+            *({"name": key, "applied": True, "why": None, "default": value, **bounds}
+              for key, value in applied.items()),
+            *({"name": key, "applied": False, "why": "llamacpp does not have it", "default": value,
+               **bounds} for key, value in lacking.items()),
+        ],
+        "logprobs": True,
+        "schemas": True,
+        "images": False,
+        "tools": True,
+        "reasoning": True,
+    }  # fmt: skip
+
+
+def answer(
+    text: str, *, reasoning: str = "", pause: float = 0.0, size: int = 4, logprobs: bool = False
+) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """A streamed answer: `size` characters each `pause` seconds."""
+
+    def stream(_body: object) -> Iterator[dict[str, Any]]:
+        for field, said in (("reasoning_content", reasoning), ("content", text)):
+            for at in range(0, len(said), size):
+                piece = said[at : at + size]
+                choice: dict[str, Any] = {
+                    "index": 0,
+                    "delta": {field: piece},
+                    "finish_reason": None,
+                }
+                if logprobs:
+                    choice["logprobs"] = {"content": [token(piece)]}
+                yield {"choices": [choice]}
+                time.sleep(pause)
+        yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+        yield {"choices": [], "usage": usage(len(text)), "timings": {"predicted_per_second": 61.2}}
+
+    return stream
+
+
+def token(text: str) -> dict[str, Any]:
+    """Its probability, and what else could have come."""
+    likely = -0.05 - (len(text.strip()) * 7 + ord(text[0])) % 11 / 4
+    others = [{"token": " other", "logprob": -1.6}, {"token": "\n", "logprob": -2.9}]
+    top = [{"token": text, "logprob": likely}, *others]
+    return {"token": text, "logprob": likely, "bytes": list(text.encode()), "top_logprobs": top}
+
+
+def usage(tokens: int) -> dict[str, Any]:
+    """OpenAI's `usage`."""
+    return {
+        "prompt_tokens": 812,
+        "completion_tokens": tokens,
+        "total_tokens": 812 + tokens,
+        "prompt_tokens_details": {"cached_tokens": 700},
+        "completion_tokens_details": {"reasoning_tokens": 40},
+    }
