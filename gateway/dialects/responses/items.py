@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
+from gateway.dialects.responses.carried import unpacked
 from gateway.dialects.responses.wire import Item, ItemWire, PartWire
 from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 
@@ -69,10 +70,16 @@ def _kept(item: Item, new_id: Callable[[], str]) -> Item:
     return told
 
 
-def read_items(items: Sequence[Item], root: str = "input") -> tuple[Message, ...]:
-    """The conversation that `items` are. Raises InvalidRequest, which names a field of `root`."""
+def read_items(
+    items: Sequence[Item], root: str = "input", passing: Callable[[Item], bool] = lambda _: False
+) -> tuple[Message, ...]:
+    """The conversation that `items` are, those that are `passing` left out. Raises InvalidRequest,
+    which names a field of `root`.
+    """
     talk = _Talk()
     for k, item in enumerate(items):
+        if passing(item):
+            continue
         fields = fields_of(item, f"{root}[{k}].")
         wire = fields.read(ItemWire)
         if wire.type == "reasoning":
@@ -123,9 +130,10 @@ class _Talk:
 
 
 def _thought(wire: ItemWire) -> str:
-    """What was thought, or its summary."""
+    """What was thought: told, or packed; or its summary."""
     content = wire.content if isinstance(wire.content, list) else []
-    return "".join(part.text or "" for part in content or wire.summary)
+    thought = "".join(part.text or "" for part in content) or unpacked(wire.encrypted_content or "")
+    return thought or "".join(part.text or "" for part in wire.summary)
 
 
 def _message(fields: Fields, wire: ItemWire) -> Message:

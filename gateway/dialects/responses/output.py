@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, named_frame
+from gateway.dialects.responses.carried import packed
 from gateway.dialects.responses.reply_wire import (
     CallItem,
     CandidateWire,
@@ -73,10 +74,18 @@ class GrowingItem:
     """One item. `id` is unique among all responses."""
 
     def __init__(
-        self, kind: Kind, id: str, place: int, numbers: Numbers, call: ToolOpened | None = None
+        self,
+        kind: Kind,
+        id: str,
+        place: int,
+        numbers: Numbers,
+        call: ToolOpened | None = None,
+        *,
+        packs: bool = False,
     ) -> None:
-        """`place`: its index among the items of the answer."""
+        """`place`: its index among the items of the answer; `packs`: see `carried`."""
         self.kind = kind
+        self._packs = packs
         self._form = FORMS[kind]
         self._id = self._form.prefix + id
         self._place = place
@@ -173,7 +182,10 @@ class GrowingItem:
             case "summary":
                 return SummaryText(text)
             case _:
-                return OutputText(text=text, logprobs=tuple(self._logprobs) if text else ())
+                return self._said(text)
+
+    def _said(self, text: str) -> OutputText:
+        return OutputText(text=text, logprobs=tuple(self._logprobs) if text else ())
 
     def item(self, status: Progress) -> OutputItem:
         """As it is now; without its text while it is in progress."""
@@ -186,14 +198,21 @@ class GrowingItem:
                 arguments=text if status == "in_progress" else text or "{}",
                 status=status,
             )
-        part = () if status == "in_progress" else (self._part(text),)
-        match self.kind:
-            case "message":
-                return MessageItem(id=self._id, status=status, content=part)  # type: ignore[arg-type]
-            case "reasoning":
-                return ReasoningItem(id=self._id, status=status, content=part)  # type: ignore[arg-type]
-            case _:
-                return ReasoningItem(id=self._id, status=status, summary=part)  # type: ignore[arg-type]
+        if self.kind == "message":
+            said = () if status == "in_progress" else (self._said(text),)
+            return MessageItem(id=self._id, status=status, content=said)
+        return self._reasoning(text, status)
+
+    def _reasoning(self, text: str, status: Progress) -> ReasoningItem:
+        is_over = status != "in_progress"
+        content = packed(text) if self._packs and is_over else UNSET
+        if self.kind == "summary":
+            told = (SummaryText(text),) if is_over else ()
+            return ReasoningItem(
+                id=self._id, status=status, summary=told, encrypted_content=content
+            )
+        thought = (ReasoningText(text),) if is_over else ()
+        return ReasoningItem(id=self._id, status=status, content=thought, encrypted_content=content)
 
 
 def _logprob(one: TokenLogprob) -> LogprobWire:

@@ -54,6 +54,7 @@ class ResponsesReply:
         self._hides_reasoning = exchange.request.thinking.shown == "hidden"
         self._reasoning: Kind = "summary" if exchange.summarizes else "reasoning"
         self._new_id = new_id
+        self._packs = exchange.packs_reasoning
         self._numbers = Numbers()
         self._is_open = False
         self._current: GrowingItem | None = None
@@ -126,7 +127,9 @@ class ResponsesReply:
 
     def _begin(self, kind: Kind, call: ToolOpened | None = None) -> bytes:
         ended = self._end("completed")
-        self._current = GrowingItem(kind, self._new_id(), len(self._done), self._numbers, call)
+        self._current = GrowingItem(
+            kind, self._new_id(), len(self._done), self._numbers, call, packs=self._packs
+        )
         return ended + b"".join(self._current.opening())
 
     def _end(self, status: Progress) -> bytes:

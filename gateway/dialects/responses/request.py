@@ -1,13 +1,15 @@
 """What a `/v1/responses` body means. Knows no model and no store: what came before is given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.dialects.answering import read_keep_alive, read_stop
 from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.responses.carried import unpacked
 from gateway.dialects.responses.items import as_items, read_items
+from gateway.dialects.responses.references import is_reference, resolved
 from gateway.dialects.responses.tools import read_tools
 from gateway.dialects.responses.wire import ConversationWire, CreateWire, InputWire, Item
 from gateway.dialects.sampling import SamplingWire, read_sampling
@@ -16,6 +18,8 @@ from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Th
 from gateway.shapes import JsonObject, JsonSchema
 
 LOGPROBS = "message.output_text.logprobs"
+PACKED = "reasoning.encrypted_content"
+INCLUDED = (LOGPROBS, PACKED)
 # What an answer repeats of its request as it came.
 ECHOED = ("metadata", "reasoning", "text", "tool_choice", "tools")
 
@@ -38,9 +42,17 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     truncates: bool = False
     summarizes: bool = False  # reasoning is told as a summary
+    packs_reasoning: bool = False  # and once more for the client to carry, see `carried`
     previous: str | None = None
     conversation: str | None = None
     ignored: tuple[str, ...] = ()
+
+    def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
+        """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
+        items = resolved(self.items, found)
+        messages = (*_system(self.instructions), *read_items(items))
+        request = msgspec.structs.replace(self.request, messages=messages)
+        return msgspec.structs.replace(self, items=items, request=request)
 
     def behind(self, history: Sequence[Item]) -> ChatRequest:
         """The whole request, `history` first."""
@@ -65,7 +77,7 @@ def read_response(body: bytes) -> ResponsesExchange:
     return ResponsesExchange(
         request=ChatRequest(
             model=wire.model,
-            messages=(*_system(wire.instructions), *read_items(items)),
+            messages=(*_system(wire.instructions), *read_items(items, passing=is_reference)),
             answering=_answering(fields, wire),
             tools=tools.tools,
             tool_choice=tools.choice,
@@ -81,16 +93,25 @@ def read_response(body: bytes) -> ResponsesExchange:
         background=wire.background,
         truncates=wire.truncation == "auto",
         summarizes=bool(wire.reasoning.summary or wire.reasoning.generate_summary),
+        packs_reasoning=PACKED in wire.include,
         previous=wire.previous_response_id,
         conversation=_conversation(wire),
         ignored=(
             *fields.beyond(_FIELDS),
             *unread(fields.values, CreateWire),
             *unread({"input": items}, InputWire),
-            *(f"include[{k}]" for k, name in enumerate(wire.include) if name != LOGPROBS),
+            *(f"include[{k}]" for k, name in enumerate(wire.include) if name not in INCLUDED),
+            *_unreadable(items),
             *tools.ignored,
         ),
     )
+
+
+def _unreadable(items: Sequence[Item]) -> Iterator[str]:
+    """Reasoning that was packed elsewhere."""
+    packed = (item.get("encrypted_content") for item in items)
+    if any(isinstance(one, str) and one and unpacked(one) is None for one in packed):
+        yield "input[].encrypted_content"
 
 
 def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:

@@ -31,6 +31,7 @@ class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str | None = None
     output: str | list[PartWire] | None = None
     summary: list[PartWire] = []
+    encrypted_content: str | None = None
     text: str | None = None  # of a part that stands among the items
     image_url: str | None = None
     status: str | None = None  # what is sent is over

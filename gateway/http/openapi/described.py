@@ -12,7 +12,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     """`takes`: its JSON body, a type or a `models.Body`; `gives`: its JSON answer, any of these;
     `events`: what a stream of it tells, as server-sent events or, with `lines`, as lines of JSON;
     `query`: a struct of parameters that Litestar doesn't know of; `examples`: bodies by what they
-    show, each of which a server with a default model answers with 200; `text`: the type of an
+    show, each of which a server with a default model answers with `status`; `text`: the type of an
     answer that is no JSON.
     """
 
@@ -22,6 +22,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     lines: bool = False
     query: type[msgspec.Struct] | None = None
     text: str | None = None
+    status: int = 200
     examples: Mapping[str, Mapping[str, Any]] = {}
 
     def kinds(self) -> tuple[Any, ...]:

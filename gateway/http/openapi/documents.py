@@ -19,6 +19,7 @@ from gateway.dialects.ollama.errors import ErrorWire as OllamaError
 from gateway.dialects.openai.errors import ErrorEnvelope
 from gateway.dialects.tabby.reply import Problem
 from gateway.http.openapi.answers import ANSWERS
+from gateway.http.openapi.console import CONSOLE
 from gateway.http.openapi.described import Described
 from gateway.http.openapi.management import MANAGEMENT
 from gateway.http.openapi.models import Models, Schema
@@ -43,7 +44,7 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 DESCRIBED: Mapping[Any, Described] = {
-    handler.fn: described for handler, described in {**ANSWERS, **MANAGEMENT}.items()
+    handler.fn: described for handler, described in {**ANSWERS, **MANAGEMENT, **CONSOLE}.items()
 }
 ERRORS: Mapping[str, type[msgspec.Struct]] = {  # by tag; ErrorEnvelope for the others
     "Anthropic": AnthropicError,
@@ -143,7 +144,10 @@ def _complete(operation: Schema, described: Described, models: Models) -> None:
         operation["parameters"] = [*operation.get("parameters", ()), *_query(described.query)]
     error = models.ref(_error(operation))
     operation["responses"] = {
-        "200": {"description": "It was done.", "content": _answers(described, models)},
+        str(described.status): {
+            "description": "It was done.",
+            "content": _answers(described, models),
+        },
         "default": {"description": "An error.", "content": {JSON_TYPE: {"schema": error}}},
     }
 

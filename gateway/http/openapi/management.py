@@ -12,8 +12,7 @@ from gateway.dialects.openai.models import ModelList
 from gateway.dialects.tabby import reply as tabby_reply
 from gateway.dialects.tabby import request as tabby
 from gateway.http.openapi.described import DEFAULT, Described
-from gateway.http.request_record import RequestStanding
-from gateway.http.routes import admin, console, hub, upstreams
+from gateway.http.routes import admin, hub, upstreams
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
@@ -156,9 +155,6 @@ _OWN: Mapping[Any, Described] = {
     upstreams.upstreams: Described(gives=(list[upstreams.UpstreamWire],)),
     upstreams.drain: Described(takes=upstreams.DrainWire, gives=(list[upstreams.UpstreamWire],)),
     admin.reload: Described(gives=(ReloadReport,)),
-    console.me: Described(gives=(console.MeWire,)),
-    console.requests: Described(gives=(console.RequestsWire,)),
-    console.cancel: Described(gives=(RequestStanding,)),
 }
 
 MANAGEMENT: Mapping[Any, Described] = {**_OLLAMA, **_KOBOLD, **_TABBY, **_LLAMASERVER, **_OWN}

@@ -8,7 +8,7 @@ from litestar import Request, delete, get, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
-from gateway.dialects.responses import items, stored
+from gateway.dialects.responses import items, references, stored
 from gateway.errors import NotFound
 from gateway.http.plain import Plain
 from gateway.http.routes.responses import fresh_id
@@ -23,10 +23,9 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A new one, with items or without."""
     access = services.doorman.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
-    kept = KeptConversation(
-        f"conv_{fresh_id()}", float(int(time.time())), msgspec.json.encode(new.metadata)
-    )
-    await services.store.begin(access.owner, kept, _kept_items(new))
+    name = f"conv_{fresh_id()}"
+    kept = KeptConversation(name, float(int(time.time())), msgspec.json.encode(new.metadata))
+    await services.store.begin(access.owner, kept, _kept_items(new, name))
     return Plain(_body(kept))
 
 
@@ -62,7 +61,8 @@ async def remove(request: AnyRequest, services: Services, conversation_id: str) 
 async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Items at its end; they are told as they are kept."""
     access = services.doorman.admit(request.headers)
-    added = _kept_items(await services.read(stored.read_conversation, await request.body()))
+    new = await services.read(stored.read_conversation, await request.body())
+    added = _kept_items(new, conversation_id)
     if not await services.store.append(access.owner, conversation_id, added):
         raise _missing(conversation_id)
     everything = stored.PageQuery(limit=max(1, len(added)), order="asc")
@@ -104,8 +104,10 @@ async def drop(
     return Plain(_body(await _found(services, access, conversation_id)))
 
 
-def _kept_items(new: stored.NewConversation) -> list[KeptItem]:
-    return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, fresh_id))]
+def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:
+    """Their ids begin with the conversation's; see `references`."""
+    new_id = references.numbered(conversation.removeprefix("conv_") + fresh_id()[:16])
+    return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, new_id))]
 
 
 def _body(kept: KeptConversation) -> bytes:

@@ -19,11 +19,12 @@ from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
-from gateway.dialects.responses import items, stored
+from gateway.dialects.responses import items, references, stored
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
+from gateway.http.routes.referred import resolved
 from gateway.http.runs import Run
 from gateway.http.services import Services
 from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, told
@@ -51,9 +52,11 @@ class _Making:
         self.access = access
         self.exchange = exchange
         self.created = int(time.time())
-        self.input = items.kept(exchange.items, fresh_id)
+        name = fresh_id()
+        new_id = references.numbered(name)
+        self.input = items.kept(exchange.items, new_id)
         self.reply = responses.ResponsesReply(
-            exchange, id=f"resp_{fresh_id()}", created=self.created, new_id=fresh_id
+            exchange, id=f"resp_{name}", created=self.created, new_id=new_id
         )
 
     def telling(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
@@ -103,7 +106,7 @@ class _Making:
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A response to items, and to what they go on from."""
     access = services.doorman.admit(request.headers)
-    exchange = await services.read(responses.read_response, await request.body())
+    exchange = await _read(request, services, access)
     asked = await _asked(services, access, exchange)
     making = _Making(services, access, exchange)
     by = caller(request.headers, new_id(request))
@@ -116,7 +119,7 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a response would be, its pictures left out."""
     access = services.doorman.admit(request.headers)
-    exchange = await services.read(responses.read_response, await request.body())
+    exchange = await _read(request, services, access)
     asked = await _asked(services, access, exchange)
 
     async def whole() -> bytes:
@@ -124,6 +127,13 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         return stored.tokens_body(len(tokens))
 
     return WholeErrand(whole)
+
+
+async def _read(
+    request: AnyRequest, services: Services, access: Access
+) -> responses.ResponsesExchange:
+    exchange = await services.read(responses.read_response, await request.body())
+    return await resolved(services, access, exchange)
 
 
 async def _asked(

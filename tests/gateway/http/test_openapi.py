@@ -27,6 +27,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/api/embed",
     "/api/embeddings",
     "/v1/template/switch",
+    "/v1/admin/models/remove",
     "/v1/lora/load",
     "/v1/lora/unload",
 }
@@ -113,8 +114,9 @@ async def test_every_example_runs_and_is_answered_as_promised(told: Running) -> 
         for name, example in examples.items():
             place = path.replace("{conversation_id}", new)
             answer = await told.client.request(method, place, json=example["value"])
-            assert answer.status_code == 200, (path, name, answer.text)
-            check(answer, operation["responses"]["200"]["content"], found)
+            status = next(iter(operation["responses"]))
+            assert str(answer.status_code) == status, (path, name, answer.text)
+            check(answer, operation["responses"][status]["content"], found)
             ran += 1
     assert ran > 40
 
@@ -145,9 +147,10 @@ async def test_lists_and_states_are_answered_as_promised(told: Running) -> None:
     endless = {"/models/sse"}
     asked = 0
     for method, path, operation in operations(found):
-        content = operation["responses"]["200"]["content"]
+        content = operation["responses"].get("200", {}).get("content")
         if method == "GET" and content and "{" not in path and path not in endless:
-            answer = await told.client.get(path)
+            needed = [one for one in operation.get("parameters", ()) if one["required"]]
+            answer = await told.client.get(path, params={one["name"]: "default" for one in needed})
             assert answer.status_code == 200, path
             check(answer, content, found)
             asked += 1

@@ -91,6 +91,58 @@ async def test_a_tool_is_called_and_its_result_answered(api: openai.AsyncOpenAI)
     assert stateful.usage.input_tokens == stateless.usage.input_tokens
 
 
+async def test_items_are_named_instead_of_sent(api: openai.AsyncOpenAI) -> None:
+    """Of a response and of a conversation; what goes on is the same as if they had been sent."""
+    first = await api.responses.create(input="Hello!", **TINY)
+    talk = await api.conversations.create(
+        items=[{"type": "message", "role": "user", "content": "Hello!"}]
+    )
+    asked = [item.id async for item in api.conversations.items.list(talk.id)]
+    kept = [item.id async for item in api.responses.input_items.list(first.id)]
+    output: list[Any] = list(first.output)
+    told = [item.id for item in output]
+    more: Any = {"role": "user", "content": "Again!"}
+    sent: list[Any] = [{"role": "user", "content": "Hello!"}, *output, more]
+    whole = await api.responses.create(input=sent, **TINY)
+    for names in ([*asked, *told], [*kept, *told]):
+        named: list[Any] = [{"type": "item_reference", "id": name} for name in names]
+        same = await api.responses.create(input=[*named, more], **TINY)
+        assert same.output_text == whole.output_text
+        assert same.usage is not None
+        assert whole.usage is not None
+        assert same.usage.input_tokens == whole.usage.input_tokens
+        listed = [item async for item in api.responses.input_items.list(same.id, order="asc")]
+        assert [item.id for item in listed][:-1] == names
+
+
+@pytest.mark.parametrize("summary", [None, "auto"])
+async def test_a_client_that_keeps_nothing_carries_the_reasoning(
+    summary: Literal["auto"] | None, api: openai.AsyncOpenAI
+) -> None:
+    """It sends back ids and what it can't read, as agents do."""
+    more: Any = {"role": "user", "content": "Again!"}
+    asked: Any = {"include": ["reasoning.encrypted_content"], "store": False, **TINY}
+    if summary is not None:
+        asked["reasoning"] = {"summary": summary}
+    async with api.responses.stream(input="Hello!", **asked) as stream:
+        first = await stream.get_final_response()
+    thought = next(item for item in first.output if item.type == "reasoning")
+    assert thought.encrypted_content
+    output: list[Any] = list(first.output)
+    bare = {"type": "reasoning", "summary": [], "encrypted_content": thought.encrypted_content}
+    carried: list[Any] = [bare if item is thought else item for item in output]
+    texts = []
+    for items in (output, carried):
+        start: Any = {"role": "user", "content": "Hello!"}
+        answer = await api.responses.with_raw_response.create(input=[start, *items, more], **asked)
+        assert "encrypted" not in answer.headers.get("x-roundhouse-ignored", "")
+        texts.append(answer.parse())
+    assert texts[0].usage is not None
+    assert texts[1].usage is not None
+    assert texts[0].usage.input_tokens == texts[1].usage.input_tokens
+    assert texts[0].output_text == texts[1].output_text
+
+
 class Forecast(BaseModel):
     """Small, so that a model that knows nothing comes to its end."""
 
@@ -356,6 +408,11 @@ async def test_another_keys_responses_and_conversations_are_not_there(tmp_path: 
     ):
         short: Any = {"model": "scripted", "input": "Hello", "max_output_tokens": 2}
         made = await one.responses.create(**short)
+        for who, item in ((two, made.output[0].id), (one, "msg_" + "0" * 40)):
+            named: Any = [{"type": "item_reference", "id": item}]
+            with pytest.raises(openai.NotFoundError) as missing:
+                await who.responses.create(**{**short, "input": named})
+            assert missing.value.param == "input[0].id"
         talk = await one.conversations.create()
         runs = await one.responses.create(model="scripted", input="long", background=True)
         attempts: list[Any] = [

@@ -173,7 +173,8 @@ def test_options() -> None:
     assert not request.parallel_tool_calls
     assert exchange.summarizes
     assert exchange.truncates
-    assert exchange.ignored == ("max_tool_calls", "include[0]")
+    assert exchange.packs_reasoning
+    assert exchange.ignored == ("max_tool_calls",)
     assert read(reasoning={"effort": "none"}).request.thinking.enabled is False
     plain = read(text={"format": {"type": "json_object"}}).request.answering
     assert plain.shape == JsonObject(field="text.format")
@@ -193,8 +194,8 @@ def test_what_is_not_read_inside_of_items_is_named() -> None:
         "tools[].defer_loading",
         "reasoning.mode",
         "input[].content[].detail",
-        "input[].encrypted_content",
         "input[].namespace",
+        "input[].encrypted_content",
     )
 
 
@@ -212,7 +213,6 @@ def test_what_came_before() -> None:
         ({"input": ["x"]}, "input[0]"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
         ({"input": [{**CALL, "arguments": "[" * 200 + "]" * 200}]}, "input[0].arguments"),
         (

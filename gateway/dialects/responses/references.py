@@ -1,0 +1,54 @@
+"""Items that are named instead of sent. An item's id tells what it is kept in, so that it is found
+without an index: the response or the conversation, by the 32 digits of their own id.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+from gateway.dialects.responses.wire import Item
+from gateway.errors import InvalidRequest, NotFound
+
+REFERENCE = "item_reference"
+
+_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]+", re.ASCII)
+
+
+def numbered(home: str) -> Callable[[], str]:
+    """Names of items that are kept in what `home` (32 digits) names, one after the other."""
+    numbers = count()
+    return lambda: f"{home}{next(numbers):04x}"
+
+
+def home_of(name: str) -> str | None:
+    """What an item of that id is kept in; None for an id that was not made here."""
+    found = _ID.fullmatch(name)
+    return found[1] if found else None
+
+
+def is_reference(item: Item) -> bool:
+    """OpenAI lets the type be left out."""
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and "role" not in item and "id" in item)
+
+
+def referred(items: Sequence[Item]) -> list[str]:
+    """The ids that `items` refer to. Raises InvalidRequest."""
+    found = []
+    for k, item in enumerate(items):
+        if is_reference(item):
+            if not isinstance(item.get("id"), str):
+                raise InvalidRequest(f"input[{k}].id: Expected an id.", param=f"input[{k}].id")
+            found.append(item["id"])
+    return found
+
+
+def resolved(items: Sequence[Item], found: Mapping[str, Item]) -> tuple[Item, ...]:
+    """`items` with those of `found` in the place of references. Raises NotFound."""
+    whole = []
+    for k, item in enumerate(items):
+        if is_reference(item) and item["id"] not in found:
+            text = f"input[{k}].id: There is no item {item['id']!r:.80}; kept are items of stored"
+            raise NotFound(f"{text} responses and of conversations.", param=f"input[{k}].id")
+        whole.append(found[item["id"]] if is_reference(item) else item)
+    return tuple(whole)
