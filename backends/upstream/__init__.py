@@ -1,9 +1,10 @@
-"""Models that other servers run, asked over HTTP in OpenAI's words.
+"""Models that other servers run, asked over HTTP in OpenAI's words, or in Anthropic's.
 
 wire.py       what is sent
 shapes.py     how each kind of server is asked for an answer's shape
 sse.py        bytes of a stream to the payloads of its events, within limits
 reading.py    payloads to what the model said, whatever the other server's habits
+messages/     Anthropic's Messages
 calls.py      tool calls with broken indexes, put in order
 http1.py      HTTP/1.1 for httpx, over a parser in C
 replicas.py   which of several servers is asked next, and which one rests

@@ -20,6 +20,8 @@ from config.upstreams import UpstreamConfig
 
 MAX_LIST = 16 << 20  # bytes of a list of models
 PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a sign of life
+# Anthropic's has 20 on a page where nobody asks for more.
+_PATHS = {"openai": "/models", "anthropic": "/models?limit=1000"}
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +133,7 @@ class Lists:
         return body
 
     async def _asked(self, replica: Replica) -> bytes:
-        request = self._client.build_request("GET", f"{replica.url}/models")
+        request = self._client.build_request("GET", replica.url + _PATHS[self._config.protocol])
         with told(self._config):
             with anyio.move_on_after(PROBE_TIMEOUT):
                 response = await self._client.send(request, stream=True)

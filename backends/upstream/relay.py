@@ -6,7 +6,7 @@ server down. Another replica is tried only before the first event was handed on.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Protocol
 
@@ -27,6 +27,21 @@ LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
 LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for after [DONE]
 
 
+class Reader(Protocol):
+    """Makes events of one answer's payloads."""
+
+    is_done: bool  # the other server said that all is said
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is missing."""
+        ...
+
+    def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
+        """What the payloads of some events, or a whole body, say. Raises UpstreamError."""
+        ...
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it is sent. `conversation` stands for those that want the same replica."""
 
@@ -35,6 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     caller: Caller
     conversation: int | None
+    reader: Callable[[], Reader] | None = None  # None: OpenAI's words
     model: str = ""  # by the upstream's name
 
 
@@ -121,7 +137,8 @@ class Relay:
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
-                    answer = answer_of(response, question.choices, config)
+                    reader = question.reader() if question.reader else None
+                    answer = answer_of(response, reader or AnswerReader(question.choices), config)
                     await answer.begin()
             except TimeoutError:
                 raise late("begin", config.first_byte_timeout) from None
@@ -132,7 +149,7 @@ class Relay:
         if caller.request_id:
             headers["x-request-id"] = caller.request_id
         if self._config.pass_key and caller.key and caller.key.isascii():
-            headers["authorization"] = f"Bearer {caller.key}"
+            headers |= key_headers(self._config, caller.key)
         return headers
 
     async def _read(
@@ -143,15 +160,18 @@ class Relay:
         deadline = loop.time() + self._config.total_timeout
         try:
             with told(self._config):
-                while events := await self._within(answer, deadline):
-                    yield events
+                while (events := await self._within(answer, deadline)) is not None:
+                    if events:
+                        yield events
         except UpstreamError as error:
             self._note(replica, error)
             raise self._cleaner.cleaned(error) from None
         self._balance.succeeded(replica)
 
-    async def _within(self, answer: "RelayedAnswer", deadline: float) -> Sequence[RemoteEvent]:
-        """The next events, or none at the end."""
+    async def _within(
+        self, answer: "RelayedAnswer", deadline: float
+    ) -> Sequence[RemoteEvent] | None:
+        """What the next bytes say, which may be nothing; None at the end."""
         if (events := answer.ready()) is not None:
             return events
         now, stall = asyncio.get_running_loop().time(), self._config.stall_timeout
@@ -175,15 +195,15 @@ class RelayedAnswer(Protocol):
         """Events that are there already."""
         ...
 
-    async def next(self) -> Sequence[RemoteEvent]:
-        """The next ones, all that arrived together; none at the end."""
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        """The next ones, all that arrived together, of which there may be none; None at the end."""
         ...
 
 
 class StreamedAnswer:
     """Server-sent events."""
 
-    def __init__(self, response: httpx.Response, reader: AnswerReader, sse: EventReader) -> None:
+    def __init__(self, response: httpx.Response, reader: Reader, sse: EventReader) -> None:
         self._parts = response.stream.__aiter__()  # type: ignore[union-attr]  # it was sent async
         self._reader = reader
         self._sse = sse
@@ -191,21 +211,21 @@ class StreamedAnswer:
         self._ended = False
 
     async def begin(self) -> None:
-        self._first = await self.next()
-        if not self._first:
-            raise broken("an answer without a word")
+        while not self._first:
+            if (events := await self.next()) is None:
+                raise broken("an answer without a word")
+            self._first = events
 
     def ready(self) -> Sequence[RemoteEvent] | None:
         first, self._first = self._first, None
         return first
 
-    async def next(self) -> Sequence[RemoteEvent]:
-        while not self._ended:
-            if events := self._reader.read(await self._payloads()):
-                return events
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        if not self._ended:
+            return self._reader.read(await self._payloads())
         if not self._reader.is_whole:
             raise cut()
-        return ()
+        return None
 
     async def _payloads(self) -> list[bytes]:
         if self._reader.is_done:
@@ -229,7 +249,7 @@ class StreamedAnswer:
 class WholeAnswer:
     """One body."""
 
-    def __init__(self, response: httpx.Response, reader: AnswerReader, limit: int) -> None:
+    def __init__(self, response: httpx.Response, reader: Reader, limit: int) -> None:
         self._response = response
         self._reader = reader
         self._limit = limit
@@ -245,14 +265,14 @@ class WholeAnswer:
             raise cut()
 
     def ready(self) -> Sequence[RemoteEvent] | None:
-        events, self._events = self._events, ()
+        events, self._events = self._events, None
         return events
 
-    async def next(self) -> Sequence[RemoteEvent]:
-        return ()
+    async def next(self) -> Sequence[RemoteEvent] | None:
+        return None
 
 
-def answer_of(response: httpx.Response, choices: int, config: UpstreamConfig) -> RelayedAnswer:
+def answer_of(response: httpx.Response, reader: Reader, config: UpstreamConfig) -> RelayedAnswer:
     """The answer in a response with status 200, by its content type, whatever was asked for.
 
     Raises Unhealthy where it can't be one.
@@ -262,9 +282,9 @@ def answer_of(response: httpx.Response, choices: int, config: UpstreamConfig) ->
     match kind:
         case "text/event-stream":
             sse = EventReader(max_line=config.max_line, max_total=config.max_total)
-            return StreamedAnswer(response, AnswerReader(choices), sse)
+            return StreamedAnswer(response, reader, sse)
         case "application/json":
-            return WholeAnswer(response, AnswerReader(choices), config.max_body)
+            return WholeAnswer(response, reader, config.max_body)
     raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
 
 
@@ -292,6 +312,13 @@ async def refused(response: httpx.Response) -> UpstreamError:
         plain(response)
         body = await read_body(response, MAX_ERROR)
     return refusal(response.status_code, response.headers, body)
+
+
+def key_headers(config: UpstreamConfig, key: str) -> dict[str, str]:
+    """How its protocol shows a key."""
+    if config.protocol == "anthropic":
+        return {"x-api-key": key}
+    return {"authorization": f"Bearer {key}"}
 
 
 @contextmanager

@@ -26,14 +26,18 @@ from backends.remote import (
 from backends.upstream.discovery import Offer
 from backends.upstream.http1 import Http1Transport
 from backends.upstream.lists import Lists
+from backends.upstream.messages.body import messages_body, messages_changes
+from backends.upstream.messages.reading import MessagesReader
+from backends.upstream.messages.signatures import Signatures
 from backends.upstream.refusals import Cleaner
-from backends.upstream.relay import Question, Relay
+from backends.upstream.relay import Question, Relay, key_headers
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.shapes import OWNERS
 from backends.upstream.wire import chat_body, chat_changes, text_body
 from config.upstreams import ServerKind, UpstreamConfig
 
 AGENT = "roundhouse"
+ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
 KEPT_ALIVE = 256  # idle connections
 IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
 PREFIX = 4_096  # characters by which a conversation is known
@@ -51,6 +55,7 @@ class Upstream:
         self.cleaner = Cleaner(config.urls, _secrets(config))
         self.lists = Lists(config, client, self.balance, self.cleaner)
         self.relay = Relay(config, client, self.balance, self.cleaner)
+        self.signatures = Signatures()
         self._users = 0
         self._unused: anyio.Event | None = None
 
@@ -62,6 +67,7 @@ class Upstream:
         for replica in self.balance.replicas:
             replica.draining = replica.url in drained
         self.lists.remember(before.lists)
+        self.signatures = before.signatures
 
     def standing(self, model: str) -> RemoteStanding | None:
         """How a model does where it is nearest to an answer, the requests of all replicas
@@ -119,9 +125,12 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     Redirects are not followed, and nothing is taken from the environment: a .netrc could send its
     passwords along. Raises OSError, ssl.SSLError for certificates that can't be read.
     """
-    headers = {"user-agent": AGENT, "accept-encoding": "identity", **config.headers}
+    headers = {"user-agent": AGENT, "accept-encoding": "identity"}
+    if config.protocol == "anthropic":
+        headers["anthropic-version"] = ANTHROPIC_VERSION
+    headers |= config.headers
     if config.key is not None:
-        headers["authorization"] = f"Bearer {config.key}"
+        headers |= key_headers(config, config.key)
     trusted = _trusted(config)
     direct = not config.http2 and config.proxy is None
     return httpx.AsyncClient(
@@ -178,6 +187,8 @@ class UpstreamModel(RemoteContainer):
 
     def changes(self, request: RemoteRequest) -> RemoteChanges:
         upstream, _ = self._now()
+        if upstream.config.protocol == "anthropic":
+            return messages_changes(request, upstream.config)
         return chat_changes(request, upstream.config, upstream.server(self._target.model))
 
     def _now(self) -> tuple[Upstream, RemoteTarget]:
@@ -189,15 +200,8 @@ class UpstreamModel(RemoteContainer):
 
     @asynccontextmanager
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
-        upstream, model = self._find(), self._target.model
-        question = Question(
-            path="/chat/completions",
-            body=chat_body(request, model, upstream.config, upstream.server(model)),
-            choices=request.n,
-            caller=request.caller,
-            model=model,
-            conversation=self._conversation(upstream, *map(_told, request.messages[:2])),
-        )
+        upstream = self._find()
+        question = self._question(upstream, request)
         with upstream.in_use():
             async with upstream.relay.asked(question) as events:
                 yield events
@@ -205,6 +209,8 @@ class UpstreamModel(RemoteContainer):
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
         upstream, model = self._find(), self._target.model
+        if upstream.config.protocol == "anthropic":
+            raise _lacking("prompt", "it answers chats alone")
         first = request.prompts[0]
         question = Question(
             path="/completions",
@@ -218,6 +224,28 @@ class UpstreamModel(RemoteContainer):
             async with upstream.relay.asked(question) as events:
                 yield events
 
+    def _question(self, upstream: Upstream, request: RemoteChat) -> Question:
+        config, model = upstream.config, self._target.model
+        question = Question(
+            path="/chat/completions",
+            body=b"",
+            choices=request.n,
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, *map(_told, request.messages[:2])),
+        )
+        if config.protocol == "openai":
+            body = chat_body(request, model, config, upstream.server(model))
+            return replace(question, body=body)
+        if request.n > 1:
+            raise _lacking("n", "it gives one answer at a time")
+        return replace(
+            question,
+            path="/messages",
+            body=messages_body(request, model, config, upstream.signatures),
+            reader=lambda: MessagesReader(upstream.signatures),
+        )
+
     def _conversation(self, upstream: Upstream, *parts: str | tuple[int, ...]) -> int | None:
         """What all turns of a conversation begin with; None where there is but one server."""
         if len(upstream.balance.replicas) == 1:
@@ -226,6 +254,12 @@ class UpstreamModel(RemoteContainer):
 
     async def aclose(self) -> None:
         """The connections are the upstream's, which has other models."""
+
+
+def _lacking(param: str, why: str) -> UpstreamError:
+    """What Anthropic's API can't be asked for."""
+    text = f"{param}: The model's server speaks Anthropic's API, and {why}."
+    return UpstreamError(text, status=400, type="invalid_request_error", code=None, param=param)
 
 
 def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:

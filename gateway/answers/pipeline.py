@@ -45,7 +45,7 @@ OnWait: TypeAlias = Callable[[Waiting], None]
 
 # Statuses of a model elsewhere after which its fallbacks are asked: none says that the request is
 # at fault.
-FALLS_BACK = frozenset({429, 500, 502, 503, 504})
+FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
 
 log = structlog.get_logger(__name__)
 

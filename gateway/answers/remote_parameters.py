@@ -1,5 +1,7 @@
 """What a client learns of its parameters where another server answers. Pure."""
 
+from collections.abc import Mapping
+
 from backends.protocol import SAMPLERS
 from backends.remote import RemoteChanges, RemoteRequest
 from gateway.answers.parameters import UNREAD, refuse_unread
@@ -13,7 +15,7 @@ _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is ano
 
 def ignored_there(changes: RemoteChanges, asked: GenerationParams) -> tuple[str, ...]:
     """What is not handed on, by the names that the client used."""
-    return tuple(_as_asked(name, asked) for name in sorted(changes.left_out))
+    return tuple(_as_asked(name, asked) for name in sorted(_left_out(changes, asked)))
 
 
 def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
@@ -21,7 +23,7 @@ def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
     request's own, without presets.
     """
     refuse_unread(named, named.further)
-    refused = sorted(name for name in changes.left_out if _is_named(name, named))
+    refused = sorted(name for name in _left_out(changes, named) if _is_named(name, named))
     if refused:
         told = "; ".join(f"{_as_asked(name, named)}: {changes.left_out[name]}" for name in refused)
         raise InvalidRequest(f"{told}.", param=_as_asked(refused[0], named))
@@ -41,9 +43,15 @@ def parameters_there(
         for name, value in sent.items()
         if name in replaced and replaced[name] != value
     }
-    left_out = {_as_asked(name, asked): why for name, why in changes.left_out.items()}
+    left_out = {_as_asked(name, asked): why for name, why in _left_out(changes, asked).items()}
     unread = (name for name in asked.unread if name not in asked.further)
     return Parameters(applied, changed, {**dict.fromkeys(unread, UNREAD), **left_out})
+
+
+def _left_out(changes: RemoteChanges, asked: GenerationParams) -> Mapping[str, str]:
+    """Without the fields that change no answer (`store`), which are not missed."""
+    harmless = asked.further.keys() - set(asked.unread)
+    return {name: why for name, why in changes.left_out.items() if name not in harmless}
 
 
 def _is_named(name: str, named: GenerationParams) -> bool:
