@@ -39,6 +39,9 @@ def _resolvers() -> _Resolvers:
     return found
 
 
+MOST_NODES = 1_000_000  # values of a text; a few aliases could make it endless
+
+
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema's scalars."""
 
@@ -55,6 +58,8 @@ def parse(text: str, name: str) -> tuple[object, Source]:
         node = loader.get_single_node()
         if node is None:
             return {}, Source(name)
+        if _size(node, {}) > MOST_NODES:
+            raise Source(name).error("$", "its aliases make it too large")
         source = Source(name, {"$": 1, **dict(_lines(node, "$", Source(name)))})
         return loader.construct_document(node), source
     except yaml.MarkedYAMLError as error:
@@ -64,6 +69,27 @@ def parse(text: str, name: str) -> tuple[object, Source]:
         raise Source(name).error("$", f"not YAML: {error.reason}") from None
     except RecursionError:
         raise Source(name).error("$", "a part of it contains itself") from None
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """The nodes it would have if each alias were written out. Raises RecursionError for one that
+    contains itself.
+    """
+    here = id(node)
+    if known.get(here) == 0:
+        raise RecursionError
+    if here not in known:
+        known[here] = 0  # until it is counted
+        known[here] = 1 + sum(_size(one, known) for one in _below(node))
+    return known[here]
+
+
+def _below(node: yaml.Node) -> Iterator[yaml.Node]:
+    match node:
+        case yaml.MappingNode():
+            yield from (one for pair in node.value for one in pair)
+        case yaml.SequenceNode():
+            yield from node.value
 
 
 def _lines(node: yaml.Node, path: str, source: Source) -> Iterator[tuple[str, int]]:

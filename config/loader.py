@@ -5,6 +5,7 @@ Reads that one file and nothing else: the environment is handed in.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,7 @@ from config.errors import Source, suggestion
 from config.models import check_names, check_options
 from config.paths import rooted
 from config.settings import Config, KeyConfig
-from config.shape import leaves, with_option
+from config.shape import Option, leaves, with_option
 from config.upstreams import completed, is_secret_variable
 
 KEY_FROM_ENVIRONMENT = "env:"
@@ -37,7 +38,24 @@ def load_config(
     engines, say. Relative paths in the file start at its folder. Raises ConfigError.
     """
     path = path or locate(environment, Path.cwd())
-    config, source = _read(path, kind) if path else (kind(), Source("the configuration"))
+    text = read_text(path) if path else None
+    return load_text(text, path, environment, overrides=overrides, sampling=sampling, kind=kind)
+
+
+def load_text(
+    text: str | None,
+    path: Path | None,
+    environment: Mapping[str, str],
+    *,
+    overrides: Mapping[str, object] = {},
+    sampling: type[msgspec.Struct] | None = None,
+    kind: type[Config] = Config,
+) -> Config:
+    """As `load_config`, where the file at `path` would hold `text`; None: there is no file."""
+    if text is None:
+        config, source = kind(), Source("the configuration")
+    else:
+        config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
     sources = {"models": source, "keys": source, "upstreams": source}
     secrets = frozenset(_secret_variables(config))
     for setting in (*settings(environment, secrets, kind), *_overridden(overrides, kind)):
@@ -58,16 +76,59 @@ def locate(environment: Mapping[str, str], here: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _read(path: Path, kind: type[Config]) -> tuple[Config, Source]:
+def read_text(path: Path) -> str:
+    """The file's text. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise Source(str(path)).error("$", f"can't be read: {reason}") from None
+
+
+def _understood(text: str, path: Path, kind: type[Config]) -> tuple[Config, Source]:
     data, source = parse(text, str(path))
     config = convert(data, kind, source)
     check_options(config, source, None)  # before their paths are looked for
     return rooted(config, path.resolve().parent), source
+
+
+# -- where values come from ------------------------------------------------------------------------
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where an option's value comes from: `where` is a file and line, or a variable's name."""
+
+    source: Literal["default", "file", "variable", "command line"]
+    where: str | None = None
+
+
+DEFAULT = Origin("default")
+
+
+def origins(
+    text: str | None,
+    path: Path | None,
+    environment: Mapping[str, str],
+    *,
+    overrides: Mapping[str, object] = {},
+    kind: type[Config] = Config,
+) -> Mapping[Option, Origin]:
+    """Of every option that isn't as it would be anyway, as `load_text` reads them. Raises
+    ConfigError.
+    """
+    found: dict[Option, Origin] = {}
+    config = kind()
+    if text is not None:
+        config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
+        for option, _ in leaves(kind):
+            if (line := source.lines.get(".".join(("$", *option)))) is not None:
+                found[option] = Origin("file", f"{source.name}:{line}")
+    secrets = frozenset(_secret_variables(config))
+    for setting in settings(environment, secrets, kind):
+        found[setting.option] = Origin("variable", setting.source.name)
+    for setting in _overridden(overrides, kind):
+        found[setting.option] = Origin("command line")
+    return found
 
 
 def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterator[Setting]:

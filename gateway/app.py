@@ -50,6 +50,8 @@ from gateway.http.routes import (
     console,
     console_events,
     console_models,
+    console_sampling,
+    console_settings,
     conversations,
     hub,
     kobold,
@@ -63,13 +65,20 @@ from gateway.http.routes import (
 from gateway.http.runs import Runs
 from gateway.http.services import Services
 from gateway.hub import Hub, cached_models
+from gateway.logs import LogLines
 from gateway.pictures import ImageLoader
 from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
 from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
-_CONSOLE_ROUTES = (*console.ROUTES, *console_events.ROUTES, *console_models.ROUTES)
+_CONSOLE_ROUTES = (
+    *console.ROUTES,
+    *console_events.ROUTES,
+    *console_models.ROUTES,
+    *console_sampling.ROUTES,
+    *console_settings.ROUTES,
+)
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
@@ -85,16 +94,20 @@ def build(
     catalog: Catalog = BACKENDS,
     reloader: Reloader | None = None,
     page: Path = FOLDER,
+    lines: LogLines | None = None,
 ) -> Litestar:
     """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
 
     `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
-    `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files.
+    `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files;
+    `lines`: what the log writes to, if anything is to be told of it.
     """
     refuse_open_door(config)
     cors = _cors(config)
     guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
-    services = _services(config, registry, metrics, catalog, reloader or Reloader(config), guard)
+    services = _services(
+        config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
+    )
     metrics.watch(registry.statuses)
     front, spoken = ollama.FRONT_ROUTES if config.apis.ollama else (), _spoken(services)
     return Litestar(
@@ -157,6 +170,7 @@ def _services(
     catalog: Catalog,
     reloader: Reloader,
     guard: OriginGuard,
+    lines: LogLines,
 ) -> Services:
     """Everything that routes work with; what follows the configuration is told to `reloader`."""
     templates = Templates(_folder(config.template_dir))
@@ -207,6 +221,7 @@ def _services(
         sampler=Sampler(registry, activity),
         history=History(),
         catalog=catalog,
+        lines=lines,
     )
 
 

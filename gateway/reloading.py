@@ -15,8 +15,10 @@ from anyio import to_thread
 
 from config.changes import differences, in_force
 from config.errors import ConfigError, Source
+from config.loader import Origin
 from config.models import check_names
 from config.settings import Config, ModelConfig
+from config.shape import Option
 from gateway.errors import InvalidRequest, NotFound
 from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
 from gateway.tasks import companions
@@ -32,13 +34,23 @@ Stamp: TypeAlias = tuple[int, int, int] | None  # inode, bytes, time of change i
 log = structlog.get_logger(__name__)
 
 
+class Explained(msgspec.Struct, frozen=True):
+    """The configuration file as it is written, and where each option's value comes from."""
+
+    text: str | None
+    origins: Mapping[Option, Origin]
+
+
 class ConfigSource(msgspec.Struct, frozen=True):
     """Where configurations come from. `read` blocks and raises ConfigError; `file` may be watched:
-    None where there is none.
+    None where there is none. `understand` reads a text as if it were the file's; `explain` tells
+    where values come from. Both as `read`.
     """
 
     read: Callable[[], Config]
     file: Path | None = None
+    understand: Callable[[str], Config] | None = None
+    explain: Callable[[], Explained] = lambda: Explained(None, {})
 
 
 class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +60,14 @@ class ReloadReport(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]  # options now in force
     restart: tuple[str, ...]  # options that stay as they were until the server is started again
     models: ModelChanges
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What a reload would do, and all it takes to do it."""
+
+    report: ReloadReport
+    config: Config
+    applies: tuple[Apply, ...]
 
 
 class ModelCopy(msgspec.Struct, frozen=True):
@@ -68,7 +88,7 @@ class Reloader:
     def __init__(self, config: Config, source: ConfigSource | None = None) -> None:
         """Without a `source` nothing can be read again."""
         self.config = config
-        self._source = source
+        self.source = source
         self._one_at_a_time = anyio.Lock()
         self._asked = anyio.Event()
         self._copies: dict[str, ModelCopy] = {}
@@ -90,29 +110,44 @@ class Reloader:
         """Read the configuration again and put it in force, or with `plan` only tell what that
         would do. Raises InvalidRequest where it can't be used; then nothing has changed.
         """
-        if self._source is None:
+        if self.source is None:
             raise InvalidRequest("this server was not started from a configuration")
         async with self._one_at_a_time:
             try:
-                new = self._with_copies(await to_thread.run_sync(self._source.read))
-                running = in_force(self.config, new)
-                prepared, applies = await to_thread.run_sync(self._prepared, running)
+                planned = await self._planned(self.source.read)
             except ConfigError as error:
                 raise InvalidRequest(str(error), param=error.path) from error
-            found = differences(self.config, new)
-            if not plan:
-                self.config = running
-                for apply in applies:
-                    apply()
-            report = ReloadReport(
-                applied=not plan,
-                changed=(*found.live, *found.models),
-                restart=found.restart,
-                models=prepared.changes,
-            )
-            if not plan:
-                self._heard(report)
+            if plan:
+                return planned.report
+            self.config = planned.config
+            for apply in planned.applies:
+                apply()
+            report = msgspec.structs.replace(planned.report, applied=True)
+            self._heard(report)
             return report
+
+    async def check(self, text: str) -> ReloadReport:
+        """What a reload would do if the file held `text`. Raises ConfigError where it can't be
+        used, InvalidRequest where there is nothing to read again.
+        """
+        if self.source is None or (understand := self.source.understand) is None:
+            raise InvalidRequest("this server was not started from a configuration")
+        async with self._one_at_a_time:
+            return (await self._planned(lambda: understand(text))).report
+
+    async def _planned(self, read: Callable[[], Config]) -> Planned:
+        """What follows from a configuration that nobody has yet. Raises ConfigError."""
+        new = self._with_copies(await to_thread.run_sync(read))
+        running = in_force(self.config, new)
+        prepared, applies = await to_thread.run_sync(self._prepared, running)
+        found = differences(self.config, new)
+        report = ReloadReport(
+            applied=False,
+            changed=(*found.live, *found.models),
+            restart=found.restart,
+            models=prepared.changes,
+        )
+        return Planned(report, running, applies)
 
     # ---------------------------------------------------------------------------- copies
 
@@ -216,10 +251,10 @@ class Reloader:
 
     async def _stamp(self) -> Stamp:
         """None while nobody watches, too."""
-        if self._source is None or self._source.file is None or not self.config.server.watch_config:
+        if self.source is None or self.source.file is None or not self.config.server.watch_config:
             return None
         try:
-            status = await anyio.Path(self._source.file).stat()
+            status = await anyio.Path(self.source.file).stat()
         except OSError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns

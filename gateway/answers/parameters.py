@@ -1,6 +1,6 @@
 """What became of a request's parameters: applied, changed, ignored, and why. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
@@ -18,10 +18,17 @@ def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
 
     What has no effect because of the request's other fields is among them.
     """
-    lacking = dict.fromkeys(sampling.wished() - info.samplers, f"{info.backend} does not have it")
+    missing = dict(lacking(info, sampling.wished()))
     if info.penalties_first and not penalties_first(order_of(sampling)):
-        lacking["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
-    return {**without_effect(sampling), **lacking}
+        missing["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
+    return {**without_effect(sampling), **missing}
+
+
+def lacking(info: ModelInfo, names: Iterable[str]) -> Mapping[str, str]:
+    """Those of `names` that this engine doesn't have, by our names: why."""
+    return dict.fromkeys(
+        (name for name in names if name not in info.samplers), f"{info.backend} does not have it"
+    )
 
 
 def refuse_unread(answering: GenerationParams, handed_on: Collection[str] = ()) -> None:

@@ -15,16 +15,16 @@ from backends.installing import absent, command
 from backends.protocol import Sampling
 from backends.threads import prepare_process
 from config.errors import ConfigError, suggestion
-from config.loader import load_config, locate
+from config.loader import load_text, locate, origins, read_text
 from config.settings import Config, ModelConfig
 from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import brought, downloaded
-from gateway.logs import configure
+from gateway.logs import LogLines, configure
 from gateway.registry import ModelEntry, ModelLibrary, Registry
-from gateway.reloading import ConfigSource, Reloader
+from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
 from gateway.splitter import FORMATS
@@ -44,14 +44,22 @@ def run(arguments: Namespace) -> int:
     file = arguments.config or locate(os.environ, Path.cwd())
     environment = dict(os.environ)
 
-    def read() -> Config:
-        config = load_config(file, environment, overrides=overrides, sampling=Sampling)
+    def understood(text: str | None) -> Config:
+        config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
         config = with_models(config, arguments.models)
         check_formats(config)
         return config
 
+    def read() -> Config:
+        return understood(read_text(file) if file else None)
+
+    def explained() -> Explained:
+        text = read_text(file) if file else None
+        return Explained(text, origins(text, file, environment, overrides=overrides))
+
     config = read()
-    configure(config.log)
+    lines = LogLines()
+    configure(config.log, lines)
     prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
@@ -60,9 +68,15 @@ def run(arguments: Namespace) -> int:
     library = ModelLibrary(config, cache=cached_models(config))
     registry = Registry(library, config, watch=metrics.happened)
     warn_of_missing(library.entries())
-    reloader = Reloader(config, ConfigSource(lambda: downloaded(read()), file))
+    source = ConfigSource(
+        read=lambda: downloaded(read()),
+        file=file,
+        understand=lambda text: downloaded(understood(text)),
+        explain=explained,
+    )
+    reloader = Reloader(config, source)
     server = Server(
-        build(config, registry, metrics, reloader=reloader),
+        build(config, registry, metrics, reloader=reloader, lines=lines),
         config.server,
         registry,
         greeting(first_model(config, registry)),

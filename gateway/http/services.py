@@ -27,6 +27,7 @@ from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
 from gateway.hub import Hub
+from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.reloading import Reloader
 from gateway.store import Store
@@ -60,6 +61,7 @@ class Services(msgspec.Struct, frozen=True):
     sampler: Sampler
     history: History
     catalog: Catalog
+    lines: LogLines
 
     @property
     def config(self) -> Config:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.access import Access
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.request_record import RequestStanding
+from gateway.logs import LogLine
 from gateway.reloading import ReloadReport
 
 
@@ -48,7 +49,7 @@ def reloaded(report: ReloadReport) -> Reloaded:
     return Reloaded(report.changed, report.restart)
 
 
-News: TypeAlias = ModelNews | ModelGone | RequestNews | GaugesWire | Reloaded
+News: TypeAlias = ModelNews | ModelGone | RequestNews | GaugesWire | LogLine | Reloaded
 Told: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
@@ -63,6 +64,8 @@ def told(news: News, access: Access) -> Told | None:
             return ("request", standing) if access.oversees(owner) else None
         case GaugesWire():
             return "gauges", seen_gauges(news, access)
+        case LogLine():
+            return ("log", news) if access.role == "admin" else None
         case Reloaded():
             return ("reloaded", news) if access.role == "admin" else None
 

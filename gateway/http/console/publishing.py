@@ -32,6 +32,7 @@ class Publisher:
         async with companions() as tasks:
             tasks.start_soon(self._follow_requests)
             tasks.start_soon(self._measure)
+            tasks.start_soon(self._follow_log)
             with self._services.registry.watchers.watching() as changes:
                 await self._follow_models(changes)
             self._feed.end()
@@ -69,6 +70,17 @@ class Publisher:
             for owner, standing in activity.take_moved(running=is_read and growing):
                 if is_read:
                     self._feed.add(RequestNews(owner, standing))
+
+    async def _follow_log(self) -> None:
+        lines = self._services.lines
+        last = lines.last
+        while True:
+            await anyio.sleep(BREATH)
+            is_read = self._is_read()
+            for line in lines.after(last):
+                last = line.number
+                if is_read:
+                    self._feed.add(line)
 
     async def _measure(self) -> None:
         services, sampled = self._services, -LINGER

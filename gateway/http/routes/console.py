@@ -14,10 +14,11 @@ from litestar.types import ASGIApp
 from config.settings import ApisConfig, Config
 from gateway.access import Access
 from gateway.dialects.frames import body
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.http.plain import Plain
 from gateway.http.request_record import RequestStanding
 from gateway.http.services import Services
+from gateway.logs import Level, LogLine
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -108,4 +109,38 @@ async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIAp
     return Plain(body(services.activity.cancel(int(number), access)))
 
 
-ROUTES = (me, requests, cancel)
+class LogWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of the log, the oldest first."""
+
+    lines: Sequence[LogLine]
+    first: int  # number of the oldest line that is kept
+    last: int
+
+
+MOST_LINES = 2000  # of one answer
+MOST_LETTERS = 200  # of what is looked for
+
+
+@get("/v1/admin/logs")
+async def logs(
+    request: AnyRequest,
+    services: Services,
+    *,
+    level: Level = "debug",
+    search: str = "",
+    after: int = 0,
+    limit: int = 200,
+) -> ASGIApp:
+    """The last lines of the log that have at least that level and hold the text."""
+    services.doorman.admit(request.headers).require_admin()
+    if len(search) > MOST_LETTERS:
+        raise InvalidRequest(f"search: at most {MOST_LETTERS} letters", param="search")
+    kept = services.lines.after(0)
+    found = services.lines.found(
+        level=level, text=search, after=after, limit=min(max(limit, 0), MOST_LINES)
+    )
+    first = kept[0].number if kept else 0
+    return Plain(body(LogWire(lines=found, first=first, last=services.lines.last)))
+
+
+ROUTES = (me, requests, cancel, logs)

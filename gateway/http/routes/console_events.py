@@ -19,8 +19,11 @@ from gateway.http.request_record import RequestStanding
 from gateway.http.routes.console import MeWire, address, who
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream
+from gateway.logs import LogLine
 
 AnyRequest = Request[Any, Any, Any]
+
+LOG_LINES = 200  # of a snapshot
 
 
 class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +35,7 @@ class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
     requests: Sequence[RequestStanding]
     gauges: GaugesWire
     history: HistoryWire
+    log: Sequence[LogLine]
 
 
 class ModelsWire(msgspec.Struct, frozen=True):
@@ -116,6 +120,9 @@ async def snapshot_for(services: Services, access: Access, server: str) -> Snaps
         requests=services.activity.seen_by(access),
         gauges=seen_gauges(await services.sampler.sample(), access),
         history=seen_history(services.history.columns(), access),
+        log=services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
+        if access.role == "admin"
+        else (),
     )
 
 

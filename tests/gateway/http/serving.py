@@ -19,6 +19,7 @@ from gateway.app import build
 from gateway.http.console.files import FOLDER
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
+from gateway.logs import LogLines
 from gateway.registry import History, ModelLibrary, Registry
 from gateway.registry.loading import CatalogLoader
 from gateway.reloading import ConfigSource, Reloader
@@ -79,9 +80,10 @@ async def serving(
     catalog: Catalog = BACKENDS,
     source: ConfigSource | None = None,
     page: Path = FOLDER,
+    lines: LogLines | None = None,
 ) -> AsyncIterator[Running]:
     """The server runs in the context. `source`: of configurations that are read while it does;
-    `page`: the folder of the console's files.
+    `page`: the folder of the console's files; `lines`: its log.
     """
     metrics = Metrics()
     registry = Registry(
@@ -104,7 +106,9 @@ async def serving(
 
     reloader = Reloader(settings, source)
     server = Server(
-        build(settings, registry, metrics, catalog=catalog, reloader=reloader, page=page),
+        build(
+            settings, registry, metrics, catalog=catalog, reloader=reloader, page=page, lines=lines
+        ),
         settings.server,
         registry,
         greet,
