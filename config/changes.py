@@ -50,6 +50,7 @@ EFFECTS: Mapping[str, Effect] = {
     "hub.deletion": "live",
     "images": "live",
     "apis": "restart",
+    "llamaserver": "live",
     "store": "restart",
     "console": "restart",
     "log.level": "restart",

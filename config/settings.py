@@ -146,6 +146,15 @@ class ConsoleConfig(Section, frozen=True):
     enabled: bool = True  # at /ui/; what it reads is there without it, too
 
 
+class LlamaServerConfig(Section, frozen=True):
+    """What llama-server's clients get besides its API, by its own switches."""
+
+    slots: bool = True  # GET /slots tells what each slot does
+    slot_save_path: PathText | None = None  # slots are saved there; None: they can't be
+    metric_names: bool = False  # GET /metrics has llama-server's names too
+    stream_seconds: Seconds = 300.0  # a chat stream can be taken up again after its end; 0: none
+
+
 class LogConfig(Section, frozen=True):
     """What is shown of what happens. Keys never appear, and prompts in no line of the log."""
 
@@ -184,6 +193,7 @@ class Config(Section, frozen=True):
     hub: HubConfig = HubConfig()
     images: ImagesConfig = ImagesConfig()
     apis: ApisConfig = ApisConfig()
+    llamaserver: LlamaServerConfig = LlamaServerConfig()
     store: StoreConfig = StoreConfig()
     console: ConsoleConfig = ConsoleConfig()
     log: LogConfig = LogConfig()

@@ -278,10 +278,17 @@ class Encoding:
         self._tokens = tokens
 
     async def encode(
-        self, model: str | None, text: str, access: Access, *, special: bool, add_bos: bool
+        self,
+        model: str | None,
+        text: str,
+        access: Access,
+        *,
+        special: bool,
+        add_bos: bool,
+        param: str = "text",
     ) -> tuple[int, ...]:
         """The tokens of `text`. `special`: texts of control tokens become them. `add_bos`: where it
-        is usual.
+        is usual. `param`: the field the text came from.
         """
         async with self.leased(model, access) as lease:
             return await self._tokens.of(
@@ -289,8 +296,15 @@ class Encoding:
                 text,
                 special=special,
                 add_bos=None if add_bos else False,
-                param="text",
+                param=param,
             )
+
+    async def pieces(
+        self, model: str | None, tokens: Sequence[int], access: Access
+    ) -> Sequence[bytes]:
+        """The bytes of each token. Raises InvalidRequest."""
+        async with self.leased(model, access) as lease:
+            return lease.local.pieces(tokens)
 
     async def encode_chat(
         self, model: str | None, request: ChatRequest, access: Access

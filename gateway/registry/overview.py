@@ -16,7 +16,7 @@ from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.record import NEVER, ModelRecord
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import ModelStatus, State
+from gateway.registry.status import ModelStatus, State, slots_of
 
 
 class Overview:
@@ -121,6 +121,7 @@ def status_of(
         files=entry.files,
         entry=entry,
         info=resident.container.info if resident else None,
+        slots=slots_of(resident.container, entry) if resident else None,
     )
     if plan is not None:
         evicted = record.evicted if record else ()

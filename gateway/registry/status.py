@@ -19,6 +19,7 @@ from backends.protocol import (
     Task,
 )
 from backends.remote import Container, RemoteContainer
+from backends.slots import Slots
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
 from gateway.registry.library import ModelEntry
@@ -129,6 +130,13 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
         return self.container
 
 
+def slots_of(container: Container, entry: ModelEntry) -> Slots | None:
+    """The places of a model that writes, and runs here."""
+    if isinstance(container, RemoteContainer) or entry.files.task != "generate":
+        return None
+    return cast(ModelContainer, container).slots
+
+
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A model at this moment."""
 
@@ -150,6 +158,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     arithmetic: str = ""
     missing: int | None = None  # bytes that its load would have to take from other models
     info: ModelInfo | None = None  # while it is loaded
+    slots: Slots | None = None  # while it is loaded here, and writes
     options: EngineOptions | None = None  # it is loaded with, or would be
 
     @property

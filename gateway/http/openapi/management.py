@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.dialects.kobold import wire as kobold
 from gateway.dialects.llamaserver import loading
+from gateway.dialects.llamaserver import slots as llama_slots
 from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.ollama import models as ollama_models
 from gateway.dialects.ollama import wire as ollama
@@ -18,6 +19,7 @@ from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
 from gateway.http.routes.llamaserver import models as model_routes
 from gateway.http.routes.llamaserver import props as props_routes
+from gateway.http.routes.llamaserver import slots as slot_routes
 from gateway.http.routes.llamaserver import status as status_routes
 from gateway.http.routes.llamaserver import texts as text_routes
 from gateway.reloading import ReloadReport
@@ -138,6 +140,11 @@ _LLAMASERVER: Mapping[Any, Described] = {
         takes=llama.NamedModel, gives=(llama.Success,), examples=_NAMED
     ),
     props_routes.props: Described(gives=(llama.Props,)),
+    slot_routes.slots: Described(gives=(list[llama_slots.SlotWire],)),
+    slot_routes.order: Described(
+        takes=llama_slots.SlotOrder,
+        gives=(llama_slots.SlotSaved, llama_slots.SlotRestored, llama_slots.SlotErased),
+    ),
     text_routes.tokenize: Described(
         takes=llama.Tokenize,
         gives=(llama.LlamaTokens,),

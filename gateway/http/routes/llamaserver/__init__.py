@@ -2,12 +2,13 @@
 people.
 """
 
-from gateway.http.routes.llamaserver import completions, models, props, status, texts
+from gateway.http.routes.llamaserver import completions, models, props, slots, status, texts
 
 ROUTES = (
     *status.ROUTES,
     *models.ROUTES,
     *props.ROUTES,
+    *slots.ROUTES,
     *texts.ROUTES,
     *completions.ROUTES,
 )

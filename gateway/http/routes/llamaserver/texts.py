@@ -1,5 +1,6 @@
 """Texts, tokens and prompts: what a model would read, without an answer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Request, post
@@ -25,10 +26,19 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     order, left = wire.read(data, wire.Tokenize), wire.unread(data, wire.Tokenize)
     text, name = order.text, await services.wording.named(order.model, access)
     tokens = await services.wording.encode(
-        name, text, access, special=order.parse_special, add_bos=order.add_bos
+        name,
+        text,
+        access,
+        special=order.parse_special,
+        add_bos=order.add_bos,
+        param=order.field,
     )
+    shown: Sequence[int | wire.PieceWire] = tokens
+    if order.with_pieces:
+        pieces = await services.wording.pieces(name, tokens, access)
+        shown = [wire.piece_wire(*one) for one in zip(tokens, pieces, strict=True)]
     length = card(services.registry.status(name), None, None).context_length or 0
-    told = wire.LlamaTokens(tokens=tokens, count=len(tokens), max_model_len=length)
+    told = wire.LlamaTokens(tokens=shown, count=len(tokens), max_model_len=length)
     return Plain(body(told), headers=ignoring(left))
 
 

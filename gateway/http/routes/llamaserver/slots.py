@@ -1,0 +1,165 @@
+"""llama-server's slots: what each does, and its prompt cache saved, restored and erased.
+
+Files lie in the configured folder alone. Who orders something of a slot is an administrator: it
+writes files, and takes from others what they have cached.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import anyio
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+
+from backends.errors import BackendError
+from backends.slots import Slots, SlotState
+from gateway.access import Access
+from gateway.dialects.frames import body
+from gateway.dialects.llamaserver import slots as told
+from gateway.dialects.llamaserver import wire
+from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
+from gateway.http.plain import Plain
+from gateway.http.services import Services
+from gateway.http.sse import WholeErrand
+from gateway.paths import within
+from gateway.registry import ModelStatus
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@get("/slots")
+async def slots(
+    request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
+) -> ASGIApp:
+    """What each slot of a model does: of the named one, the one in use, or the default."""
+    access = services.doorman.admit(request.headers)
+    if not services.config.llamaserver.slots:
+        raise NotSupported("The slots are not told here (llamaserver.slots).")
+    status = await _meant(services, model, access)
+    states = await _states(status)
+    if fail_on_no_slot == "1" and all(one.task is not None for one in states):
+        raise ModelUnavailable("All slots are busy.", retry_after=1)
+    assert status.entry is not None, "a name that resolves has its files"
+    length = (status.info or status.entry.files).context_length
+    shows = access.role == "admin"
+    return Plain(
+        body([told.slot_wire(one, context_length=length, shows_params=shows) for one in states])
+    )
+
+
+@post("/slots/{slot:str}", status_code=200)
+async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
+    """Save, restore or erase a slot's prompt cache, as `action` says."""
+    access = services.doorman.admit(request.headers)
+    access.require_admin()
+    if action not in get_args(told.Action):
+        message = "action: Expected save, restore or erase, behind the question mark."
+        raise InvalidRequest(message, param="action")
+    if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
+        raise NotFound(f"There is no slot {slot!r:.40}.", param="id_slot")
+    asked = wire.read(await request.body(), told.SlotOrder)
+    path = None if action == "erase" else _file(services, asked.filename)
+
+    async def whole() -> bytes:
+        async with services.wording.leased(asked.model, access) as lease:
+            with translated():
+                return await _carried_out(lease.local.slots, int(slot), action, path)
+
+    return WholeErrand(whole)
+
+
+async def _meant(services: Services, model: str, access: Access) -> ModelStatus:
+    if model in wire.NOBODY:
+        return await services.answering(access)
+    return services.status((await services.find(model, access)).name, access)
+
+
+async def _states(status: ModelStatus) -> list[SlotState]:
+    """All idle where the model is not in memory. Nothing is loaded to know that."""
+    entry = status.entry
+    assert entry is not None, "a name that resolves has its files"
+    if entry.files.remote is not None:
+        raise NotSupported(f"{status.id} runs on another server, which has the slots.")
+    if entry.files.task != "generate":
+        raise NotSupported(f"{status.id} writes no texts and has no slots.")
+    if status.slots is not None:
+        try:
+            return list(await status.slots.states())
+        except BackendError:
+            pass  # it has just been closed
+    return [SlotState(id=number) for number in range(entry.options.max_concurrent)]
+
+
+def _file(services: Services, name: str) -> Path:
+    """Where a slot is saved. Raises NotSupported, InvalidRequest."""
+    folder = services.config.llamaserver.slot_save_path
+    if folder is None:
+        raise NotSupported("Slots can't be saved here: there is no llamaserver.slot_save_path.")
+    if "/" in name:
+        raise InvalidRequest("filename: Expected a name without a folder.", param="filename")
+    return within(Path(folder).expanduser(), name, "filename")
+
+
+async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) -> bytes:
+    started = time.perf_counter()
+    if path is None:
+        return body(told.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
+    if action == "save":
+        saved = await slots.save(slot)
+        await anyio.to_thread.run_sync(_write, path, saved.data)
+        return body(
+            told.SlotSaved(
+                id_slot=slot,
+                filename=path.name,
+                n_saved=saved.tokens,
+                n_written=len(saved.data),
+                timings=told.SavedTimings(_since(started)),
+            )
+        )
+    data = await anyio.to_thread.run_sync(_read, path)
+    return body(
+        told.SlotRestored(
+            id_slot=slot,
+            filename=path.name,
+            n_restored=await slots.restore(slot, data),
+            n_read=len(data),
+            timings=told.RestoredTimings(_since(started)),
+        )
+    )
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def _write(path: Path, data: bytes | bytearray) -> None:
+    """Whole or not at all, and for its owner alone: it holds what people wrote."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
+            unfinished = Path(file.name)
+            try:
+                file.write(data)
+                file.flush()
+                unfinished.replace(path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        message = f"filename: {path.name} can't be written: {error.strerror}."
+        raise InvalidRequest(message, param="filename") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(2, "there is no such file")
+        return path.read_bytes()
+    except OSError as error:
+        message = f"filename: {path.name} can't be read: {error.strerror}."
+        raise InvalidRequest(message, param="filename") from error
+
+
+ROUTES = (slots, order)
