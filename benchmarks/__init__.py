@@ -1,10 +1,14 @@
 """Measures Roundhouse beside others, all in one run on one machine. Not part of the product.
 
-serving.py       the command: Roundhouse, the raw loop, llama-cpp-python's server side by side
+serving.py       the command: Roundhouse, the raw loop and other servers side by side
 load.py          the load driver, a process of its own: raw sockets on uvloop
 answers.py       recorded bytes of streams -> figures (pure)
 report.py        figures of several rounds -> table and targets (pure)
 raw_loop.py      the limit: the engine without HTTP, without Python threads, without text
+ahead.py         Roundhouse and llama.cpp's own server, in everything that was promised
+loop_cost.py     what a streamed token costs the event loop; 64 streams
+long_prompt.py   a long prompt by itself, and a stream beside it
+llama_server.py  llama.cpp's own server out of a wheel, in an environment of its own
 turns.py         candidates measured in turns
 neighbours.py    the bare loop and the servers beside busy processes
 peers.py         starts and stops the servers that are measured

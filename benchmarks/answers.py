@@ -54,6 +54,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     gap_p50: float | None = None
     gap_p99: float | None = None
     answers: int = 0  # begun in the window
+    completed: int = 0  # all that came whole, whenever they began
     errors: int = 0  # refused
     cut_off: int = 0  # accepted, and ended before the tokens that were asked for
     driver_load: float = (
@@ -99,6 +100,7 @@ def figures(answers: Sequence[Answer], start: float, end: float, asked: int) -> 
         gap_p50=percentile(gaps, 50),
         gap_p99=percentile(gaps, 99),
         answers=len(begun),
+        completed=sum(reading.ended and reading.tokens >= asked for reading in readings),
         errors=sum(not reading.accepted for reading in begun),
         cut_off=sum(_cut_off(reading, asked) for reading in begun),
     )

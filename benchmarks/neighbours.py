@@ -1,5 +1,5 @@
-"""Tokens a second beside busy processes: the bare loop, fixed thread counts, `threads: auto`, and
-llama-cpp-python's server, in one run.
+"""Tokens a second beside busy processes: the bare loop, fixed thread counts, `threads: auto`,
+llama.cpp's and llama-cpp-python's server, in one run.
 
     python -m benchmarks.neighbours [--busy 0 1 2 4] [--streams 1 4] [--rounds 1] [--seconds 2]
 
@@ -11,37 +11,20 @@ last column is the share that `auto` reaches of our server's best fixed count.
 import argparse
 import contextlib
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import bundled
 from benchmarks import report
-from benchmarks.peers import llama_cpp_python, roundhouse
+from benchmarks.peers import busy_processes, llama_cpp_python, llama_server, roundhouse
 from benchmarks.serving import Plan, end_tokens, model_context, over_http, raw
 from benchmarks.turns import Measure, taken
+from config.engines import LlamaCppOptions
 
 NEVER = -100.0  # the logit bias that bans a token
-LONGEST = 900  # CPU seconds after which a busy process ends, even if nobody ends it
-BUSY = f"ulimit -t {LONGEST}; while :; do :; done"
 FIXED = (1, 2)  # thread counts
 AUTO = "Roundhouse, auto"
-PEER = "llama-cpp-python"
-
-
-@contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[Sequence[int]]:
-    """So many processes that each want a core; their ids. They end with the block, or by
-    themselves after `LONGEST` CPU seconds.
-    """
-    with contextlib.ExitStack() as ended:
-        started = []
-        for _ in range(count):
-            process = subprocess.Popen(["sh", "-c", BUSY])
-            ended.callback(process.wait)
-            ended.callback(process.kill)
-            started.append(process.pid)
-        yield started
+PEER = report.PEER
 
 
 @contextlib.contextmanager
@@ -53,6 +36,8 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
         peer = running.enter_context(
             llama_cpp_python(plan.model, model_context(plan.model), interrupt=False)
         )
+        slots = LlamaCppOptions().max_concurrent
+        llama = running.enter_context(llama_server(plan.model, model_context(plan.model), slots))
         measures = {f"bare loop, {count}": raw(plan, count) for count in FIXED}
         for name, threads in [*((f"Roundhouse, {n}", str(n)) for n in FIXED), (AUTO, "auto")]:
             environment = {
@@ -62,6 +47,7 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
             ours = running.enter_context(roundhouse(str(plan.model), environment=environment))
             measures[name] = over_http(plan, ours, endless)
         measures[PEER] = over_http(plan, peer, no_end)
+        measures[report.LLAMA_SERVER] = over_http(plan, llama, endless)
         yield measures
 
 

@@ -1,7 +1,7 @@
-"""Starts and stops the servers that are measured: Roundhouse, and llama-cpp-python's own.
+"""Starts and stops the servers that are measured: Roundhouse, llama.cpp's and llama-cpp-python's.
 
-llama-cpp-python's server has dependencies that the project doesn't want, so it lives in a virtual
-environment of its own inside the present one; pip takes the wheel that it built before.
+The others have dependencies that the project doesn't want, so each lives in a virtual environment
+of its own inside the present one.
 """
 
 import contextlib
@@ -19,12 +19,16 @@ from typing import IO, Any
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = Path(sys.prefix) / "peers"
+# What is installed for whom. pip takes the wheel of llama-cpp-python that it built before.
+LLAMA_CPP_PYTHON = ("--constraint", str(ROOT / "constraints.txt"), "llama-cpp-python[server]")
+LLAMA_SERVER = ("xllamacpp==2026.10.11549",)  # llama.cpp's own server as a wheel
 ROUNDHOUSE = (
     "from gateway.cli import main; raise SystemExit(main())"  # this one, not an installed one
 )
 PATIENCE = 60.0  # seconds until a server must listen
 GRACE = 10.0  # seconds until a server that was told to stop must have stopped
+LONGEST = 900  # CPU seconds after which a busy process ends, even if nobody ends it
+BUSY = f"ulimit -t {LONGEST}; while :; do :; done"
 LOOK_AGAIN = 0.005  # seconds between two attempts to connect: the precision of `Running.started_in`
 
 
@@ -72,23 +76,39 @@ def llama_cpp_python(model: Path, context: int, *, interrupt: bool) -> Iterator[
         "--interrupt_requests": str(interrupt).lower(),
     }
     flat = [word for option in options.items() for word in option]
-    with serving([str(peers_python()), "-m", "llama_cpp.server", *flat], port) as running:
+    python = str(peer_python("peers", LLAMA_CPP_PYTHON))
+    with serving([python, "-m", "llama_cpp.server", *flat], port) as running:
         yield running
 
 
-def peers_python() -> Path:
-    """The interpreter of the peers' environment, which is made at the first call.
+@contextlib.contextmanager
+def llama_server(
+    model: Path, context: int, slots: int, *, cache_type: str = "f16"
+) -> Iterator[Running]:
+    """llama.cpp's own server with `context` tokens for each of `slots` requests. Raises
+    DidNotStart.
+    """
+    port = free_port()
+    python = str(peer_python("peers-llama-server", LLAMA_SERVER))
+    script = str(Path(__file__).parent / "llama_server.py")
+    arguments = [str(model), str(port), str(context), str(slots), cache_type]
+    with serving([python, script, *arguments], port) as running:
+        yield running
+
+
+def peer_python(name: str, install: Sequence[str]) -> Path:
+    """The interpreter of a peer's environment, which is made at the first call; `install` is what
+    pip is asked for.
 
     Raises CalledProcessError when it can't be made.
     """
-    python = PEERS / "bin" / "python"
-    ready = PEERS / ".ready"
+    folder = Path(sys.prefix) / name
+    python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
-        print(f"Installing llama-cpp-python's server into {PEERS}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        pinned = ["--constraint", str(ROOT / "constraints.txt"), "llama-cpp-python[server]"]
-        subprocess.run([*install, *pinned], check=True)
+        print(f"Installing {install[-1]} into {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *install], check=True)
         ready.touch()
     return python
 
@@ -112,6 +132,21 @@ def serving(
             yield Running(port, process.pid, time.perf_counter() - started)
         finally:
             _stop(process)
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[Sequence[int]]:
+    """So many processes that each want a core; their ids. They end with the block, or by
+    themselves after `LONGEST` CPU seconds.
+    """
+    with contextlib.ExitStack() as ended:
+        started = []
+        for _ in range(count):
+            process = subprocess.Popen(["sh", "-c", BUSY])
+            ended.callback(process.wait)
+            ended.callback(process.kill)
+            started.append(process.pid)
+        yield started
 
 
 def free_port() -> int:

@@ -1,6 +1,9 @@
-"""The command: Roundhouse, the raw loop and llama-cpp-python's server side by side, in one run.
+"""The command: Roundhouse, the raw loop and other servers side by side, in one run.
 
-    python -m benchmarks.serving [--streams 1 4 16] [--rounds 3] [--seconds 4] [--output FILE]
+    python -m benchmarks.serving [--streams 1 4 16] [--rounds 3] [--seconds 4] [--busy 0]
+                                 [--peers llama-server llama-cpp-python] [--output FILE]
+
+`--busy` runs so many busy processes beside all of it.
 
 The candidates take turns within every round, so that what the machine does meanwhile hits all
 alike; the table shows the middle of the rounds. Everybody computes answers of the same length, with
@@ -9,6 +12,7 @@ the same model, context and sampling.
 
 import argparse
 import contextlib
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +30,7 @@ from benchmarks.conversation import converse
 from benchmarks.conversation import table as turns_table
 from benchmarks.footprint import weigh
 from benchmarks.load import Load
-from benchmarks.peers import Running, llama_cpp_python, roundhouse
+from benchmarks.peers import Running, busy_processes, llama_cpp_python, llama_server, roundhouse
 from benchmarks.raw_loop import RawLoad, RawSpeed
 from benchmarks.turns import Measure, taken
 from config.engines import LlamaCppOptions
@@ -35,7 +39,8 @@ ANSWER_TOKENS = 200
 TEMPERATURE = 0.8
 UNTRUNCATED = {"temperature": TEMPERATURE, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 NEVER = -100.0  # the logit bias that bans a token
-PATIENCE = 180.0  # seconds one measurement may take in all
+ENDLESS = {"ignore_eos": True}  # how a server is asked never to end by itself
+PATIENCE = 30.0  # seconds that a measurement may take longer than it should
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 
 
@@ -47,6 +52,8 @@ class Plan(msgspec.Struct, frozen=True):
     rounds: int
     seconds: float
     warm_up: float
+    peers: tuple[str, ...] = tuple(report.PEERS)
+    busy: int = 0  # processes that want a core each
 
 
 def compare(plan: Plan) -> list[report.Row]:
@@ -54,30 +61,50 @@ def compare(plan: Plan) -> list[report.Row]:
 
     Raises DidNotStart, CalledProcessError, TimeoutExpired.
     """
-    with candidates(plan) as measures:
+    with busy_processes(plan.busy), candidates(plan) as measures:
         return taken(measures, plan.streams, plan.rounds)
 
 
 @contextlib.contextmanager
 def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
     """All servers run from the start to the end; the one that isn't measured is idle."""
-    context = model_context(plan.model)
-    no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
-    with (
-        roundhouse(str(plan.model)) as ours,
-        llama_cpp_python(plan.model, context, interrupt=True) as peer,
-        llama_cpp_python(plan.model, context, interrupt=False) as peer_in_line,
-    ):
+    with contextlib.ExitStack() as running:
+        ours = running.enter_context(roundhouse(str(plan.model)))
         yield {
             **{name: raw(plan, threads) for threads, name in report.RAW.items()},
-            report.OURS: over_http(plan, ours, {"ignore_eos": True}),
-            report.PEER: over_http(plan, peer, no_end),
-            report.PEER_IN_LINE: over_http(plan, peer_in_line, no_end),
+            report.OURS: over_http(plan, ours, ENDLESS),
+            **{
+                name: measure
+                for peer in plan.peers
+                for name, measure in PEERS[peer](plan, running).items()
+            },
         }
 
 
+def _llama_server(plan: Plan, running: contextlib.ExitStack) -> Mapping[str, Measure]:
+    slots = LlamaCppOptions().max_concurrent
+    peer = running.enter_context(llama_server(plan.model, model_context(plan.model), slots))
+    return {report.LLAMA_SERVER: over_http(plan, peer, ENDLESS)}
+
+
+def _llama_cpp_python(plan: Plan, running: contextlib.ExitStack) -> Mapping[str, Measure]:
+    context = model_context(plan.model)
+    no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
+    modes = {report.PEER: True, report.PEER_IN_LINE: False}
+    servers = {
+        name: running.enter_context(llama_cpp_python(plan.model, context, interrupt=interrupt))
+        for name, interrupt in modes.items()
+    }
+    return {name: over_http(plan, server, no_end) for name, server in servers.items()}
+
+
+PEERS = {report.LLAMA_SERVER: _llama_server, report.PEER: _llama_cpp_python}
+
+
 def over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measure:
-    """Streams to a server; `no_end` is how it is asked never to end by itself."""
+    """Streams to a server; `no_end` is how it is asked never to end by itself. A server that
+    doesn't get done has no tokens: beside busy processes that happens.
+    """
 
     def measure(streams: int) -> Figures:
         load = Load(
@@ -88,7 +115,11 @@ def over_http(plan: Plan, running: Running, no_end: Mapping[str, Any]) -> Measur
             max_tokens=ANSWER_TOKENS,
             body={"model": plan.model.stem, **UNTRUNCATED, **no_end},
         )
-        return run("benchmarks.load", load, Figures, PATIENCE)
+        try:
+            return run("benchmarks.load", load, Figures, plan.warm_up + plan.seconds + PATIENCE)
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            print(f"no figures: {error}", flush=True)
+            return Figures(tokens_per_second=0.0)
 
     return measure
 
@@ -98,7 +129,7 @@ def raw(plan: Plan, threads: int) -> Measure:
 
     def measure(streams: int) -> Figures:
         load = _raw_load(plan, streams, threads)
-        speed = run("benchmarks.raw_loop", load, RawSpeed, PATIENCE)
+        speed = run("benchmarks.raw_loop", load, RawSpeed, 3 * PATIENCE)
         return Figures(tokens_per_second=speed.tokens_per_second)
 
     return measure
@@ -159,8 +190,7 @@ def show(whole: report.Report) -> None:
     print(f"\n{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}\n")
     print(report.table(whole.rows), "\n")
     print(turns_table(whole.conversation), "\n")
-    for target in whole.targets:
-        print(f"{'met   ' if target.met else 'MISSED'}  {target.promise}: {target.outcome}")
+    report.tell(whole.targets)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -177,6 +207,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--warm-up", type=float, default=1.0, help="seconds of the same load before"
     )
+    parser.add_argument("--busy", type=int, default=0, help="processes that want a core each")
+    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args(argv)
     plan = Plan(
@@ -185,6 +217,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.rounds,
         options.seconds,
         options.warm_up,
+        tuple(options.peers),
+        options.busy,
     )
     whole = measure_all(plan)
     show(whole)

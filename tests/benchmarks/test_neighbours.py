@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from benchmarks.neighbours import busy_processes
+from benchmarks.peers import busy_processes
 
 
 def exists(pid: int) -> bool:

@@ -3,7 +3,19 @@ import msgspec
 from benchmarks.answers import Figures
 from benchmarks.conversation import Turn
 from benchmarks.footprint import Footprint
-from benchmarks.report import OURS, PEER, PEER_IN_LINE, RAW, raw_speed, row, table, targets
+from benchmarks.loop_cost import STEP, LoopCost
+from benchmarks.loop_cost import targets as loop_targets
+from benchmarks.report import (
+    LLAMA_SERVER,
+    OURS,
+    PEER,
+    PEER_IN_LINE,
+    RAW,
+    raw_speed,
+    row,
+    table,
+    targets,
+)
 
 FIGURES = Figures(
     tokens_per_second=700.0,
@@ -86,3 +98,29 @@ def test_a_conversation_must_not_grow_dearer() -> None:
     dearer = targets([], None, (turn(9), turn(30), turn(31)))
     alike = targets([], None, (turn(9), turn(30), turn(30)))
     assert [target.met for target in (*dearer, *alike)] == [False, True]
+
+
+def test_llama_server_is_met_in_speed_and_before_it_in_the_first_text() -> None:
+    late = msgspec.structs.replace(speed(700.0), ttft_p50=0.0041)
+    rows = [row(OURS, 4, [speed(700.0)]), row(LLAMA_SERVER, 4, [late])]
+    assert [target.met for target in targets(rows, None, ())] == [True, True]
+    rows = [row(OURS, 4, [late]), row(LLAMA_SERVER, 4, [speed(700.1)])]
+    assert [target.met for target in targets(rows, None, ())] == [False, False]
+
+
+def cost(engine: str, streams: int, loop: float, figures: Figures) -> LoopCost:
+    return LoopCost(engine=engine, streams=streams, loop=loop, others=1.0, figures=figures)
+
+
+def test_the_loop_is_judged_by_its_cpu_and_many_streams_by_their_pace() -> None:
+    pace = msgspec.structs.replace(speed(1 / STEP), gap_p99=1.4 * STEP)
+    slow = msgspec.structs.replace(speed(64 / STEP / 1.03), gap_p99=1.6 * STEP)
+    costs = [
+        cost("scripted", 1, 99.0, pace),
+        cost("scripted", 16, 20.0, pace),
+        cost("scripted", 64, 9.0, slow),
+        cost("llama.cpp", 16, 20.1, pace),
+    ]
+    assert [target.met for target in loop_targets(costs)] == [True, False, False, False]
+    costs[2] = cost("scripted", 64, 9.0, msgspec.structs.replace(pace, tokens_per_second=64 / STEP))
+    assert [target.met for target in loop_targets(costs)] == [True, False, True, True]
