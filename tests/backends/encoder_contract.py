@@ -94,11 +94,10 @@ async def too_long_is_refused(subject: EncoderSubject) -> None:
     container, long = subject.container, "word " * 9_000
     length = container.info.context_length
     ranks = container.info.task == "rank"
-    read = (
-        (lambda most=None: container.read_pair("Who?", long, most))
-        if ranks
-        else (lambda most=None: container.read(long, most))
-    )
+
+    def read(most: int | None = None) -> EncoderInput:
+        return container.read_pair("Who?", long, most) if ranks else container.read(long, most)
+
     with pytest.raises(InputTooLong) as caught:
         await container.encode([*inputs(subject), read()])
     assert caught.value.param == f"input[{len(TEXTS)}]"

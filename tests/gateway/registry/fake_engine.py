@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
+from backends.slots import Slots
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
@@ -85,6 +86,13 @@ class FakeContainer:
         raise NotImplementedError
 
     def detokenize(self, tokens: Sequence[int]) -> str:
+        raise NotImplementedError
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
+        raise NotImplementedError
+
+    @property
+    def slots(self) -> Slots:
         raise NotImplementedError
 
     @property
