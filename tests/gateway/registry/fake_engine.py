@@ -81,6 +81,7 @@ class FakeContainer:
             size_bytes=1,
             memory=MemoryNeed(weights=engine.present[name], cache=0, engine=0),
         )
+        self.slots = Slots(self.info, _unasked, tuple, None)
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         raise NotImplementedError
@@ -92,10 +93,6 @@ class FakeContainer:
         raise NotImplementedError
 
     @property
-    def slots(self) -> Slots:
-        raise NotImplementedError
-
-    @property
     def failure(self) -> str | None:
         return self._engine.broken.get(self.name)
 
@@ -104,6 +101,10 @@ class FakeContainer:
 
     async def aclose(self) -> None:
         await self._engine.close(self)
+
+
+async def _unasked(work: object, ready: object) -> None:
+    raise NotImplementedError
 
 
 class FakeEngine:
