@@ -49,6 +49,7 @@ from gateway.http.routes import (
     anthropic,
     console,
     console_events,
+    console_hub,
     console_models,
     console_sampling,
     console_settings,
@@ -64,7 +65,7 @@ from gateway.http.routes import (
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
-from gateway.hub import Hub, cached_models
+from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
 from gateway.pictures import ImageLoader
 from gateway.registry import Registry
@@ -75,6 +76,7 @@ from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 _CONSOLE_ROUTES = (
     *console.ROUTES,
     *console_events.ROUTES,
+    *console_hub.ROUTES,
     *console_models.ROUTES,
     *console_sampling.ROUTES,
     *console_settings.ROUTES,
@@ -222,6 +224,8 @@ def _services(
         history=History(),
         catalog=catalog,
         lines=lines,
+        downloads=Downloads(),
+        uploads=Uploads(hub_room, catalog),
     )
 
 
@@ -303,6 +307,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             services.store as store,
             services.registry as registry,
             services.runs.running(),
+            services.downloads.running(),
             companions() as tasks,
         ):
             await store.mend(interrupted)

@@ -26,7 +26,7 @@ from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
-from gateway.hub import Hub
+from gateway.hub import Downloads, Hub, Uploads
 from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
 from gateway.reloading import Reloader
@@ -62,6 +62,8 @@ class Services(msgspec.Struct, frozen=True):
     history: History
     catalog: Catalog
     lines: LogLines
+    downloads: Downloads
+    uploads: Uploads
 
     @property
     def config(self) -> Config:

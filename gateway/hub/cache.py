@@ -109,7 +109,7 @@ class CachedModels:
         if whole is not None and whole.path == snapshot and not isinstance(whole, Unusable):
             return {(repository,): whole}
         found = self._in_files(repository, snapshot)
-        tags = _tags(list(found))
+        tags = quantizations(list(found))
         if len(found) == 1:  # then its quantization needn't be told
             return {(repository, f"{repository}:{tags[name]}"): one for name, one in found.items()}
         if not found and whole is not None:
@@ -154,7 +154,7 @@ def _state(snapshot: "CachedRevisionInfo") -> SnapshotState:
     )
 
 
-def _tags(names: list[str]) -> Mapping[str, str]:
+def quantizations(names: list[str]) -> Mapping[str, str]:
     """What tells files apart: their quantizations, or else their whole names."""
     tags = {name: found[1] for name in names if (found := QUANTIZATION.search(name))}
     often = Counter(tags.values())

@@ -54,13 +54,18 @@ class Hub:
         """What lies in the hub's local cache."""
         return await to_thread.run_sync(cached, self._cache)
 
+    async def listing(self, repository: str) -> Listing:
+        """What a repository holds. Raises as `download`."""
+        order = Order(repository=repository)
+        return await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
+
     async def download(self, order: Order, report: Callable[[DownloadProgress], None]) -> Path:
         """Fetch a repository; the folder it lies in then.
 
         Raises InvalidRequest (no folder is configured, the name is bad or taken), NotFound and
         ModelUnavailable. Cancellation stops it at once; what has come stays for the next try.
         """
-        root = self._root()
+        root = self.root()
         target = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
         if target.exists() or target in self._busy:
             state = "is there already" if target.exists() else "is being downloaded"
@@ -69,6 +74,8 @@ class Hub:
         try:
             found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
+            if not order.is_whole:  # parts of one repository may be fetched side by side
+                name += f"--{target.name}"
             staging = within(root / STAGING_DIR, name, "repo_id")
             await self._fetch(found, staging, report)
             await to_thread.run_sync(_put, staging, target)
@@ -87,7 +94,7 @@ class Hub:
 
     def here(self, model: HubModel, usable: Usable) -> Path | None:
         """As `bring`, without a download. Blocks."""
-        target = within(self._root(), model.folder, "path")
+        target = within(self.root(), model.folder, "path")
         if target.exists():
             return target
         cached_one = snapshot(self._cache, model)
@@ -109,7 +116,7 @@ class Hub:
 
     def require_deletable(self, paths: Sequence[Path]) -> None:
         """Raises Forbidden unless deletion is allowed and they lie in the folder for downloads."""
-        root = self._root().resolve()
+        root = self.root().resolve()
         if not self._deletion:
             raise Forbidden(
                 "the configuration doesn't allow that models are deleted (hub.deletion)"
@@ -126,7 +133,8 @@ class Hub:
             else:
                 await anyio.Path(path).unlink(missing_ok=True)
 
-    def _root(self) -> Path:
+    def root(self) -> Path:
+        """The folder for downloads. Raises InvalidRequest where there is none."""
         if self._folder is None:
             raise InvalidRequest("there is no folder for downloads (hub.folder or model_dirs)")
         return self._folder

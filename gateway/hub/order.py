@@ -15,6 +15,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the repository is left out."""
+        return self.include == ("*",) and not self.exclude
+
     def wants(self, file: str) -> bool:
         """Whether `file` is to be fetched."""
         included = any(fnmatch(file, pattern) for pattern in self.include)

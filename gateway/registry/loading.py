@@ -126,6 +126,11 @@ class LoadPlanner:
         self._plan: dict[str, LoadPlan] = {}
         self._pinned: dict[str, bool] = {}  # in place of what entries say
 
+    @property
+    def cards(self) -> Bytes:
+        """This machine's, with their bytes, in CUDA's order."""
+        return self._cards
+
     def plan(self, entry: ModelEntry) -> LoadPlan:
         """What a load of `entry` takes now. Raises ModelUnavailable where it can't be estimated."""
         options = self.options(entry)

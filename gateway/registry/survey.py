@@ -2,7 +2,7 @@
 would mean now, and what was measured.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -19,6 +19,7 @@ from gateway.registry.record import Bytes, ModelRecord
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.turns import candidate, choose_victims
 
+Placement: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, float]]
 Verdict: TypeAlias = Literal["loaded", "fits", "fits_after", "too_large", "remote", "unknown"]
 
 
@@ -182,9 +183,13 @@ class Survey:
             return Fit(verdict="fits_after", unload=tuple(one.model.name for one in goers))
         return Fit(verdict="fits_after", unload=names)
 
-    def needs(self, weights: int, devices: Mapping[str, float]) -> Bytes:
-        """So many bytes, spread as `devices` say, by their parts of the whole."""
-        return shares(MemoryNeed(weights=weights, cache=0, engine=0), devices)
+    def room_for_size(self, name: str, size: int, placement: Placement) -> tuple[Fit, Bytes]:
+        """As `room_for`, for so many bytes of a model that is not here yet, and where they would
+        lie. `placement`: see `backends.catalog.FilesModule.placement`.
+        """
+        whole = MemoryNeed(weights=size, cache=0, engine=0)
+        need = shares(whole, placement(self._planner.cards))
+        return self.room_for(name, need), need
 
 
 def _may_go(record: ModelRecord, name: str) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.access import Access
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.request_record import RequestStanding
+from gateway.hub import DownloadState
 from gateway.logs import LogLine
 from gateway.reloading import ReloadReport
 
@@ -37,6 +38,12 @@ class RequestNews(msgspec.Struct, frozen=True):
     standing: RequestStanding
 
 
+class DownloadGone(msgspec.Struct, frozen=True):
+    """A download is not listed any more."""
+
+    id: str
+
+
 class Reloaded(msgspec.Struct, frozen=True):
     """Another configuration is in force: which options changed, and which wait for a restart."""
 
@@ -49,7 +56,16 @@ def reloaded(report: ReloadReport) -> Reloaded:
     return Reloaded(report.changed, report.restart)
 
 
-News: TypeAlias = ModelNews | ModelGone | RequestNews | GaugesWire | LogLine | Reloaded
+News: TypeAlias = (
+    ModelNews
+    | ModelGone
+    | RequestNews
+    | GaugesWire
+    | DownloadState
+    | DownloadGone
+    | LogLine
+    | Reloaded
+)
 Told: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
@@ -64,6 +80,10 @@ def told(news: News, access: Access) -> Told | None:
             return ("request", standing) if access.oversees(owner) else None
         case GaugesWire():
             return "gauges", seen_gauges(news, access)
+        case DownloadState():
+            return ("download", news) if access.role == "admin" else None
+        case DownloadGone():
+            return ("download_removed", news) if access.role == "admin" else None
         case LogLine():
             return ("log", news) if access.role == "admin" else None
         case Reloaded():

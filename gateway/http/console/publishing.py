@@ -9,7 +9,7 @@ import anyio
 
 from gateway.http.console.feed import Feed
 from gateway.http.console.models import model_news
-from gateway.http.console.news import ModelGone, RequestNews
+from gateway.http.console.news import DownloadGone, ModelGone, RequestNews
 from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions
@@ -33,6 +33,7 @@ class Publisher:
             tasks.start_soon(self._follow_requests)
             tasks.start_soon(self._measure)
             tasks.start_soon(self._follow_log)
+            tasks.start_soon(self._follow_downloads)
             with self._services.registry.watchers.watching() as changes:
                 await self._follow_models(changes)
             self._feed.end()
@@ -81,6 +82,16 @@ class Publisher:
                 last = line.number
                 if is_read:
                     self._feed.add(line)
+
+    async def _follow_downloads(self) -> None:
+        while True:
+            await anyio.sleep(BREATH)
+            moved, gone = self._services.downloads.take_moved()
+            if self._is_read():
+                for state in moved:
+                    self._feed.add(state)
+                for name in gone:
+                    self._feed.add(DownloadGone(name))
 
     async def _measure(self) -> None:
         services, sampled = self._services, -LINGER

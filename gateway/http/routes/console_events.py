@@ -19,6 +19,7 @@ from gateway.http.request_record import RequestStanding
 from gateway.http.routes.console import MeWire, address, who
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream
+from gateway.hub import DownloadState
 from gateway.logs import LogLine
 
 AnyRequest = Request[Any, Any, Any]
@@ -35,6 +36,7 @@ class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
     requests: Sequence[RequestStanding]
     gauges: GaugesWire
     history: HistoryWire
+    downloads: Sequence[DownloadState]
     log: Sequence[LogLine]
 
 
@@ -113,6 +115,7 @@ def frame(event: str, data: msgspec.Struct, id: str) -> bytes:
 
 async def snapshot_for(services: Services, access: Access, server: str) -> SnapshotWire:
     """Everything that the caller may see."""
+    is_admin = access.role == "admin"
     return SnapshotWire(
         time=time.time(),
         me=who(services, access, server),
@@ -120,10 +123,13 @@ async def snapshot_for(services: Services, access: Access, server: str) -> Snaps
         requests=services.activity.seen_by(access),
         gauges=seen_gauges(await services.sampler.sample(), access),
         history=seen_history(services.history.columns(), access),
-        log=services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
-        if access.role == "admin"
-        else (),
+        downloads=services.downloads.states() if is_admin else (),
+        log=_log(services) if is_admin else (),
     )
+
+
+def _log(services: Services) -> Sequence[LogLine]:
+    return services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
 
 
 async def models_for(services: Services, access: Access) -> list[ModelWire]:

@@ -161,7 +161,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 @get("/v1/admin/models/options")
-async def options(request: AnyRequest, services: Services, model: str) -> ASGIApp:
+async def options(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a model can be loaded with, and is."""
     access = services.doorman.admit(request.headers)
     access.require_admin()

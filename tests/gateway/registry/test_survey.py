@@ -30,6 +30,19 @@ async def test_it_fits_or_who_would_have_to_go_is_told() -> None:
         assert "d200 needs" in huge.why
 
 
+async def test_what_is_not_here_yet_is_asked_for_by_its_size() -> None:
+    async with registry_of(*MODELS, engine=FakeEngine()) as registry:
+        await registry.load("a40")
+
+        def fits(size: int) -> tuple[Fit, dict[str, int]]:
+            fit, devices = registry.survey.room_for_size("new", size, lambda _: {"cpu": 1.0})
+            return fit, dict(devices)
+
+        assert fits(60) == (Fit(verdict="fits"), {"cpu": 60})
+        assert fits(61)[0] == Fit(verdict="fits_after", unload=("a40",))
+        assert fits(101)[0].verdict == "too_large"
+
+
 async def test_what_is_pinned_never_has_to_go() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         await registry.load("pinned50")

@@ -1,0 +1,210 @@
+"""Downloads that nobody's request holds: told while they run, stopped, and gone on with later.
+
+It knows no hub: what fetches a model is handed in, and is cancelled to stop it.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, TypeAlias
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import TaskGroup
+
+from gateway.errors import GatewayError, NotFound, QueueFull
+from gateway.hub.order import DownloadProgress
+from gateway.tasks import companions
+
+MOST = 64  # listed
+MOST_RUNNING = 8
+WINDOW = 5.0  # seconds over which the speed is taken
+RETRY = 30.0  # seconds after which one more may be tried
+
+Report: TypeAlias = Callable[[DownloadProgress], None]
+Fetch: TypeAlias = Callable[[Report], Awaitable[str]]  # gives the path where the model lies then
+
+log = structlog.get_logger(__name__)
+
+
+class DownloadState(msgspec.Struct, frozen=True, kw_only=True):
+    """One download now. Sizes are bytes, `began_at` is Unix time."""
+
+    id: str
+    model: str
+    state: Literal["running", "stopped", "failed", "finished"]
+    file: str = ""
+    done: int = 0
+    total: int = 0
+    bytes_per_second: float | None = None
+    seconds_left: float | None = None
+    why_failed: str | None = None
+    began_at: float
+    path: str | None = None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a download ended."""
+
+    state: Literal["stopped", "failed", "finished"]
+    why_failed: str | None = None
+    path: str | None = None
+
+
+class _Download:
+    """One of them; `scope` while it runs."""
+
+    def __init__(self, state: DownloadState, fetch: Fetch) -> None:
+        self.state = state
+        self.fetch = fetch
+        self.scope: anyio.CancelScope | None = None
+        self.one_runs = anyio.Lock()  # what was stopped may still be on its way out
+        self._samples: deque[tuple[float, int]] = deque(maxlen=256)
+
+    def begin(self) -> None:
+        self._samples.clear()
+        self.change(state="running", why_failed=None, began_at=time.time())
+
+    def report(self, step: DownloadProgress) -> None:
+        now = time.monotonic()
+        while len(self._samples) > 1 and now - self._samples[1][0] >= WINDOW:
+            self._samples.popleft()
+        self._samples.append((now, step.done))
+        then, before = self._samples[0]
+        speed = (step.done - before) / (now - then) if now > then else None
+        left = (step.total - step.done) / speed if speed else None
+        self.change(
+            file=step.file,
+            done=step.done,
+            total=step.total,
+            bytes_per_second=speed,
+            seconds_left=left,
+        )
+
+    def end(self, ending: Ending) -> None:
+        self.scope = None
+        self.change(
+            state=ending.state,
+            why_failed=ending.why_failed,
+            path=ending.path,
+            bytes_per_second=None,
+            seconds_left=None,
+        )
+
+    def change(self, **changes: str | float | None) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+
+
+class Downloads:
+    """All of one server's; they stop with its context."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._all: dict[str, _Download] = {}
+        self._told: dict[str, DownloadState] = {}
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Downloads may begin in this context."""
+        async with companions() as tasks:
+            self._tasks = tasks
+            yield
+
+    def states(self) -> Sequence[DownloadState]:
+        """All of them, the newest first."""
+        return [one.state for one in reversed(self._all.values())]
+
+    def take_moved(self) -> tuple[Sequence[DownloadState], Sequence[str]]:
+        """What has changed since the last call: states, and ids of those that are not listed any
+        more.
+        """
+        now = {name: one.state for name, one in self._all.items()}
+        moved = [state for name, state in now.items() if self._told.get(name) is not state]
+        gone = [name for name in self._told if name not in now]
+        self._told = now
+        return moved, gone
+
+    def begin(self, model: str, fetch: Fetch) -> DownloadState:
+        """Fetch `model`; one that runs already is told, one that was stopped goes on. Raises
+        QueueFull.
+        """
+        known = next((one for one in self._all.values() if one.state.model == model), None)
+        if known is not None and known.state.state == "finished":
+            del self._all[known.state.id]  # its files may be gone
+            known = None
+        if known is None:
+            number = str(next(self._numbers))
+            state = DownloadState(id=number, model=model, state="stopped", began_at=time.time())
+            known = _Download(state, fetch)
+        return self._run(known)
+
+    def resume(self, id: str) -> DownloadState:
+        """Go on. Raises NotFound, QueueFull."""
+        return self._run(self._found(id))
+
+    def stop(self, id: str) -> DownloadState:
+        """What has come stays. Raises NotFound."""
+        one = self._found(id)
+        if one.scope is not None:
+            one.scope.cancel()
+            one.end(Ending("stopped"))
+        return one.state
+
+    def remove(self, id: str) -> None:
+        """Take it out of the list; one that runs is stopped. Raises NotFound."""
+        self.stop(id)
+        del self._all[id]
+
+    def _found(self, id: str) -> _Download:
+        if id not in self._all:
+            raise NotFound(f"There is no download {id!r:.40}.", param="id")
+        return self._all[id]
+
+    def _run(self, one: _Download) -> DownloadState:
+        if one.scope is not None or one.state.state == "finished":
+            return one.state
+        if sum(other.scope is not None for other in self._all.values()) >= MOST_RUNNING:
+            text = f"{MOST_RUNNING} downloads run already"
+            raise QueueFull(text, retry_after=RETRY)
+        assert self._tasks is not None, "the server runs"
+        one.scope = anyio.CancelScope()
+        one.begin()
+        self._all[one.state.id] = one
+        self._drop_old()
+        self._tasks.start_soon(self._carry_out, one, one.scope)
+        return one.state
+
+    def _drop_old(self) -> None:
+        """The oldest that don't run, where there are too many."""
+        over = [name for name, one in self._all.items() if one.scope is None]
+        for name in over[: max(0, len(self._all) - MOST)]:
+            del self._all[name]
+
+    async def _carry_out(self, one: _Download, scope: anyio.CancelScope) -> None:
+        def is_current() -> bool:
+            """Whether it was neither stopped nor begun anew meanwhile."""
+            return one.scope is scope
+
+        def report(step: DownloadProgress) -> None:
+            if is_current():
+                one.report(step)
+
+        with scope:
+            end = await self._ending(one, report)
+            if is_current():
+                one.end(end)
+
+    async def _ending(self, one: _Download, report: Report) -> Ending:
+        try:
+            async with one.one_runs:
+                path = await one.fetch(report)
+        except GatewayError as error:
+            return Ending("failed", why_failed=error.message)
+        except Exception as error:  # the server outlives whatever a disk or a hub does
+            log.exception("download failed", model=one.state.model)
+            return Ending("failed", why_failed=f"{type(error).__name__}: {error}")
+        return Ending("finished", path=path)

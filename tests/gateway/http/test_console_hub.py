@@ -1,0 +1,306 @@
+"""Models that come, over HTTP: what a repository offers, downloads of their own, files sent."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import msgspec
+import pytest
+
+import bundled
+from backends.catalog import BACKENDS
+from config.settings import HubConfig, KeyConfig, SwapConfig
+from gateway.hub import choices
+from gateway.hub.order import Listing, RemoteFile
+from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.hub.standin import StandIn, standin
+from tests.hang import HANG
+
+pytestmark = pytest.mark.anyio
+
+USER, BOSS = {"x-api-key": "user"}, {"x-api-key": "admin"}
+KEYS = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
+GGUF = bundled.GGUF.read_bytes()
+FILES = {
+    "small-Q4_K_M.gguf": GGUF,
+    "small-Q8_0.gguf": GGUF + b"\0" * 1000,
+    "mmproj-small-F16.gguf": b"f" * 50,
+    "mmproj-small-F32.gguf": b"q" * 50,
+    "README.md": b"# small",
+}
+
+
+@pytest.fixture
+async def stand() -> AsyncIterator[StandIn]:
+    async with standin(dict(FILES)) as running:
+        yield running
+
+
+@pytest.fixture
+async def running(stand: StandIn, tmp_path: Path) -> AsyncIterator[Running]:
+    settings = msgspec.structs.replace(
+        config(tmp_path, keys=KEYS),
+        model_dirs=(str(tmp_path / "models"),),
+        hub=HubConfig(endpoint=stand.url),
+    )
+    async with serving(settings, tmp_path) as server:
+        yield server
+
+
+async def post(running: Running, path: str, **fields: object) -> httpx.Response:
+    return await running.client.post(f"/v1/admin/{path}", json=fields, headers=BOSS)
+
+
+async def listed(running: Running) -> list[dict[str, Any]]:
+    answer = await running.client.get("/v1/admin/downloads", headers=BOSS)
+    found: list[dict[str, Any]] = answer.json()["downloads"]
+    return found
+
+
+async def until(running: Running, state: str) -> dict[str, Any]:
+    """The newest download, once it is in that state."""
+    with anyio.fail_after(HANG):
+        while (newest := (await listed(running))[0])["state"] != state:
+            await anyio.sleep(0.005)
+        return newest
+
+
+# ------------------------------------------------------------------------------------------ the hub
+
+
+async def test_each_quantization_is_offered_with_what_it_takes(running: Running) -> None:
+    url = "/v1/admin/hub/files?repository=org/small"
+    found = (await running.client.get(url, headers=BOSS)).json()
+    assert found["bytes"] == sum(map(len, FILES.values()))
+    small, large = found["quantizations"]
+    assert (small["name"], small["model"]) == ("Q4_K_M", "org/small:Q4_K_M")
+    assert small["files"] == ["small-Q4_K_M.gguf", "mmproj-small-F16.gguf"]
+    assert small["bytes"] == len(GGUF) + 50
+    assert large["name"] == "Q8_0"
+    assert not small["here"]
+    assert small["fit"]["verdict"] == "fits"
+    assert small["fit"]["device"] == "cpu"
+    assert small["fit"]["needs"] > small["bytes"]
+    assert (await running.client.get(url, headers=USER)).status_code == 403
+
+
+async def test_what_can_never_be_had_is_told_before_it_is_fetched(
+    stand: StandIn, tmp_path: Path
+) -> None:
+    settings = msgspec.structs.replace(
+        config(tmp_path),
+        hub=HubConfig(endpoint=stand.url),
+        swap=SwapConfig(memory={"cpu": 3 * len(GGUF)}),
+    )
+    stand.add("huge-Q2_K.gguf", GGUF * 4)
+    async with serving(settings, tmp_path) as running:
+        url = "/v1/admin/hub/files?repository=hf:org/small"
+        found = (await running.client.get(url)).json()["quantizations"]
+        fits = {one["name"]: one["fit"] for one in found}
+        assert fits["Q8_0"]["verdict"] == "fits"
+        assert fits["Q2_K"]["verdict"] == "too_large"
+        assert "cpu" in fits["Q2_K"]["why"]
+
+
+async def test_a_repository_that_isnt_there_is_not_found(running: Running) -> None:
+    for name, status in (("org/none", 404), ("", 400), ("a b", 400)):
+        url = f"/v1/admin/hub/files?repository={name}"
+        assert (await running.client.get(url, headers=BOSS)).status_code == status
+
+
+def test_parts_of_one_model_are_one_and_a_repository_without_any_is_whole() -> None:
+    def offered(*names: str) -> list[tuple[str | None, str, int]]:
+        files = tuple(RemoteFile(name, 10, "") for name in names)
+        found = choices("a/b", Listing("c", files, {}), BACKENDS)
+        return [(one.name, one.model, one.size) for one in found]
+
+    split = [f"m-Q4_0-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
+    assert offered(*split, "x/m-Q8_0.gguf") == [("Q8_0", "a/b:Q8_0", 10), ("Q4_0", "a/b:Q4_0", 30)]
+    assert offered("model.safetensors", "config.json") == [(None, "a/b", 20)]
+    assert offered("mmproj-F16.gguf", "one.gguf") == [("one", "a/b:one", 20)]
+
+
+# ---------------------------------------------------------------------------------------- downloads
+
+
+async def test_a_download_goes_on_when_nobody_waits_and_its_model_answers(running: Running) -> None:
+    begun = await post(running, "downloads", model="hf:org/small:Q8_0")
+    assert (begun.status_code, begun.json()["model"]) == (202, "org/small:Q8_0")
+    done = await until(running, "finished")
+    assert done["done"] == done["total"] == len(FILES["small-Q8_0.gguf"]) + 50
+    assert done["path"].endswith("models/small-Q8_0")
+    with anyio.fail_after(HANG):
+        while not any("small-Q8_0" in one.id for one in running.registry.statuses()):
+            await anyio.sleep(0.005)
+    url = "/v1/admin/hub/files?repository=org/small"
+    found = (await running.client.get(url, headers=BOSS)).json()["quantizations"]
+    assert {one["name"]: one["here"] for one in found} == {"Q4_K_M": False, "Q8_0": True}
+
+
+async def test_a_download_can_be_stopped_and_goes_on_where_it_was(
+    stand: StandIn, running: Running
+) -> None:
+    stand.cut["small-Q8_0.gguf"] = len(GGUF)
+    number = (await post(running, "downloads", model="org/small:Q8_0")).json()["id"]
+    with anyio.fail_after(HANG):
+        await stand.sent_cut.wait()
+        while (await listed(running))[0]["done"] < 1 << 20:
+            await anyio.sleep(0.005)
+    again = await post(running, "downloads", model="org/small:Q8_0")
+    assert again.json()["id"] == number  # it runs already
+    stopped = (await post(running, f"downloads/{number}/stop")).json()
+    assert (stopped["state"], stopped["bytes_per_second"]) == ("stopped", None)
+    stand.cut.clear()
+    resumed = await post(running, f"downloads/{number}/resume")
+    assert (resumed.status_code, resumed.json()["state"]) == (202, "running")
+    assert (await until(running, "finished"))["id"] == number
+    ranges = [one for one in stand.asked if "small-Q8_0" in one and "bytes=" in one]
+    assert len(ranges) == 1
+
+
+async def test_two_parts_of_one_repository_come_side_by_side(
+    stand: StandIn, running: Running
+) -> None:
+    stand.cut["small-Q4_K_M.gguf"] = 10
+    first = (await post(running, "downloads", model="org/small:Q4_K_M")).json()["id"]
+    with anyio.fail_after(HANG):
+        await stand.sent_cut.wait()
+    await post(running, "downloads", model="org/small:Q8_0")
+    done = await until(running, "finished")
+    assert left(Path(done["path"])) == ["mmproj-small-F16.gguf", "small-Q8_0.gguf"]
+    await post(running, f"downloads/{first}/stop")
+    stand.cut.clear()
+    await post(running, f"downloads/{first}/resume")
+    with anyio.fail_after(HANG):
+        while {one["state"] for one in await listed(running)} != {"finished"}:
+            await anyio.sleep(0.005)
+
+
+async def test_what_goes_wrong_is_told_and_can_be_tried_again(
+    stand: StandIn, running: Running
+) -> None:
+    stand.checksums["small-Q8_0.gguf"] = "0" * 64
+    number = (await post(running, "downloads", model="org/small:Q8_0")).json()["id"]
+    failed = await until(running, "failed")
+    assert "checksum" in failed["why_failed"]
+    stand.add("small-Q8_0.gguf", FILES["small-Q8_0.gguf"])
+    await post(running, f"downloads/{number}/resume")
+    await until(running, "finished")
+    answer = await running.client.delete(f"/v1/admin/downloads/{number}", headers=BOSS)
+    assert answer.json() == {"removed": number}
+    assert await listed(running) == []
+    for what in ("stop", "resume"):
+        assert (await post(running, f"downloads/{number}/{what}")).status_code == 404
+
+
+async def test_downloads_are_told_to_administrators_alone(running: Running) -> None:
+    for method, path in (("GET", ""), ("POST", ""), ("POST", "/1/stop"), ("DELETE", "/1")):
+        url = f"/v1/admin/downloads{path}"
+        answer = await running.client.request(method, url, json={"model": "a/b"}, headers=USER)
+        assert answer.status_code == 403
+
+
+async def test_without_a_folder_nothing_comes(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        answer = await running.client.post("/v1/admin/downloads", json={"model": "org/small"})
+        assert answer.status_code == 400
+        assert "hub.folder" in answer.json()["error"]["message"]
+        sent = await running.client.put(
+            "/v1/admin/uploads/a.gguf", content=b"GGUF", headers={"content-type": "x/y"}
+        )
+        assert sent.status_code == 400
+
+
+# ------------------------------------------------------------------------------------------ uploads
+
+
+async def send(running: Running, name: str, data: bytes, **headers: str) -> httpx.Response:
+    kind = {"content-type": "application/octet-stream"}
+    url = f"/v1/admin/uploads/{name}"
+    return await running.client.put(url, content=data, headers={**BOSS, **kind, **headers})
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+async def test_a_file_that_is_sent_becomes_a_model(running: Running, tmp_path: Path) -> None:
+    answer = await send(running, "mine.gguf", GGUF)
+    assert answer.status_code == 201
+    assert answer.json() == {"name": "mine.gguf", "bytes": len(GGUF), "models": ["mine"]}
+    assert (tmp_path / "models" / "mine.gguf").read_bytes() == GGUF
+    assert left(tmp_path / "models") == ["mine.gguf"]
+    body = {"model": "mine", "prompt": "Hi", "max_tokens": 2}
+    said = await running.client.post("/v1/completions", json=body, headers=USER)
+    assert said.status_code == 200
+
+
+async def test_a_file_may_be_larger_than_other_bodies(tmp_path: Path) -> None:
+    small = msgspec.structs.replace(config(tmp_path).server, max_body=1000)
+    settings = msgspec.structs.replace(
+        config(tmp_path, server=small), model_dirs=(str(tmp_path / "models"),)
+    )
+    async with serving(settings, tmp_path) as running:
+        assert len(GGUF) > 1000
+        assert (await send(running, "mine.gguf", GGUF)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("mine.gguf", b"PK\x03\x04" + b"x" * 100),
+        ("mine.gguf", b"GGUF" + b"x" * 100),
+        ("mine.gguf", GGUF[:300_000]),
+        ("mine.gguf", b""),
+        ("mine.bin", GGUF[:100]),
+        (".mine.gguf", GGUF[:100]),
+        ("..%2fmine.gguf", GGUF[:100]),
+        ("mine%0a.gguf", GGUF[:100]),
+    ],
+)
+async def test_what_is_no_model_leaves_nothing(
+    name: str, data: bytes, running: Running, tmp_path: Path
+) -> None:
+    answer = await send(running, name, data)
+    assert answer.status_code in (400, 404)
+    assert str(tmp_path) not in answer.text
+    assert left(tmp_path / "models") == []
+
+
+async def test_nothing_is_overwritten_and_the_disk_has_an_end(
+    running: Running, tmp_path: Path
+) -> None:
+    await send(running, "mine.gguf", GGUF)
+    again = await send(running, "mine.gguf", GGUF)
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "name")
+    stream = await anyio.connect_tcp("127.0.0.1", running.port)
+    async with stream:
+        head = (
+            "PUT /v1/admin/uploads/huge.gguf HTTP/1.1\r\nHost: localhost\r\nx-api-key: admin\r\n"
+            "Content-Type: application/octet-stream\r\nContent-Length: 99999999999999\r\n\r\n"
+        )
+        await stream.send(head.encode())
+        assert b"413" in await stream.receive(20)
+    assert left(tmp_path / "models") == ["mine.gguf"]
+
+
+async def test_who_leaves_in_the_middle_leaves_nothing(running: Running, tmp_path: Path) -> None:
+    stream = await anyio.connect_tcp("127.0.0.1", running.port)
+    head = (
+        "PUT /v1/admin/uploads/half.gguf HTTP/1.1\r\nHost: localhost\r\nx-api-key: admin\r\n"
+        f"Content-Type: application/octet-stream\r\nContent-Length: {len(GGUF)}\r\n\r\n"
+    )
+    await stream.send(head.encode() + GGUF[:1000])
+    with anyio.fail_after(HANG):
+        while not left(tmp_path / "models"):
+            await anyio.sleep(0.005)
+        await stream.aclose()
+        while left(tmp_path / "models"):
+            await anyio.sleep(0.005)
+
+
+async def test_users_send_nothing(running: Running, tmp_path: Path) -> None:
+    assert (await send(running, "mine.gguf", GGUF, **USER)).status_code == 403
+    assert left(tmp_path / "models") == []
