@@ -6,16 +6,20 @@ registry and the activity, changes neither.
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import anyio
 import msgspec
 
+from backends.errors import BackendError
+from backends.slots import SlotState
 from gateway.http.console.activity import Activity
 from gateway.http.console.wire import ClaimWire, DeviceWire, GaugesWire, HeldWire, SpeedWire
 from gateway.http.request_record import RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.survey import Ledger, Measured
 
+PATIENCE = 0.1  # seconds for engines to say what their caches hold
 WINDOW = 3.0  # seconds over which speeds are taken
 
 
@@ -68,23 +72,46 @@ class Sampler:
         self._registry = registry
         self._activity = activity
         self._totals = Totals()
+        self._kept: dict[str, int] = {}
         self._before: deque[tuple[float, Mapping[str, Counters]]] = deque()
 
     async def sample(self) -> GaugesWire:
         """As it is now."""
         measured = await self._registry.survey.measured()
         statuses = [one for one in self._registry.statuses() if _is_active(one)]
+        await self._look_at_caches(statuses)
         totals = self._totals.take(one for _, one in self._activity.all())
         seconds, before = self._since(time.monotonic(), totals)
         speeds = [self._speed(one, totals, before, seconds) for one in statuses]
         return GaugesWire(
             time=time.time(),
-            devices=devices(self._registry.survey.ledger(), measured, statuses),
+            devices=devices(self._registry.survey.ledger(), measured, statuses, self._kept),
             models=speeds,
             waiting=sum(one.waiting for one in speeds),
             in_use=sum(one.in_use for one in speeds),
             tokens_per_second=sum(one.tokens_per_second for one in speeds),
         )
+
+    async def _look_at_caches(self, statuses: Sequence[ModelStatus]) -> None:
+        """Each engine answers between two of its steps; of one that takes longer is told what it
+        said before.
+        """
+        with anyio.move_on_after(PATIENCE):
+            async with anyio.create_task_group() as looks:
+                for one in statuses:
+                    looks.start_soon(self._look_at_cache, one)
+        there = {one.id for one in statuses if one.slots is not None}
+        self._kept = {name: kept for name, kept in self._kept.items() if name in there}
+
+    async def _look_at_cache(self, status: ModelStatus) -> None:
+        if status.slots is None:
+            return
+        try:
+            states = await status.slots.states()
+        except BackendError:  # it is closing
+            return
+        if (kept := kept_tokens(states)) is not None:
+            self._kept[status.id] = kept
 
     def _since(
         self, now: float, totals: Mapping[str, Counters]
@@ -121,17 +148,31 @@ def _is_active(status: ModelStatus) -> bool:
     return there or bool(status.waiting or status.in_use)
 
 
+def kept_tokens(states: Sequence[SlotState]) -> int | None:
+    """Tokens of conversations that nobody answers now; None where the engine doesn't tell."""
+    cells = [one.cells for one in states if one.task is None]
+    known = [count for count in cells if count is not None]
+    return sum(known) if len(known) == len(cells) and states else None
+
+
 def devices(
-    ledger: Ledger, measured: Measured, statuses: Iterable[ModelStatus]
+    ledger: Ledger,
+    measured: Measured,
+    statuses: Iterable[ModelStatus],
+    kept: Mapping[str, int],
 ) -> tuple[DeviceWire, ...]:
-    """The devices that models may have, or that there are."""
+    """The devices that models may have, or that there are. `kept`: tokens, by model."""
     states = {one.id: one.state for one in statuses}
     names = dict.fromkeys((*ledger.budgets, *measured.total))
-    return tuple(_device(name, ledger, measured, states) for name in names)
+    return tuple(_device(name, ledger, measured, states, kept) for name in names)
 
 
 def _device(
-    name: str, ledger: Ledger, measured: Measured, states: Mapping[str, State]
+    name: str,
+    ledger: Ledger,
+    measured: Measured,
+    states: Mapping[str, State],
+    kept: Mapping[str, int],
 ) -> DeviceWire:
     held = [one for one in ledger.held if one.device == name]
     promised = sum(one.size for one in held)
@@ -154,7 +195,7 @@ def _device(
                 state=states.get(one.model, "draining"),  # gone from the lists, not from memory
                 bytes=one.size,
                 parts=one.parts,
-                kept_tokens=None,
+                kept_tokens=kept.get(one.model),
             )
             for one in held
         ],

@@ -9,9 +9,11 @@ import anyio
 import msgspec
 import pytest
 
+from backends.slots import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.http.console.feed import Feed
+from gateway.http.console.gauges import kept_tokens
 from gateway.http.console.models import progress_of
 from gateway.http.console.news import ModelGone
 from gateway.registry import ModelStatus
@@ -102,6 +104,30 @@ async def test_a_snapshot_comes_first_and_then_each_change(running: Running) -> 
         assert one["bytes"] == sum(one["parts"].values()) == gauges["devices"][0]["promised"]
         await running.registry.unload("roundhouse-tiny")
         await until(news, "model", id="roundhouse-tiny", state="unloaded")
+
+
+async def test_what_is_kept_of_conversations_is_told(running: Running) -> None:
+    chat = {"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 4}
+    answer = await running.client.post("/v1/chat/completions", json=chat, headers=USER)
+    used = answer.json()["usage"]
+    async with listening(running, **BOSS) as news:
+        gauges = (await anext(news)).data["gauges"]
+        while (kept := gauges["devices"][0]["models"][0]["kept_tokens"]) is None:
+            gauges = (await until(news, "gauges")).data  # the engine is asked again
+        assert 0 < kept <= used["total_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("states", "kept"),
+    [
+        ((), None),
+        ((SlotState(id=0, cells=7), SlotState(id=1, cells=5, task=3)), 7),
+        ((SlotState(id=0, cells=7), SlotState(id=1, cells=5)), 12),
+        ((SlotState(id=0, cells=None),), None),
+    ],
+)
+def test_what_an_answer_uses_is_not_kept(states: tuple[SlotState, ...], kept: int | None) -> None:
+    assert kept_tokens(states) == kept
 
 
 async def test_a_request_is_told_from_beginning_to_end(running: Running) -> None:
