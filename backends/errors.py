@@ -63,6 +63,8 @@ class InputTooLong(InvalidJob):
             f"This model reads at most {context_length} tokens of a text, but here are {tokens}.",
             param,
         )
+        self.prompt_tokens = tokens
+        self.context_length = context_length
 
 
 class NotAble(BackendError):

@@ -104,6 +104,32 @@ class RemoteText(RemoteRequest, frozen=True, kw_only=True):
     prompts: tuple[str | tuple[int, ...], ...]
 
 
+class RemoteEmbedding(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts or token ids whose vectors are wanted. `parameters`: as `RemoteRequest`."""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+    parameters: Mapping[str, Any] = {}
+    caller: Caller = NOBODY
+
+
+class RemoteRerank(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents whose scores for `query` are wanted, of all of them. `parameters`: as
+    `RemoteRequest`.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    parameters: Mapping[str, Any] = {}
+    caller: Caller = NOBODY
+
+
+class RemoteVectors(msgspec.Struct, frozen=True, kw_only=True):
+    """For each text, in their order, what `EncoderContainer.encode` gives: a vector, or a score."""
+
+    vectors: tuple[bytes, ...]
+    prompt_tokens: int = 0  # 0: the other server doesn't tell
+
+
 class RemoteCall(msgspec.Struct, frozen=True):
     """Some of a tool call. Calls are counted from 0; each begins with its id and name, given once,
     and its `arguments` add up to the call's.
@@ -177,6 +203,14 @@ class RemoteContainer(ABC):
     @abstractmethod
     def complete(self, request: RemoteText) -> AbstractAsyncContextManager[RemoteEvents]:
         """As `chat`; all text is content. Choice p * n + i is the i-th answer to prompt p."""
+
+    @abstractmethod
+    async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
+        """The vectors of all texts. Raises UpstreamError."""
+
+    @abstractmethod
+    async def rerank(self, request: RemoteRerank) -> RemoteVectors:
+        """The scores of all documents. Raises UpstreamError."""
 
     @abstractmethod
     async def aclose(self) -> None: ...

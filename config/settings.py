@@ -135,6 +135,7 @@ class ApisConfig(Section, frozen=True):
     anthropic: bool = True
     ollama: bool = True
     kobold: bool = True
+    rerank: bool = True
     responses: bool = True
     tabby: bool = True
     llamaserver: bool = True

@@ -15,6 +15,7 @@ from config.errors import ConfigError
 from config.settings import Config
 from gateway.answers.capabilities import Capabilities
 from gateway.answers.constraints import Constraints
+from gateway.answers.encoding import Encoders
 from gateway.answers.interpreter import Interpreters
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
@@ -39,6 +40,7 @@ from gateway.http.console.gauges import Sampler
 from gateway.http.console.history import History
 from gateway.http.console.news import reloaded
 from gateway.http.console.publishing import Publisher
+from gateway.http.encoding import TRUNCATED_HEADER
 from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, ID_HEADER
 from gateway.http.generations import Generations
@@ -59,6 +61,7 @@ from gateway.http.routes import (
     llamaserver,
     ollama,
     openai,
+    rerank,
     responses,
     tabby,
     upstreams,
@@ -140,6 +143,7 @@ def _spoken(services: Services) -> list[Router]:
     own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES, *upstreams.ROUTES)
     table = (
         ("OpenAI", apis.openai, openai.ROUTES, plain),
+        ("Rerank", apis.rerank, rerank.ROUTES, plain),
         ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
         ("Anthropic", apis.anthropic, anthropic.ROUTES, for_anthropic),
         ("Ollama", apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
@@ -206,6 +210,7 @@ def _services(
         reloader=reloader,
         registry=registry,
         pipeline=pipeline,
+        encoders=Encoders(registry, threads),
         doorman=doorman,
         refusals=Refusals(metrics.refused),
         wording=Encoding(registry, tokens),
@@ -339,5 +344,5 @@ def _cors(config: Config) -> CORSConfig | None:
             "x-api-key",
             "x-csrf-token",
         ],
-        expose_headers=[ID_HEADER, anthropic.ID_HEADER, *HEADERS],
+        expose_headers=[ID_HEADER, anthropic.ID_HEADER, *HEADERS, TRUNCATED_HEADER],
     )

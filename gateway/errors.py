@@ -30,6 +30,7 @@ from copy import copy
 
 from backends.errors import (
     BackendError,
+    InputTooLong,
     InvalidJob,
     LoadFailed,
     NotAble,
@@ -232,7 +233,7 @@ def as_written(spelled: Mapping[str, str]) -> Iterator[None]:
 def translate(error: BackendError) -> GatewayError:
     """The client's view of `error`."""
     match error:
-        case PromptTooLong():
+        case PromptTooLong() | InputTooLong():
             return ContextLengthExceeded(
                 str(error),
                 param=error.param,

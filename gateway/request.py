@@ -26,6 +26,7 @@ from gateway.shapes import Shape
 
 __all__ = [
     "ChatRequest",
+    "EmbeddingRequest",
     "Fill",
     "FillFile",
     "GenerationParams",
@@ -35,6 +36,7 @@ __all__ = [
     "Part",
     "Prompt",
     "RequestedSampling",
+    "RerankRequest",
     "Role",
     "TextPart",
     "TextRequest",
@@ -94,6 +96,36 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()  # fields without a meaning here, as the client wrote them
     strict: bool = False  # what an engine ignores is refused
     reports: bool = False  # the answer tells what became of the parameters
+
+
+Purpose: TypeAlias = Literal["query", "document"]
+
+
+class EncodingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What embedding and ranking have in common. `field`: what the client called the texts."""
+
+    model: str  # "" means the one that is loaded, or the first there is
+    field: str
+    truncate: bool = False  # what is too long is cut at its end, else refused
+    most_tokens: int | None = None  # of one text or pair; None: as many as the model reads
+    keep_alive: float | None = None  # as `GenerationParams.keep_alive`
+    further: Mapping[str, Any] = {}  # as `GenerationParams.further`
+
+
+class EmbeddingRequest(EncodingParams, frozen=True, kw_only=True):
+    """Texts, or token ids as they are, whose vectors are wanted."""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+    dimensions: int | None = None  # the first values of each vector; None: all
+    prompt: str | None = None  # the name of one of the model's own, in front of every text
+    purpose: Purpose | None = None  # as `prompt`, but where the model has none it is ignored
+
+
+class RerankRequest(EncodingParams, frozen=True, kw_only=True):
+    """Documents, and what they are to answer."""
+
+    query: str
+    documents: tuple[str, ...]
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """What all tests share: async tests run on asyncio, because the server does."""
 
 import gc
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,3 +27,22 @@ def _settled_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def embed_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """all-MiniLM-L6-v2 as a GGUF file."""
+    from tests.backends import encoder_folders, encoder_gguf
+
+    path = tmp_path_factory.mktemp("embed") / "minilm.gguf"
+    return encoder_gguf.write(encoder_folders.minilm(), path, half=True)
+
+
+@pytest.fixture(scope="session")
+def rank_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cross-encoder of its weights as a GGUF file."""
+    from tests.backends import encoder_folders, encoder_gguf
+
+    folder = tmp_path_factory.mktemp("rank")
+    made = encoder_folders.cross_encoder(folder / "folder", typed=False)
+    return encoder_gguf.write(made, folder / "rank.gguf", pooling=encoder_gguf.RANK, half=True)

@@ -6,9 +6,9 @@ server down. Another replica is tried only before the first event was handed on.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -21,6 +21,8 @@ from backends.upstream.refusals import ELSEWHERE, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.sse import EventReader
 from config.upstreams import UpstreamConfig
+
+T = TypeVar("T")
 
 MAX_ERROR = 64 << 10  # bytes that are read of an error's body
 LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
@@ -68,6 +70,36 @@ class Relay:
     @asynccontextmanager
     async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
+
+        async def begun(response: httpx.Response) -> RelayedAnswer:
+            reader = question.reader() if question.reader else None
+            made = reader or AnswerReader(question.choices)
+            answer = answer_of(response, made, self._config)
+            await answer.begin()
+            return answer
+
+        async with self._first(question, begun) as (replica, answer):
+            yield self._read(replica, answer, question.conversation)
+
+    async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
+        the other server's fault. Raises UpstreamError.
+        """
+
+        async def found(response: httpx.Response) -> T:
+            plain(response)
+            body = await read_body(response, self._config.max_body)
+            return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
+
+        async with self._first(question, found) as (replica, answer):
+            self._balance.succeeded(replica)
+            return answer
+
+    @asynccontextmanager
+    async def _first(
+        self, question: Question, begin: Callable[[httpx.Response], Awaitable[T]]
+    ) -> AsyncIterator[tuple[Replica, T]]:
+        """The first replica with whose response `begin` succeeds, and what that gave."""
         tried: list[Replica] = []
         error: UpstreamError | None = None
         while (replica := self._chosen(question, tried)) is not None:
@@ -75,14 +107,14 @@ class Relay:
             async with AsyncExitStack() as held:
                 held.enter_context(self._counted(replica, question.model))
                 try:
-                    answer = await self._begun(held, replica, question)
+                    answer = await self._begun(held, replica, question, begin)
                 except UpstreamError as failure:
                     self._note(replica, failure)
                     error = self._worse(error, failure)
                     if failure.status not in ELSEWHERE:
                         raise self._cleaner.cleaned(failure) from None
                     continue
-                yield self._read(replica, answer, question.conversation)
+                yield replica, answer
                 return
         raise self._cleaner.cleaned(error) if error else self._nobody()
 
@@ -120,9 +152,13 @@ class Relay:
         )
 
     async def _begun(
-        self, held: AsyncExitStack, replica: Replica, question: Question
-    ) -> "RelayedAnswer":
-        """An answer whose first events are there."""
+        self,
+        held: AsyncExitStack,
+        replica: Replica,
+        question: Question,
+        begin: Callable[[httpx.Response], Awaitable[T]],
+    ) -> T:
+        """What `begin` makes of a response that is no refusal."""
         config = self._config
         request = self._client.build_request(
             "POST",
@@ -137,12 +173,9 @@ class Relay:
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
-                    reader = question.reader() if question.reader else None
-                    answer = answer_of(response, reader or AnswerReader(question.choices), config)
-                    await answer.begin()
+                    return await begin(response)
             except TimeoutError:
                 raise late("begin", config.first_byte_timeout) from None
-        return answer
 
     def _headers(self, caller: Caller) -> dict[str, str]:
         headers = {"content-type": "application/json"}

@@ -14,14 +14,18 @@ from backends.conversation import Message
 from backends.errors import UpstreamError
 from backends.protocol import SAMPLERS, Modality, ModelInfo
 from backends.remote import (
+    Caller,
     RemoteChanges,
     RemoteChat,
     RemoteContainer,
+    RemoteEmbedding,
     RemoteEvents,
     RemoteRequest,
+    RemoteRerank,
     RemoteStanding,
     RemoteTarget,
     RemoteText,
+    RemoteVectors,
 )
 from backends.upstream.discovery import Offer
 from backends.upstream.http1 import Http1Transport
@@ -33,7 +37,14 @@ from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.shapes import OWNERS
-from backends.upstream.wire import chat_body, chat_changes, text_body
+from backends.upstream.vectors import read_scores, read_vectors
+from backends.upstream.wire import (
+    chat_body,
+    chat_changes,
+    embedding_body,
+    rerank_body,
+    text_body,
+)
 from config.upstreams import ServerKind, UpstreamConfig
 
 AGENT = "roundhouse"
@@ -223,6 +234,33 @@ class UpstreamModel(RemoteContainer):
         with upstream.in_use():
             async with upstream.relay.asked(question) as events:
                 yield events
+
+    async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
+        upstream, count = self._find(), len(request.inputs)
+        body = embedding_body(request, self._target.model, upstream.config)
+        question = self._single("/embeddings", body, request.caller)
+        with upstream.in_use():
+            return await upstream.relay.whole(question, lambda found: read_vectors(found, count))
+
+    async def rerank(self, request: RemoteRerank) -> RemoteVectors:
+        upstream, count = self._find(), len(request.documents)
+        body = rerank_body(request, self._target.model, upstream.config)
+        question = self._single("/rerank", body, request.caller)
+        with upstream.in_use():
+            return await upstream.relay.whole(question, lambda found: read_scores(found, count))
+
+    def _single(self, path: str, body: bytes, caller: Caller) -> Question:
+        """One that is of no conversation."""
+        if self._find().config.protocol != "openai":
+            raise _lacking("model", "it makes no embeddings and ranks nothing")
+        return Question(
+            path=path,
+            body=body,
+            choices=1,
+            caller=caller,
+            conversation=None,
+            model=self._target.model,
+        )
 
     def _question(self, upstream: Upstream, request: RemoteChat) -> Question:
         config, model = upstream.config, self._target.model

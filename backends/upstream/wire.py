@@ -15,7 +15,14 @@ from backends.conversation import (
     ToolCall,
     ToolChoice,
 )
-from backends.remote import RemoteChanges, RemoteChat, RemoteRequest, RemoteText
+from backends.remote import (
+    RemoteChanges,
+    RemoteChat,
+    RemoteEmbedding,
+    RemoteRequest,
+    RemoteRerank,
+    RemoteText,
+)
 from backends.upstream.shapes import spelled
 from config.upstreams import ServerKind, UpstreamConfig
 
@@ -52,6 +59,22 @@ def text_body(
     prompt = prompts[0] if len(prompts) == 1 else prompts
     body = {**_shared(request, config), **changed(_shape(request, server, chat=False), config)}
     return _encode({**body, "model": model, "prompt": prompt} | config.set)
+
+
+def embedding_body(request: RemoteEmbedding, model: str, config: UpstreamConfig) -> bytes:
+    """The body of an `embeddings` request."""
+    inputs = request.inputs
+    given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], str) else inputs
+    return _encode(
+        {**changed(request.parameters, config), "model": model, "input": given} | config.set
+    )
+
+
+def rerank_body(request: RemoteRerank, model: str, config: UpstreamConfig) -> bytes:
+    """The body of a `rerank` request: the scores of all documents are wanted."""
+    asked: Body = {"model": model, "query": request.query, "documents": request.documents}
+    every = {"top_n": len(request.documents)}
+    return _encode({**changed(request.parameters, config), **every, **asked} | config.set)
 
 
 def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:

@@ -7,10 +7,16 @@ import math
 from typing import Any, TypeAlias
 
 from backends.protocol import Sampling
-from backends.remote import RemoteThinking
+from backends.remote import Caller, RemoteEmbedding, RemoteRerank, RemoteThinking
 from gateway.errors import InvalidRequest
 from gateway.registry import Lease
-from gateway.request import ChatRequest, GenerationParams, TextRequest
+from gateway.request import (
+    ChatRequest,
+    EmbeddingRequest,
+    GenerationParams,
+    RerankRequest,
+    TextRequest,
+)
 
 Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
 
@@ -124,4 +130,24 @@ def thinking_of(request: ChatRequest) -> RemoteThinking:
         effort=thinking.effort,
         budget=thinking.budget,
         budget_name=_budget_name(request),
+    )
+
+
+def embedding_parameters(request: EmbeddingRequest, caller: Caller) -> RemoteEmbedding:
+    """Everything of a request for vectors. Fields that only some servers know go over where the
+    client sent them.
+    """
+    found: Body = dict(request.further)
+    if request.dimensions is not None:
+        found["dimensions"] = request.dimensions
+    return RemoteEmbedding(inputs=request.inputs, parameters=found, caller=caller)
+
+
+def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
+    """Everything of a request for scores."""
+    return RemoteRerank(
+        query=request.query,
+        documents=request.documents,
+        parameters=request.further,
+        caller=caller,
     )

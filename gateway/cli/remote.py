@@ -19,7 +19,7 @@ class Remote:
 
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.url = url
+        self.url = url.rstrip("/")
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
 
     def __enter__(self) -> Self:
@@ -85,12 +85,11 @@ class Remote:
 
 def _checked(answer: httpx.Response) -> httpx.Response:
     if answer.is_error:
-        raise CommandFailed(refusal(answer))
+        raise CommandFailed(_refusal(answer))
     return answer
 
 
-def refusal(answer: httpx.Response) -> str:
-    """What a server says of an answer that was read and is an error."""
+def _refusal(answer: httpx.Response) -> str:
     try:
         return _message(answer.json())
     except (ValueError, KeyError, TypeError):

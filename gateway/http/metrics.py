@@ -28,7 +28,6 @@ from gateway.registry import (
     Happening,
     ModelLoaded,
     ModelLoadFailed,
-    ModelProgressed,
     ModelStatus,
     ModelUnloaded,
 )
@@ -152,8 +151,6 @@ class Metrics:
                 self._gone.labels(model, why).inc()
                 if why in ("room", "idle"):
                     self._evictions.labels(model, why).inc()
-            case ModelProgressed():
-                pass
 
     def refused(self, reason: str) -> None:
         """A request was not let in."""

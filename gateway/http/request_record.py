@@ -16,7 +16,6 @@ import msgspec
 import structlog
 
 from gateway.access import Access
-from gateway.answers.answer import Answer
 from gateway.errors import Cancelled, GatewayError
 from gateway.events import Usage
 from gateway.registry import Waiting
@@ -119,6 +118,25 @@ class Journal(Protocol):
         ...
 
 
+class Answered(Protocol):
+    """Who answers a request, and what it costs so far."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def queued_seconds(self) -> float: ...
+
+    @property
+    def load_seconds(self) -> float: ...
+
+    def usage(self) -> Usage: ...
+
+    def prompt_ending(self, letters: int) -> str | None:
+        """The last `letters` of what the model reads; None: it isn't shown."""
+        ...
+
+
 class RequestRecord:
     """One request's. `tell` is called with the report, exactly once."""
 
@@ -140,7 +158,7 @@ class RequestRecord:
         self.request = request
         self.access = access
         self._shows_prompt = shows_prompt
-        self._answer: Answer | None = None
+        self._answer: Answered | None = None
         self._waits: Waits = Waits()
         self._began = self._last = perf_counter()
         self._began_at = time()
@@ -193,7 +211,7 @@ class RequestRecord:
         self._news = news
         self._journal.moved(self._number)
 
-    def answered_by(self, answer: Answer) -> None:
+    def answered_by(self, answer: Answered) -> None:
         """Now it is known who answers."""
         self._answer = answer
         self._model = answer.model

@@ -13,6 +13,7 @@ from config.settings import Config
 from config.shape import is_path, mapping_item, options
 from gateway.access import Access
 from gateway.answers.capabilities import Capabilities
+from gateway.answers.encoding import Encoders
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, foremost
@@ -44,6 +45,7 @@ class Services(msgspec.Struct, frozen=True):
     reloader: Reloader
     registry: Registry
     pipeline: Pipeline
+    encoders: Encoders
     doorman: Authenticator
     refusals: Refusals
     wording: Encoding

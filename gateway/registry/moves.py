@@ -60,7 +60,6 @@ class Progressed(msgspec.Struct, frozen=True):
     """A load got further."""
 
     name: str
-    progress: Progress
 
 
 Outcome: TypeAlias = Arrived | LoadFailure | Gone | Progressed
@@ -187,7 +186,7 @@ class Moves:
 
         def report(progress: Progress) -> None:
             loading.progress = progress
-            self._tell(Progressed(name, progress))
+            self._tell(Progressed(name))
 
         before = await to_thread.run_sync(self._gauge.used)
         try:

@@ -76,7 +76,8 @@ class Overview:
 
 def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[ModelStatus, ...]:
     """The order of every list, since clients take the first for the one that answers: what is
-    loaded, most recently used first; then the default; then as they came; what is unusable last.
+    loaded, most recently used first; then the default; then as they came; then what writes no text;
+    what is unusable last.
 
     `default`: its id or one of its aliases.
     """
@@ -84,9 +85,11 @@ def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[Mode
 
 
 def _rank(status: ModelStatus, default: str | None) -> tuple[int, float, bool]:
-    """What drains answers still, but takes nobody new."""
+    """What drains answers still, but takes nobody new. Who takes the first wants to chat."""
     states = {"loaded": 0, "draining": 1} if status.info is not None else {}
-    state = states.get(status.state, 3 if status.entry is None else 2)
+    state = states.get(status.state, 2) if status.task == "generate" else 3
+    if status.entry is None:
+        state = 4
     is_default = default is not None and default in (status.id, *status.aliases)
     return state, status.idle_seconds or 0.0, not is_default
 

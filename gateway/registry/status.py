@@ -230,11 +230,4 @@ class ModelUnloaded(msgspec.Struct, frozen=True):
     why: WhyUnload
 
 
-class ModelProgressed(msgspec.Struct, frozen=True):
-    """For whoever shows it: a load goes on."""
-
-    model: str
-    progress: Progress
-
-
-Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded | ModelProgressed
+Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded

@@ -93,10 +93,11 @@ async def too_long_is_refused(subject: EncoderSubject) -> None:
     """Before anything runs, and by its place; what was cut fits."""
     container, long = subject.container, "word " * 9_000
     length = container.info.context_length
-    ranks = container.info.task == "rank"
 
     def read(most: int | None = None) -> EncoderInput:
-        return container.read_pair("Who?", long, most) if ranks else container.read(long, most)
+        if container.info.task == "rank":
+            return container.read_pair("Who?", long, most)
+        return container.read(long, most)
 
     with pytest.raises(InputTooLong) as caught:
         await container.encode([*inputs(subject), read()])

@@ -3,6 +3,12 @@
 Pure: bytes in, structs out (`read_chat`, `read_generate`); events in, lines out (`OllamaReply`).
 """
 
+from gateway.dialects.ollama.embedding import (
+    embed_body,
+    old_embed_body,
+    read_embed,
+    read_old_embed,
+)
 from gateway.dialects.ollama.errors import error_body, error_line
 from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import (
@@ -19,11 +25,15 @@ __all__ = [
     "OllamaExchange",
     "OllamaReply",
     "Presence",
+    "embed_body",
     "error_body",
     "error_line",
     "hub_name",
+    "old_embed_body",
     "read_chat",
+    "read_embed",
     "read_generate",
     "read_named",
+    "read_old_embed",
     "without_latest",
 ]

@@ -14,7 +14,13 @@ from gateway.dialects.ollama.request import with_tag
 # The release whose API is spoken: clients refuse to talk to servers that are too old for them.
 SPOKEN = "0.12.0"
 FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # when a model goes that never goes
-CAPABILITIES: Mapping[str, str] = {"tools": "tools", "reasoning": "thinking", "vision": "vision"}
+CAPABILITIES: Mapping[str, str] = {
+    "tools": "tools",
+    "reasoning": "thinking",
+    "vision": "vision",
+    "embedding": "embedding",
+}
+OTHER_TASKS = frozenset({"embedding", "rerank"})  # of models that complete nothing
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +125,7 @@ def models_body(models: Sequence[ListedModel]) -> bytes:
 def show_body(seen: Seen, *, template: str) -> bytes:
     """The JSON body that tells one model."""
     told = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
+    writes = not OTHER_TASKS & set(seen.capabilities)
     return body(
         Shown(
             template=template,
@@ -128,7 +135,7 @@ def show_body(seen: Seen, *, template: str) -> bytes:
                 "general.basename": seen.name,
                 f"{seen.family}.context_length": seen.context_length,
             },
-            capabilities=("completion", *told),
+            capabilities=("completion", *told) if writes else tuple(told),
             modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
         )
     )

@@ -1,4 +1,5 @@
-"""The OpenAI dialect: chat completions, legacy completions, the model list and the error envelope.
+"""The OpenAI dialect: chat completions, legacy completions, embeddings, the model list and the
+error envelope.
 
 Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`ChatReply`,
 `TextReply`).
@@ -10,6 +11,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 """
 
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
+from gateway.dialects.openai.embeddings import embeddings_body, read_embeddings
 from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
     ModelCard,
@@ -37,11 +39,13 @@ __all__ = [
     "Stored",
     "TextExchange",
     "TextReply",
+    "embeddings_body",
     "error_body",
     "error_event",
     "model_card",
     "model_list",
     "read_chat",
+    "read_embeddings",
     "read_text",
     "read_text_fields",
     "stored_list",

@@ -33,7 +33,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     context_length: int | None = None  # tokens
     size_bytes: int | None = None
     modalities: tuple[Modality, ...] = ("text",)
-    capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
+    # "tools", "reasoning", "vision"; or alone "embedding", "rerank"
+    capabilities: tuple[str, ...] | None = None
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free
     missing_bytes: int | None = None  # that its load would have to take from other models

@@ -21,6 +21,7 @@ from gateway.dialects.tabby.reply import Problem
 from gateway.http.openapi.answers import ANSWERS
 from gateway.http.openapi.console import CONSOLE
 from gateway.http.openapi.described import Described
+from gateway.http.openapi.encoding import ENCODING
 from gateway.http.openapi.management import MANAGEMENT
 from gateway.http.openapi.models import Models, Schema
 from gateway.http.openapi.page import STYLE_DIGEST, page
@@ -44,7 +45,8 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 DESCRIBED: Mapping[Any, Described] = {
-    handler.fn: described for handler, described in {**ANSWERS, **MANAGEMENT, **CONSOLE}.items()
+    handler.fn: described
+    for handler, described in {**ANSWERS, **ENCODING, **MANAGEMENT, **CONSOLE}.items()
 }
 ERRORS: Mapping[str, type[msgspec.Struct]] = {  # by tag; ErrorEnvelope for the others
     "Anthropic": AnthropicError,

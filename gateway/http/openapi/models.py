@@ -25,6 +25,7 @@ APIS: Mapping[str, str] = {  # by module, the longest first
     "gateway.dialects.kobold": "Kobold",
     "gateway.dialects.tabby": "Tabby",
     "gateway.dialects.llamaserver": "LlamaServer",
+    "gateway.dialects.rerank": "Rerank",
     "gateway": "Roundhouse",
     "backends": "Roundhouse",
 }

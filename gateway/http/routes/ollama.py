@@ -3,8 +3,10 @@
 A name may carry the tag `:latest`, which its clients put behind every name without one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -16,9 +18,11 @@ from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.capabilities import Known
 from gateway.dialects import ollama
+from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import models as told
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError
 from gateway.http.auth import caller
+from gateway.http.encoding import EncodingResponse
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
@@ -113,27 +117,33 @@ def _presence(
     *,
     stream: bool,
 ) -> ASGIApp:
-    """A lease, given back at once; of a model that is to go and isn't there, none."""
-    gone = asked.keep_alive == 0
-
-    async def present(on_wait: Callable[[Waiting], None] | None) -> bytes:
-        name = (await services.find(asked.model, access)).name
-        if not gone or services.registry.status(name).state in ("loading", "loaded"):
-            async with services.registry.lease(
-                name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
-            ):
-                pass
-        return reply.present(gone=gone)
-
-    async def whole() -> bytes:
-        return await present(None)
+    """See `_present`."""
+    present = partial(_present, services, access, asked, reply.present(gone=asked.keep_alive == 0))
 
     async def tell(events: EventStream) -> None:
         last = await present(events.wait)
         await events.begin()
         await events.write(last + b"\n")
 
-    return _streamed(services, access, tell) if stream else WholeErrand(whole)
+    return _streamed(services, access, tell) if stream else WholeErrand(partial(present, None))
+
+
+async def _present(
+    services: Services,
+    access: Access,
+    asked: ollama.Presence,
+    body: bytes,
+    on_wait: Callable[[Waiting], None] | None,
+) -> bytes:
+    """A lease, given back at once; of a model that is to go and isn't there, none. Then `body`."""
+    name = (await services.find(asked.model, access)).name
+    gone = asked.keep_alive == 0
+    if not gone or services.registry.status(name).state in ("loading", "loaded"):
+        async with services.registry.lease(
+            name, keep_alive=asked.keep_alive, on_wait=on_wait, access=access
+        ):
+            pass
+    return body
 
 
 def _streamed(services: Services, access: Access, tell: Any) -> ASGIApp:
@@ -145,13 +155,54 @@ def _streamed(services: Services, access: Access, tell: Any) -> ASGIApp:
     )
 
 
-@post(["/api/embed", "/api/embeddings"])
+@post("/api/embed")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
-    """Refused: no engine here makes embeddings yet."""
+    """The vectors of texts; without any the model is loaded, or let go."""
     access = services.doorman.admit(request.headers)
-    named = ollama.read_named(await request.body())
-    name = (await services.find(_known_name(services, named.model, access), access)).name
-    raise InvalidRequest(f"model: {name} can't make embeddings.", param="model")
+    read = await services.read(ollama.read_embed, await request.body())
+    return _embedded(request, services, access, read, old=False)
+
+
+@post("/api/embeddings")
+async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
+    """One text's vector, as it was told before `/api/embed` came."""
+    access = services.doorman.admit(request.headers)
+    read = await services.read(ollama.read_old_embed, await request.body())
+    return _embedded(request, services, access, read, old=True)
+
+
+def _embedded(
+    request: AnyRequest,
+    services: Services,
+    access: Access,
+    read: EmbeddingExchange | ollama.Presence,
+    *,
+    old: bool,
+) -> ASGIApp:
+    began = perf_counter()
+
+    def told_of(model: str, vectors: Sequence[bytes], tokens: int, load_seconds: float) -> bytes:
+        if old:
+            return ollama.old_embed_body(vectors[0] if vectors else b"")
+        seconds = perf_counter() - began
+        return ollama.embed_body(model, vectors, tokens, seconds=seconds, load_seconds=load_seconds)
+
+    if isinstance(read, ollama.Presence):
+        named = msgspec.structs.replace(read, model=_known_name(services, read.model, access))
+        return WholeErrand(
+            partial(_present, services, access, named, told_of(named.model, (), 0, 0.0), None)
+        )
+    name = read.request.model and _known_name(services, read.request.model, access)
+    asked = msgspec.structs.replace(read.request, model=name)
+    request_id = new_id(request)
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.embed(asked, access, on_wait, whose),
+        lambda done: told_of(done.model, done.vectors, done.prompt_tokens, done.load_seconds),
+        services.account("ollama", asked.model, request_id, access),
+        services.bodies,
+        read.ignored,
+    )
 
 
 # ------------------------------------------------------------------------------------------ models
@@ -271,4 +322,4 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 FRONT_ROUTES = (alive,)  # at the same address as the console's page, so one router has both
-ROUTES = (chat, generate, embed, version, tags, ps, show, pull, remove)
+ROUTES = (chat, generate, embed, embeddings, version, tags, ps, show, pull, remove)

@@ -10,12 +10,15 @@ from litestar.types import ASGIApp
 
 from gateway.answers.capabilities import Known
 from gateway.dialects import anthropic, openai
+from gateway.dialects.llamaserver.embedding import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
 from gateway.http.cards import card
+from gateway.http.encoding import EncodingResponse
 from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
+from gateway.http.routes.llamaserver.embeddings import embedded
 from gateway.http.services import Services
 from gateway.registry import ModelStatus
 
@@ -75,6 +78,37 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.account("text", exchange.request.model, request_id, access),
         exchange,
         Telling(quiet=services.config.server.comment_after),
+    )
+
+
+@post("/v1/embeddings")
+async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
+    """The vectors of texts or token ids."""
+    return await _embedded(request, services)
+
+
+@post("/embeddings")
+async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
+    """The same; with `content` in place of `input`, llama-server's own form of it."""
+    services.doorman.admit(request.headers)
+    if await services.read(asks_own_form, await request.body()):
+        return await embedded(request, services)
+    return await _embedded(request, services)
+
+
+async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
+    access = services.doorman.admit(request.headers)
+    exchange = await services.read(openai.read_embeddings, await request.body())
+    request_id = new_id(request)
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda encoded: openai.embeddings_body(
+            exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
+        ),
+        services.account("embeddings", exchange.request.model, request_id, access),
+        services.bodies,
+        exchange.ignored,
     )
 
 
@@ -138,5 +172,5 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
 
 
-ROUTES = (chat_completions, completions, models, model)
+ROUTES = (chat_completions, completions, embeddings, bare_embeddings, models, model)
 SERVER_ROUTES = (health, health_head, metrics)  # of no API

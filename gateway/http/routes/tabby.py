@@ -4,7 +4,7 @@ completions.
 Users may ask, administrators may change. Errors carry OpenAI's `error` and TabbyAPI's `detail`.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
-from gateway.registry import ModelEntry, UnloadReport, Waiting
+from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -44,18 +44,22 @@ AnyRequest = Request[Any, Any, Any]
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.doorman.admit(request.headers)
-    statuses = services.usable(access)
+    return Plain(await _listed(services, services.usable(access)))
+
+
+async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
     known = await services.capabilities.of_all(statuses)
-    return Plain(
-        openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
+    return openai.model_list(
+        [card(one, known.get(one.id), services.facts(one)) for one in statuses]
     )
 
 
 @get("/v1/model/embedding/list")
 async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
-    """No engine here makes embeddings yet."""
-    services.doorman.admit(request.headers)
-    return Plain(openai.model_list([]))
+    """The embedding models that the caller may use."""
+    access = services.doorman.admit(request.headers)
+    statuses = [one for one in services.usable(access) if one.task == "embed"]
+    return Plain(await _listed(services, statuses))
 
 
 @get("/v1/model")

@@ -9,7 +9,6 @@ import pytest
 from backends import catalog
 from backends.encoding import EncoderContainer, values
 from config.engines import LlamaCppOptions
-from tests.backends import encoder_folders, encoder_gguf
 from tests.backends.encoder_contract import PROMISES, EncoderSubject
 
 pytestmark = pytest.mark.anyio
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.anyio
 async def load(path: Path, options: LlamaCppOptions = LlamaCppOptions()) -> EncoderContainer:
     files = catalog.recognise(path)
     return await catalog.BACKENDS["llamacpp"].container.load_encoder(files, options, lambda _: None)
-
-
-@pytest.fixture(scope="session")
-def rank_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rank")
-    made = encoder_folders.cross_encoder(folder / "folder", typed=False)
-    return encoder_gguf.write(made, folder / "rank.gguf", pooling=encoder_gguf.RANK)
 
 
 @pytest.fixture(params=["embed", "rank"])
@@ -94,7 +86,7 @@ async def test_a_pair_is_framed_as_the_model_was_trained(rank_gguf: Path) -> Non
     ],
 )
 def test_what_a_file_is_for_is_told_by_its_header(
-    architecture: str, pooling: int | None, task: str, tmp_path: Path
+    architecture: str, pooling: gguf.PoolingType | None, task: str, tmp_path: Path
 ) -> None:
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", architecture)
     writer.add_context_length(512)

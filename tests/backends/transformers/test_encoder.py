@@ -157,8 +157,8 @@ async def test_a_bare_encoder_takes_the_mean_as_sentence_transformers_does(tmp_p
 async def test_scores_are_those_of_sentence_transformers(
     activation: str | None, tmp_path: Path
 ) -> None:
-    own = {"sentence_transformers": {"activation_fn": activation}} if activation else {}
-    folder = encoder_folders.cross_encoder(tmp_path / "folder", **own)
+    own = {"activation_fn": activation} if activation else {}
+    folder = encoder_folders.cross_encoder(tmp_path / "folder", sentence_transformers=own)
     model = CrossEncoder(str(folder), device="cpu")
     texts = [*TEXTS, "word " * 600]  # too long: what is cut is cut alike
     expected = model.predict([(QUERY, text) for text in texts])

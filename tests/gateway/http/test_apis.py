@@ -16,6 +16,7 @@ OWN = {
     "anthropic": "/v1/messages",
     "ollama": "/api/chat",
     "kobold": "/api/v1/generate",
+    "rerank": "/v1/rerank",
     "responses": "/v1/responses",
     "tabby": "/v1/model/load",
     "llamaserver": "/completion",

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from litestar import Litestar
 
-from config.settings import ApisConfig
+from config.settings import ApisConfig, ModelConfig
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +25,6 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/api/delete",
     "/slots/{slot}",  # its query says what is to be done
     "/infill",  # the bundled model has no tokens for it
-    "/api/embed",
-    "/api/embeddings",
     "/v1/template/switch",
     "/v1/admin/models/remove",
     "/v1/lora/load",
@@ -35,9 +33,18 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
 
 
 @pytest.fixture(scope="module")
-async def told(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+async def told(
+    tmp_path_factory: pytest.TempPathFactory, embed_gguf: Path, rank_gguf: Path
+) -> AsyncIterator[Running]:
     folder = tmp_path_factory.mktemp("server")
-    settings = msgspec.structs.replace(config(folder), default_model="roundhouse-tiny")
+    settings = config(folder)
+    encoders = (
+        ModelConfig(name="minilm", path=str(embed_gguf)),
+        ModelConfig(name="ranker", path=str(rank_gguf)),
+    )
+    settings = msgspec.structs.replace(
+        settings, default_model="roundhouse-tiny", models=(*settings.models, *encoders)
+    )
     async with serving(settings, folder) as server:
         yield server
 
@@ -74,8 +81,6 @@ async def test_every_body_is_described(told: Running) -> None:
         "/v1/responses/{response_id}/cancel",
         "/v1/sampling/override/unload",
         "/v1/admin/reload",
-        "/api/embed",
-        "/api/embeddings",
     }
     for method, path, operation in operations(await document(told)):
         if method in ("POST", "PUT") and path not in bodiless:

@@ -2,7 +2,15 @@
 people.
 """
 
-from gateway.http.routes.llamaserver import completions, models, props, slots, status, texts
+from gateway.http.routes.llamaserver import (
+    completions,
+    embeddings,
+    models,
+    props,
+    slots,
+    status,
+    texts,
+)
 
 ROUTES = (
     *status.ROUTES,
@@ -11,4 +19,5 @@ ROUTES = (
     *slots.ROUTES,
     *texts.ROUTES,
     *completions.ROUTES,
+    *embeddings.ROUTES,
 )

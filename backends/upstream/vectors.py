@@ -1,0 +1,112 @@
+"""What other servers answer to requests for vectors or scores: one JSON body, within limits. Pure.
+
+OpenAI's embeddings, as numbers or as base64; Jina's and Cohere's `results`, and TEI's bare list.
+"""
+
+import binascii
+import math
+from array import array
+from base64 import b64decode
+from typing import Any
+
+import msgspec
+
+from backends.remote import RemoteVectors
+from backends.upstream.faults import broken
+
+WIDEST = 1 << 16  # values of one vector
+LARGEST = 3.4e38  # what float32 holds
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class _Embedding(msgspec.Struct, frozen=True):
+    embedding: list[float] | str
+    index: int | None = None
+
+
+class _Embeddings(msgspec.Struct, frozen=True):
+    data: list[_Embedding]
+    usage: _Usage | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    index: int
+    relevance_score: float | None = None
+    score: float | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: list[_Result]
+    usage: _Usage | None = None
+
+
+def read_vectors(body: bytes, count: int) -> RemoteVectors:
+    """The vectors of `count` texts, by their indices. Raises Unhealthy."""
+    told = _decoded(body, _Embeddings)
+    vectors: list[bytes | None] = [None] * count
+    for place, one in enumerate(told.data):
+        at = place if one.index is None else one.index
+        if not 0 <= at < count or vectors[at] is not None:
+            raise broken(f"a vector of text {at}, where {count} texts were asked about")
+        vectors[at] = _vector(one.embedding)
+    found = tuple(one for one in vectors if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} vectors of {count} texts")
+    if len({len(one) for one in found}) > 1:
+        raise broken("vectors of several widths")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(told.usage))
+
+
+def read_scores(body: bytes, count: int) -> RemoteVectors:
+    """The scores of `count` documents, by their indices. Raises Unhealthy."""
+    if body.lstrip()[:1] == b"[":
+        told = _Results(_decoded(body, list[_Result]))
+    else:
+        told = _decoded(body, _Results)
+    scores: list[bytes | None] = [None] * count
+    for one in told.results:
+        score = one.score if one.relevance_score is None else one.relevance_score
+        if not 0 <= one.index < count or score is None or scores[one.index] is not None:
+            raise broken(f"a score of document {one.index}, where there are {count}")
+        scores[one.index] = _packed([score])
+    found = tuple(one for one in scores if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} scores of {count} documents")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(told.usage))
+
+
+def _decoded(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken("a body that tells no vectors or scores") from None
+
+
+def _vector(told: list[float] | str) -> bytes:
+    if isinstance(told, list):
+        return _packed(told)
+    try:
+        packed = b64decode(told, validate=True)
+    except (binascii.Error, ValueError):
+        raise broken("a vector that is no base64") from None
+    numbers = array("f")
+    if len(packed) % numbers.itemsize:
+        raise broken("a vector that is no base64 of numbers")
+    numbers.frombytes(packed)
+    return _packed(numbers.tolist())
+
+
+def _packed(numbers: list[float]) -> bytes:
+    if not 0 < len(numbers) <= WIDEST:
+        raise broken(f"a vector of {len(numbers)} values")
+    if not all(math.isfinite(one) and abs(one) < LARGEST for one in numbers):
+        raise broken("a vector with values that are no numbers")
+    return array("f", numbers).tobytes()
+
+
+def _tokens(usage: _Usage | None) -> int:
+    return max(0, usage.prompt_tokens or usage.total_tokens) if usage else 0

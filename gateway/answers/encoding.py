@@ -1,0 +1,239 @@
+"""From texts to their vectors, or to how well documents answer a query: lease -> tokens -> encode.
+
+    encoded = await encoders.embed(request, access)
+
+What is held (the lease, the device's work) is given back before the call returns, by whatever way.
+A model elsewhere gets the texts as they are; where it isn't there no other is asked, since vectors
+of two models mean nothing to each other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from backends.bounds import ENCODED_TEXTS, check_inputs
+from backends.encoding import ITEM, EncoderContainer, EncoderInput, shortened
+from backends.protocol import Task, Vectors
+from backends.remote import NOBODY, Caller, RemoteContainer, RemoteVectors
+from gateway.access import Access
+from gateway.answers.handing import embedding_parameters, rerank_parameters
+from gateway.answers.tokens import LONG_TEXT, foremost
+from gateway.errors import InvalidRequest, ModelUnavailable, translated
+from gateway.events import Usage
+from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
+from gateway.request import EmbeddingRequest, EncodingParams, Purpose, RerankRequest
+from gateway.tasks import Abandoned, Wanted, WorkerThreads
+
+OnWait: TypeAlias = Callable[[Waiting], None]
+Text: TypeAlias = str | tuple[int, ...]
+Read: TypeAlias = Callable[[EncoderContainer, int | None], Iterator[EncoderInput]]
+
+# What model makers call the prompts for a query and for what it is compared with.
+PROMPTS: Mapping[Purpose, tuple[str, ...]] = {
+    "query": ("query", "search_query", "s2p_query", "retrieval.query", "Retrieval-query"),
+    "document": ("document", "passage", "search_document", "corpus", "retrieval.passage"),
+}
+
+
+class Encoded(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a request. `vectors`: of each text, as `EncoderContainer.encode` gives them;
+    `cut`: how many texts were too long, and are told without their ends.
+    """
+
+    model: str
+    backend: str
+    queued_seconds: float
+    load_seconds: float
+    vectors: Sequence[bytes]
+    prompt_tokens: int
+    cut: int = 0
+    ignored: tuple[str, ...] = ()
+    handed_on: frozenset[str] = frozenset()  # fields that an engine elsewhere may know
+
+    def usage(self) -> Usage:
+        return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=0)
+
+    def prompt_ending(self, _letters: int) -> str | None:
+        """There may be thousands of texts: none is shown."""
+        return None
+
+
+class Encoders:
+    """One per server."""
+
+    def __init__(self, registry: Registry, threads: WorkerThreads) -> None:
+        self._registry = registry
+        self._threads = threads
+
+    async def embed(
+        self,
+        request: EmbeddingRequest,
+        access: Access,
+        on_wait: OnWait | None = None,
+        caller: Caller = NOBODY,
+    ) -> Encoded:
+        """The vectors of all texts. Raises GatewayError."""
+        _check_texts([one for one in request.inputs if isinstance(one, str)], request.field)
+        entry = await self._model(request, access, "embed")
+        async with self._registry.lease(
+            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
+        ) as lease:
+            if isinstance(lease.container, RemoteContainer):
+                asked = embedding_parameters(request, caller)
+                with translated():
+                    return _told(lease, await lease.container.embed(asked), request)
+            info = lease.encoder.info
+            assert info.vectors is not None, "its task is to embed"
+            prompt, ignored = _prompt(request, info.vectors)
+            _check_dimensions(request, info.vectors)
+
+            def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
+                for one in request.inputs:
+                    if isinstance(one, str):
+                        yield container.read(prompt + one, most)
+                    else:
+                        yield _given(one, most)
+
+            encoded = await self._encoded(lease, request, read, _size(request.inputs))
+            vectors = await self._shortened(encoded.vectors, request, info.vectors)
+            return msgspec.structs.replace(encoded, vectors=vectors, ignored=ignored)
+
+    async def rank(
+        self,
+        request: RerankRequest,
+        access: Access,
+        on_wait: OnWait | None = None,
+        caller: Caller = NOBODY,
+    ) -> Encoded:
+        """The scores of all documents. Raises GatewayError."""
+        _check_texts([request.query], "query")
+        _check_texts(request.documents, request.field)
+        entry = await self._model(request, access, "rank")
+        async with self._registry.lease(
+            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
+        ) as lease:
+            if isinstance(lease.container, RemoteContainer):
+                asked = rerank_parameters(request, caller)
+                with translated():
+                    return _told(lease, await lease.container.rerank(asked), request)
+
+            def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
+                for document in request.documents:
+                    yield container.read_pair(request.query, document, most)
+
+            size = _size(request.documents) + len(request.query) * len(request.documents)
+            return await self._encoded(lease, request, read, size)
+
+    async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
+        """The one that is named; else the one in use for this task, else the first there is."""
+        if not request.model:
+            allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
+            there = foremost(allowed, task)
+            first = (one for one in allowed if one.entry is not None and one.task == task)
+            if (status := there or next(first, None)) is None:
+                raise ModelUnavailable(f"There is no model here that can {task}.", param="model")
+            return await self._registry.find(status.id, access)
+        entry = await self._registry.find(request.model, access)
+        require_task(entry, task)
+        return entry
+
+    async def _encoded(
+        self, lease: Lease, request: EncodingParams, read: Read, size: int
+    ) -> Encoded:
+        """`size`: how much there is to be read, in characters."""
+        container = lease.encoder
+        length = container.info.context_length
+        most = min(request.most_tokens or length, length) if request.truncate else None
+
+        def work(wanted: Wanted) -> list[EncoderInput]:
+            inputs = []
+            for one in read(container, most):
+                if not wanted():
+                    raise Abandoned
+                inputs.append(one)
+            with translated():
+                check_inputs(inputs, container.info, request.field)
+            return inputs
+
+        short = size < LONG_TEXT
+        inputs = work(lambda: True) if short else await self._threads.run(work)
+        with translated():
+            vectors = await container.encode(inputs)
+        return Encoded(
+            model=lease.name,
+            backend=container.info.backend,
+            queued_seconds=lease.queued_seconds,
+            load_seconds=lease.load_seconds,
+            vectors=vectors,
+            prompt_tokens=sum(len(one.tokens) for one in inputs),
+            cut=sum(one.cut > 0 for one in inputs),
+        )
+
+    async def _shortened(
+        self, vectors: Sequence[bytes], request: EmbeddingRequest, info: Vectors
+    ) -> Sequence[bytes]:
+        width = request.dimensions
+        if width is None or width == info.width:
+            return vectors
+
+        def work(_wanted: Wanted) -> list[bytes]:
+            return [shortened(one, width, normalized=info.normalized) for one in vectors]
+
+        short = len(vectors) * info.width < LONG_TEXT
+        return work(lambda: True) if short else await self._threads.run(work)
+
+
+def _told(lease: Lease, found: RemoteVectors, request: EncodingParams) -> Encoded:
+    return Encoded(
+        model=lease.name,
+        backend=lease.container.info.backend,
+        queued_seconds=lease.queued_seconds,
+        load_seconds=lease.load_seconds,
+        vectors=found.vectors,
+        prompt_tokens=found.prompt_tokens,
+        handed_on=frozenset(request.further),
+    )
+
+
+def _check_texts(texts: Sequence[str], field: str) -> None:
+    """Before a model is loaded for them. Raises InvalidRequest."""
+    if fault := ENCODED_TEXTS.fault(tuple(texts)):
+        raise InvalidRequest(f"{field}: {fault}", param=field)
+
+
+def _check_dimensions(request: EmbeddingRequest, info: Vectors) -> None:
+    if request.dimensions is not None and request.dimensions > info.width:
+        text = f"dimensions: This model's vectors have {info.width} values."
+        raise InvalidRequest(text, param="dimensions")
+
+
+def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[str, ...]]:
+    """What stands in front of every text, and which of the request's fields are of no use."""
+    if request.prompt is not None:
+        if request.prompt not in info.prompts:
+            names = ", ".join(repr(name) for name in info.prompts) or "none"
+            text = f"prompt_name: This model's prompts are: {names}."
+            raise InvalidRequest(text, param="prompt_name")
+        return info.prompts[request.prompt], ()
+    if request.purpose is None:
+        return info.prompt, ()
+    known = (name for name in PROMPTS[request.purpose] if name in info.prompts)
+    if (name := next(known, None)) is None:
+        return info.prompt, ("input_type",)
+    return info.prompts[name], ()
+
+
+def _given(tokens: tuple[int, ...], most: int | None) -> EncoderInput:
+    """Token ids as they are."""
+    kept = tokens[:most]
+    return EncoderInput(kept, cut=len(tokens) - len(kept))
+
+
+def _size(texts: Sequence[Text]) -> int:
+    return sum(map(len, texts))
+
+
+def is_long(vectors: Sequence[bytes]) -> bool:
+    """Whether writing them down takes so long that it is to be done beside the event loop."""
+    return sum(map(len, vectors)) // ITEM >= LONG_TEXT

@@ -1,0 +1,107 @@
+"""What the APIs that embed and rank have in common: texts and token ids as clients write them, and
+how vectors are written down.
+"""
+
+from base64 import b64encode
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from backends.encoding import values
+from gateway.dialects.fields import Fields
+from gateway.request import EmbeddingRequest, Purpose, RerankRequest
+
+Token: TypeAlias = Annotated[int, Meta(ge=0)]
+Input: TypeAlias = str | list[str | Token | list[Token]]
+Text: TypeAlias = str | tuple[int, ...]
+Limit: TypeAlias = Annotated[int, Meta(ge=-1)]  # -1: as many as the model reads
+
+# Cohere's, Jina's and NVIDIA's words for what a text is for, and ours.
+PURPOSES: dict[str, Purpose] = {
+    "query": "query",
+    "search_query": "query",
+    "retrieval.query": "query",
+    "document": "document",
+    "passage": "document",
+    "search_document": "document",
+    "retrieval.passage": "document",
+}
+
+
+class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and how its vectors are to be written. `ignored`: fields without a meaning
+    here.
+    """
+
+    request: EmbeddingRequest
+    base64: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and how its scores are to be told. `bare`: as a list of scores, TEI's form."""
+
+    request: RerankRequest
+    top_n: int | None = None
+    texts: bool = False  # with the documents
+    bare: bool = False
+    version: str = "1"
+    ignored: tuple[str, ...] = ()
+
+
+def read_texts(fields: Fields, field: str, wire: Input) -> tuple[Text, ...]:
+    """One text, several texts, one list of token ids, or several. Raises InvalidRequest."""
+    if isinstance(wire, str):
+        return (wire,)
+    if not wire:
+        raise fields.wrong(field, "At least one text is required.")
+    tokens = tuple(item for item in wire if isinstance(item, int))
+    if len(tokens) == len(wire):
+        return (tokens,)
+    return tuple(_text(fields, f"{field}[{k}]", item) for k, item in enumerate(wire))
+
+
+def _text(fields: Fields, path: str, item: str | int | list[int]) -> Text:
+    match item:
+        case str(text):
+            return text
+        case int():
+            raise fields.wrong(path, "A token id can't stand among whole texts.")
+        case []:
+            raise fields.wrong(path, "A text of token ids has at least one.")
+        case tokens:
+            return tuple(tokens)
+
+
+def read_purpose(fields: Fields, told: str | None) -> Purpose | None:
+    """What the texts are for. Raises InvalidRequest."""
+    if told is None:
+        return None
+    if (purpose := PURPOSES.get(told.lower())) is None:
+        names = ", ".join(repr(name) for name in PURPOSES)
+        raise fields.wrong("input_type", f"Expected one of {names}, got {told!r:.64}.")
+    return purpose
+
+
+def limit(told: int | None) -> int | None:
+    """Tokens of one text, of vLLM's `truncate_prompt_tokens` and its like; None: no number."""
+    return told if told is not None and told > 0 else None
+
+
+def written(vector: bytes, *, base64: bool) -> list[float] | str:
+    """A vector in a body: its numbers, or the base64 of them as float32, the lowest byte first."""
+    return b64encode(vector).decode() if base64 else values(vector)
+
+
+def further(fields: Fields, known: frozenset[str], *explicit: str) -> dict[str, Any]:
+    """For a model elsewhere: what nobody here reads, and fields that only some servers know."""
+    said = {name: fields.values[name] for name in explicit if name in fields.values}
+    return {**fields.further(known), **said}
+
+
+def positive(fields: Fields, name: str, value: int | None) -> int | None:
+    """Raises InvalidRequest below 1."""
+    if value is not None and value < 1:
+        raise fields.wrong(name, "Expected at least 1.")
+    return value

@@ -1,0 +1,99 @@
+"""`/v1/embeddings`: texts or token ids in, vectors out. Knows no model.
+
+OpenAI's Python client asks for base64 unless told otherwise, and takes either back. `truncate`,
+`prompt_name` and `input_type` are other servers' fields (TEI, NVIDIA), `truncate_prompt_tokens` is
+vLLM's.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from gateway.dialects.encoding import (
+    EmbeddingExchange,
+    Input,
+    Limit,
+    further,
+    limit,
+    positive,
+    read_purpose,
+    read_texts,
+    written,
+)
+from gateway.dialects.fields import read_fields
+from gateway.dialects.frames import body
+from gateway.request import EmbeddingRequest
+
+
+class EmbeddingsWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts, or token ids, whose vectors are wanted."""
+
+    input: Input
+    model: str = ""
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    truncate: bool | None = None  # what is too long is cut; else it is refused
+    truncate_prompt_tokens: Limit | None = None
+    prompt_name: str | None = None
+    input_type: str | None = None
+
+
+class EmbeddingWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="embedding"):
+    """One vector: its numbers, or base64 of them as float32, the lowest byte first."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(msgspec.Struct, frozen=True):
+    """What it cost."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """The vectors of all texts, in their order."""
+
+    data: Sequence[EmbeddingWire]
+    model: str
+    usage: EmbeddingUsage
+
+
+_FIELDS = frozenset(EmbeddingsWire.__struct_fields__)
+_EXTRA = ("truncate", "truncate_prompt_tokens", "prompt_name", "input_type")
+
+
+def read_embeddings(content: bytes) -> EmbeddingExchange:
+    """What a body of `/v1/embeddings` means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(EmbeddingsWire)
+    truncate = wire.truncate_prompt_tokens is not None if wire.truncate is None else wire.truncate
+    return EmbeddingExchange(
+        request=EmbeddingRequest(
+            model=wire.model,
+            field="input",
+            inputs=read_texts(fields, "input", wire.input),
+            dimensions=positive(fields, "dimensions", wire.dimensions),
+            truncate=truncate,
+            most_tokens=limit(wire.truncate_prompt_tokens),
+            prompt=wire.prompt_name,
+            purpose=read_purpose(fields, wire.input_type),
+            further=further(fields, _FIELDS, *_EXTRA),
+        ),
+        base64=wire.encoding_format == "base64",
+        ignored=fields.beyond(_FIELDS),
+    )
+
+
+def embeddings_body(
+    exchange: EmbeddingExchange, model: str, vectors: Sequence[bytes], tokens: int
+) -> bytes:
+    """The JSON body that tells `vectors`, which cost `tokens`."""
+    base64 = exchange.base64
+    data = [
+        EmbeddingWire(index=at, embedding=written(vector, base64=base64))
+        for at, vector in enumerate(vectors)
+    ]
+    return body(EmbeddingList(data=data, model=model, usage=EmbeddingUsage(tokens, tokens)))

@@ -1,0 +1,50 @@
+"""Reranking: Jina's and Cohere's paths, and llama-server's spellings of them."""
+
+from typing import Any
+
+from litestar import Request, post
+from litestar.types import ASGIApp
+
+from gateway.dialects import rerank as dialect
+from gateway.http.auth import caller
+from gateway.http.encoding import EncodingResponse
+from gateway.http.exchange import new_id
+from gateway.http.services import Services
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@post(["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
+async def rerank(request: AnyRequest, services: Services) -> ASGIApp:
+    """Documents, the one that answers a query best first; TEI's form where they are `texts`."""
+    return await _ranked(request, services, "1")
+
+
+@post("/v2/rerank")
+async def rerank_v2(request: AnyRequest, services: Services) -> ASGIApp:
+    """The same by Cohere's second version."""
+    return await _ranked(request, services, "2")
+
+
+async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGIApp:
+    access = services.doorman.admit(request.headers)
+    body = await request.body()
+    exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
+    request_id = new_id(request)
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.rank(exchange.request, access, on_wait, whose),
+        lambda encoded: dialect.rerank_body(
+            exchange,
+            id=f"rerank-{request_id}",
+            model=encoded.model,
+            scores=encoded.vectors,
+            tokens=encoded.prompt_tokens,
+        ),
+        services.account("rerank", exchange.request.model, request_id, access),
+        services.bodies,
+        exchange.ignored,
+    )
+
+
+ROUTES = (rerank, rerank_v2)
