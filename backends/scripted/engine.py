@@ -42,7 +42,8 @@ class Speaker:
     def __init__(self, job: Generation, line: Line, mask: Mask | None = None) -> None:
         self.job = job
         self.mask = mask
-        self.rest = [*line.say.replace(IMAGES, seen(job.images)).encode(), END]
+        self.script = (*line.say.replace(IMAGES, seen(job.images)).encode(), END)
+        self.at = 0  # in the script
         self.forced: list[int] = []
         self.filled: Counter[int] = Counter()  # what was said for want of a script
         self.fail_after = line.fail_after
@@ -64,9 +65,9 @@ class Speaker:
         self.said += 1
         if self.forced:
             return self.forced.pop(0)
-        wanted = self.rest[0] if self.rest else END
+        wanted = self.script[self.at] if self.at < len(self.script) else END
         if allowed >> wanted & 1:
-            del self.rest[:1]
+            self.at += 1
             return wanted
         return self._onwards(allowed)
 
@@ -80,8 +81,9 @@ class Speaker:
     def force(self, tokens: Sequence[int]) -> None:
         """`tokens` come next; a script that has them there has said them."""
         self.forced += tokens
-        if self.mask is not None and self.rest[: len(tokens)] == list(tokens):
-            del self.rest[: len(tokens)]
+        end = self.at + len(tokens)
+        if self.mask is not None and self.script[self.at : end] == tuple(tokens):
+            self.at = end
 
 
 class ScriptedEngine:
