@@ -1,10 +1,13 @@
 """A wheel holds one package, `roundhouse`, which serves without the checkout's names."""
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +45,12 @@ def site(hook: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(site: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    with outside(site, tmp_path) as start_one:
+        yield start_one
+
+
+@contextmanager
+def outside(site: Path, folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Python outside of the checkout: without `site`, so that no .pth file leads back to it."""
     libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     path = ":".join([str(site), *sorted(libraries)])
@@ -50,8 +59,8 @@ def start(site: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
     def start_one(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [str(Path(sys.executable).absolute()), "-S", *arguments],
-            cwd=tmp_path,
-            env={"PYTHONPATH": path, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            cwd=folder,
+            env={"PYTHONPATH": path, "HOME": str(folder), "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -66,6 +75,10 @@ def start(site: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
 
 
 def test_it_serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
+    serves_and_answers(start)
+
+
+def serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start("-m", "roundhouse", "serve", "--port", "0")
     assert process.stdout is not None
     url = next((line.split()[-1] for line in process.stdout if "listens on" in line), "")
@@ -100,3 +113,38 @@ def test_a_name_that_would_not_be_found_fails_the_build(hook: ModuleType) -> Non
     assert list(hook.left_over(hook.rewritten(made, ROOT), ROOT)) == ["gateway.app"]
     good = 'from backends import catalog\nimport bundled\nload("gateway.cli.serve")\n'
     assert list(hook.left_over(hook.rewritten(good, ROOT), ROOT)) == []
+
+
+def run(*command: str, folder: Path, tools: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(tools)}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_what_is_published_is_installed_from_an_index_s_files_and_serves(tmp_path: Path) -> None:
+    """The source distribution is built, a wheel of it, and that one runs elsewhere."""
+    tools, dist, site = tmp_path / "tools", tmp_path / "dist", tmp_path / "site"
+    run("pip", "install", "-q", "--target", str(tools), "hatchling", folder=tmp_path, tools=tools)
+    run("hatchling", "build", "-t", "sdist", "-d", str(dist), folder=ROOT, tools=tools)
+    (archive,) = dist.iterdir()
+    with tarfile.open(archive) as packed:
+        names = {Path(*Path(name).parts[1:]).as_posix() for name in packed.getnames()}
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "scripts/install"} <= names
+    assert not any(name.startswith((".git/", ".venv", ".ci", ".gpu")) for name in names)
+    plain = ("-q", "--no-deps", "--no-build-isolation")
+    run("pip", "wheel", *plain, "-w", str(dist), str(archive), folder=tmp_path, tools=tools)
+    (wheel,) = dist.glob("*.whl")
+    run("pip", "install", *plain, "--target", str(site), str(wheel), folder=tmp_path, tools=tools)
+    assert {path.name.partition("-")[0] for path in site.iterdir()} == {"roundhouse", "bin"}
+    with outside(site, tmp_path) as start:
+        said, errors = start("-m", "roundhouse", "--version").communicate(timeout=HANG)
+        assert said.startswith("roundhouse "), errors
+        serves_and_answers(start)
