@@ -3,6 +3,9 @@
 In the checkout the packages are `gateway`, `backends`, `config` and `bundled`, names that others
 have in their site-packages, too. In a wheel they are `roundhouse.gateway` and so on: their imports,
 and the few names of modules in texts, are rewritten here. What is left over fails the build.
+
+The README of the metadata is the checkout's, but for links to its files, which would lead nowhere
+on an index page. With a `Repository` among the project's URLs they lead there, else they are text.
 """
 
 import ast
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NAME = "roundhouse"
 PACKAGES = ("gateway", "backends", "config", "bundled")
@@ -72,6 +76,27 @@ def build(root: Path, target: Path) -> None:
         path.write_text(text, "utf-8")
     main = f'"""`python -m {NAME}`."""\n\nfrom {NAME} import main\n\nraise SystemExit(main())\n'
     (target / "__main__.py").write_text(main, "utf-8")
+
+
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)]*)\)")
+
+
+def indexed(readme: str, repository: str | None) -> str:
+    """The README as an index page can show it."""
+    if repository is None:
+        return LINK.sub(r"\1", readme)
+    return LINK.sub(rf"[\1]({repository.rstrip('/')}/blob/main/\2)", readme)
+
+
+class Readme(MetadataHookInterface):
+    """Hatch's hook for metadata."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add the README to it."""
+        text = Path(self.root, "README.md").read_text("utf-8")
+        repository = metadata.get("urls", {}).get("Repository")
+        readme = {"content-type": "text/markdown", "text": indexed(text, repository)}
+        metadata["readme"] = readme
 
 
 class OnePackage(BuildHookInterface):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -25,12 +26,15 @@ def hook() -> ModuleType:
     """hatch_build.py, with a stand-in for the builder that runs it."""
     interface = ModuleType("hatchling.builders.hooks.plugin.interface")
     vars(interface)["BuildHookInterface"] = object
+    metadata = ModuleType("hatchling.metadata.plugin.interface")
+    vars(metadata)["MetadataHookInterface"] = object
     spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, interface.__name__, interface)
+        patch.setitem(sys.modules, metadata.__name__, metadata)
         spec.loader.exec_module(module)
     return module
 
@@ -115,6 +119,18 @@ def test_a_name_that_would_not_be_found_fails_the_build(hook: ModuleType) -> Non
     assert list(hook.left_over(hook.rewritten(good, ROOT), ROOT)) == []
 
 
+def test_no_link_of_the_index_page_leads_nowhere(hook: ModuleType) -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    links = r"\]\(([^)]*)\)"
+    shown = hook.indexed(readme, None)
+    assert all(link.startswith(("https://", "#")) for link in re.findall(links, shown))
+    assert "LICENSE" in shown
+    for link in re.findall(links, hook.indexed(readme, "https://example.org/x/roundhouse/")):
+        assert link.startswith(("https://", "#"))
+    linked = hook.indexed("[a](docs/a.md#b) [c](#d)", "https://example.org/r")
+    assert linked == "[a](https://example.org/r/blob/main/docs/a.md#b) [c](#d)"
+
+
 def run(*command: str, folder: Path, tools: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tools)}
     done = subprocess.run(
@@ -144,6 +160,10 @@ def test_what_is_published_is_installed_from_an_index_s_files_and_serves(tmp_pat
     (wheel,) = dist.glob("*.whl")
     run("pip", "install", *plain, "--target", str(site), str(wheel), folder=tmp_path, tools=tools)
     assert {path.name.partition("-")[0] for path in site.iterdir()} == {"roundhouse", "bin"}
+    (metadata,) = site.glob("roundhouse-*.dist-info/METADATA")
+    described = metadata.read_text("utf-8").partition("\n\n")[2]
+    assert described.startswith("# Roundhouse")
+    assert "](docs/" not in described
     with outside(site, tmp_path) as start:
         said, errors = start("-m", "roundhouse", "--version").communicate(timeout=HANG)
         assert said.startswith("roundhouse "), errors
