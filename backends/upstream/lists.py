@@ -22,6 +22,9 @@ MAX_LIST = 16 << 20  # bytes of a list of models
 PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a sign of life
 # Anthropic's has 20 on a page where nobody asks for more.
 _PATHS = {"openai": "/models", "anthropic": "/models?limit=1000"}
+# Answers of a server that lives and has no list. `transformers serve` fails where it has no cache
+# of models to look through, and serves the one it was started with.
+_LISTLESS = frozenset((404, 405, 500, 501))
 
 log = structlog.get_logger(__name__)
 
@@ -119,13 +122,13 @@ class Lists:
             raise LoadFailed("; ".join(dict.fromkeys(reasons)))
 
     async def probe(self, replica: Replica) -> bytes | None:
-        """A sign of life: an answer to GET /models, if only that there is no such route: None.
-        Raises UpstreamError.
+        """A sign of life: an answer to GET /models, if only that there is no such route, or that
+        it is broken: None. Raises UpstreamError.
         """
         try:
             body = await self._asked(replica)
         except UpstreamError as error:
-            if error.status not in (404, 405):
+            if error.status not in _LISTLESS:
                 raise
             body = None
         replica.silent = False

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.errors import LoadFailed
 from backends.remote import RemoteTarget
 from backends.upstream.fleet import Fleet
 from backends.upstream.roster import Roster
@@ -62,6 +63,20 @@ async def test_a_silent_server_is_looked_at_again_until_it_tells() -> None:
         good.lists = listing("there")
         await heard.wait()
         watching.cancel()
+
+
+@pytest.mark.parametrize(
+    ("status", "lives"), [(404, True), (500, True), (401, False), (503, False)]
+)
+async def test_a_server_without_a_list_lives_all_the_same(status: int, lives: bool) -> None:
+    async with two() as (hole, good, upstream):
+        hole.lists = good.lists = with_status(status, b"{}")
+        try:
+            await upstream.lists.alive()
+        except LoadFailed:
+            assert not lives
+        else:
+            assert lives
 
 
 async def test_one_sign_of_life_is_enough() -> None:
