@@ -40,7 +40,7 @@ test-long: $(TEST) ## what takes minutes a test: fuzzing at length
 	@$(BIN)/python -m pytest -m "long and not gpu" --hypothesis-profile=search $(ARGS)
 
 test-browser: $(TEST) ## the console in Chromium, which is installed if apt-get can
-	@scripts/chromium && $(BIN)/python -m pytest -m browser -rs tests/browser $(ARGS)
+	@scripts/chromium && $(BIN)/python -m pytest -m browser -rs -n auto --maxprocesses 4 --dist loadfile tests/browser $(ARGS)
 
 check: format lint types floors test-slow test-browser test ## all that CI checks
 

@@ -221,8 +221,8 @@ class OneRow:
         for row in self._logits:
             started = time.perf_counter()
             ids = allowed_ids(matcher.allowed(), self._size)
-            token = draw_among(chain, row, np.arange(self._size) if ids is None else ids)
-            matcher.take(token)
+            drawn = draw_among(chain, row, np.arange(self._size) if ids is None else ids)
+            matcher.take(drawn.token)
             spent += time.perf_counter() - started
         await grammars.aclose()
         return spent / DRAWN

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
 from time import time
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias, cast
 
 import msgspec
 import structlog
@@ -126,6 +126,18 @@ class OtherLogs(logging.Handler):
         self._lines.add(level, record.getMessage(), {"logger": record.name})
 
 
+class _Stderr:
+    """What `sys.stderr` is at the moment: a terminal's bars put themselves in its place, so that
+    lines come to stand above them.
+    """
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def configure(config: LogConfig, lines: LogLines) -> None:
     """Set structlog up for the process; uvicorn's own messages below warnings are left out."""
     human = config.format == "human" or (config.format == "auto" and sys.stderr.isatty())
@@ -141,7 +153,7 @@ def configure(config: LogConfig, lines: LogLines) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[config.level.upper()]
         ),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(

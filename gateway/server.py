@@ -276,14 +276,17 @@ def run(server: Server) -> int:
     return server.status if server.started else 2
 
 
-def greeting(model: str) -> Callable[[str], None]:
-    """What is printed when the server listens: where, what, and a line to try."""
+def greeting(model: str, budgets: Callable[[], str]) -> Callable[[str], None]:
+    """What is printed when the server listens: where, what, the memory there is for
+    models on each device, and a line to try.
+    """
 
     def greet(address: str) -> None:
         body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
         print(  # noqa: T201 - this is the command's output
             f"\nRoundhouse listens on {address}\n"
             f"  model: {model or 'none yet: the model folders hold none'}\n"
+            f"  room:  {budgets()}\n"
             f"  try:   curl {address}/v1/chat/completions -H 'content-type: application/json' "
             f"-d '{body}'\n",
             file=sys.stdout,

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-RECORDS = '#!/bin/sh\necho "CMAKE_ARGS=$CMAKE_ARGS $*" >> "$RECORD"\n'
+RECORDS = """#!/bin/sh
+echo "CMAKE_ARGS=$CMAKE_ARGS $*" >> "$RECORD"
+case "$*" in
+    *torch.cuda*) exit ${NO_CUDA:-0} ;;
+    *.ext*) echo nvcc said this; exit ${NO_COMPILE:-0} ;;
+esac
+"""
 
 
 class Machine:
@@ -38,7 +44,12 @@ class Machine:
         path.chmod(0o755)
 
     def run(self, what: str, **environment: str) -> str:
-        done = subprocess.run(
+        done = self.tried(what, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def tried(self, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [ROOT / "scripts" / "install", what],
             env={**self.environment, **environment},
             capture_output=True,
@@ -46,8 +57,6 @@ class Machine:
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def build(self, **environment: str) -> str:
         return self.run("--build", **environment).strip()
@@ -56,7 +65,10 @@ class Machine:
         """The calls of pip that an installation of the llamacpp extra made."""
         self.record.unlink(missing_ok=True)
         self.run("llamacpp", **environment)
-        return [line for line in self.record.read_text().splitlines() if " install " in line]
+        return [line for line in self.recorded() if " install " in line]
+
+    def recorded(self) -> list[str]:
+        return self.record.read_text().splitlines()
 
 
 @pytest.fixture
@@ -130,3 +142,34 @@ def test_an_index_of_wheels_compiles_nothing(machine: Machine) -> None:
     first, *_ = machine.installs(LLAMA_INDEX="https://wheels.example/cu124")
     assert "--only-binary llama-cpp-python" in first
     assert "--extra-index-url https://wheels.example/cu124" in first
+
+
+@pytest.mark.parametrize("engine", ["exllamav2", "exllamav3"])
+def test_an_extension_is_compiled_at_the_installation(engine: str, machine: Machine) -> None:
+    machine.tool("nvcc")
+    told = machine.run(engine, TORCH_EXTENSIONS_DIR="/kept/here")
+    assert machine.recorded()[-1].endswith(f"-c import {engine}.ext")
+    assert f"Compiling the extension of {engine}, once; it is kept in /kept/here" in told
+
+
+def test_what_an_extension_lacks_is_said_and_it_is_compiled_later(machine: Machine) -> None:
+    assert "no nvcc was found" in machine.run("exllamav2,exllamav3")
+    machine.tool("nvcc")
+    assert "torch sees no CUDA card" in machine.run("exllamav3", NO_CUDA="1")
+    assert not any(".ext" in line for line in machine.recorded())
+
+
+def test_an_extension_that_cannot_be_compiled_fails_with_the_compilers_words(
+    machine: Machine,
+) -> None:
+    machine.tool("nvcc")
+    done = machine.tried("exllamav3", NO_COMPILE="1")
+    assert done.returncode == 1
+    assert "nvcc said this" in done.stderr
+    assert "install.log" in done.stderr
+
+
+def test_other_engines_compile_no_extension(machine: Machine) -> None:
+    machine.tool("nvcc")
+    machine.run("llamacpp,transformers")
+    assert not any(".ext" in line for line in machine.recorded())

@@ -25,7 +25,7 @@ def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:
     return None if len(ids) == size else ids
 
 
-class Drawn(msgspec.Struct, frozen=True):
+class DrawnToken(msgspec.Struct, frozen=True):
     """The token, and what the samplers left to draw it from: ids and their logits, (left,) each."""
 
     token: int
@@ -33,7 +33,9 @@ class Drawn(msgspec.Struct, frozen=True):
     logits: npt.NDArray[np.float32]
 
 
-def draw_among(chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]) -> Drawn:
+def draw_among(
+    chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]
+) -> DrawnToken:
     """As `llama_sampler_sample`, of `ids` alone. `logits`: (vocabulary,)."""
     candidates = np.empty((len(ids), _FIELDS), np.int32)
     candidates[:, 0] = ids
@@ -44,4 +46,4 @@ def draw_among(chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.
     token = int(candidates[array.selected, 0])
     api.llama_sampler_accept(chain, token)
     left = candidates[: array.size]
-    return Drawn(token, left[:, 0], left[:, 1].view(np.float32))
+    return DrawnToken(token, left[:, 0], left[:, 1].view(np.float32))

@@ -17,7 +17,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import links
 from backends.llamacpp.library import SMALL_VOCABULARY, keeping_gil
-from backends.llamacpp.masking import Drawn
+from backends.llamacpp.masking import DrawnToken
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import NEUTRAL, Candidate, Generation, Sampling, TokenLogprob
 from backends.sampler_order import FIRST, fades, order_of
@@ -297,7 +297,7 @@ def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
         )
 
 
-def left_over(drawn: Drawn, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
+def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
     """The same of what the samplers left, as they left it: what can't come any more has no place
     in it.
     """

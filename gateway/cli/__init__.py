@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandFailed as error:
         return _failed(str(error), 1)
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt doesn't follow the terminal's ^C
         return INTERRUPTED
     except BrokenPipeError:  # `roundhouse models | head`
         sys.stderr.close()

@@ -7,6 +7,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -40,6 +41,7 @@ def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.A
     command = _command(commands, name, module, text)
     command.add_argument(
         "--url",
+        type=address,
         default=os.environ.get("ROUNDHOUSE_URL", DEFAULT_URL),
         help=f"the server; $ROUNDHOUSE_URL, else {DEFAULT_URL}",
     )
@@ -49,6 +51,18 @@ def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.A
         help="an API key, where the server wants one; $ROUNDHOUSE_KEY",
     )
     return command
+
+
+def address(text: str) -> str:
+    """A URL as it is asked, without a slash at its end; `localhost:9000` is enough."""
+    url = (text if "://" in text else f"http://{text}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:  # a port that is no number
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no address; one is {DEFAULT_URL}")
 
 
 def _config(command: argparse.ArgumentParser) -> None:

@@ -2,16 +2,17 @@
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 
 import anyio
 import httpx
 import msgspec
+from rich.console import Console
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.listing import table
-from gateway.cli.remote import Remote
+from gateway.cli.remote import Remote, refusal
 
 LONG_PROMPT = 400  # words of the prompt whose prefill is measured
 
@@ -26,14 +27,16 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def run(arguments: Namespace) -> int:
-    """One row for each number of streams, and one for the prefill."""
+    """One row for each number of streams."""
     counts = _counts(arguments.streams)
     with Remote(arguments.url, arguments.key) as server:
         server.post("/v1/completions", {"model": arguments.model, "prompt": "a", "max_tokens": 1})
-    rows = [_row(count, anyio.run(_round, arguments, count, _short)) for count in counts]
-    table(("STREAMS", "TTFT P50", "TOKENS/S"), rows)
-    prefill = anyio.run(_round, arguments, 1, _long)[0]
-    print(f"prefill: {prefill.prompt_tokens / prefill.first:,.0f} tokens/s")
+    rows = []
+    with Console(stderr=True).status("") as status:
+        for count in counts:
+            status.update(f"{count} of {max(counts)} streams …")
+            rows.append(_row(count, arguments))
+    table(("STREAMS", "TTFT P50", "TOKENS/S", "PREFILL TOKENS/S"), rows)
     return 0
 
 
@@ -47,10 +50,14 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _row(count: int, answers: Sequence[Measured]) -> tuple[str, str, str]:
+def _row(count: int, arguments: Namespace) -> tuple[str, ...]:
+    """Short prompts with long answers, then long prompts with short answers."""
+    answers = _measured(arguments, arguments.tokens, count, _short)
     first = median(one.first for one in answers)
     speed = sum(one.tokens for one in answers) / max(one.seconds for one in answers)
-    return str(count), f"{1_000 * first:.1f} ms", f"{speed:,.0f}"
+    prompts = _measured(arguments, 1, count, _long)
+    prefill = sum(one.prompt_tokens for one in prompts) / max(one.first for one in prompts)
+    return str(count), f"{1_000 * first:.1f} ms", f"{speed:,.0f}", f"{prefill:,.0f}"
 
 
 def _short(index: int) -> str:
@@ -62,13 +69,31 @@ def _long(index: int) -> str:
     return f"{time.time_ns()}-{index} " + " ".join(["word"] * LONG_PROMPT)
 
 
-async def _round(arguments: Namespace, count: int, prompt: Callable[[int], str]) -> list[Measured]:
+def _measured(
+    arguments: Namespace, tokens: int, count: int, prompt: Callable[[int], str]
+) -> list[Measured]:
+    """As `_round`. Raises CommandFailed."""
+    try:
+        return anyio.run(_round, arguments, tokens, count, prompt)
+    except ExceptionGroup as failed:  # one fails: the others are given up
+        raise CommandFailed(str(failed.exceptions[0])) from None
+
+
+async def _round(
+    arguments: Namespace, tokens: int, count: int, prompt: Callable[[int], str]
+) -> list[Measured]:
+    """`count` requests at once, each for `tokens`."""
     answers: list[Measured] = []
     headers = {"Authorization": f"Bearer {arguments.key}"} if arguments.key else {}
-    async with httpx.AsyncClient(base_url=arguments.url, headers=headers, timeout=None) as client:  # noqa: S113
+    async with httpx.AsyncClient(
+        base_url=arguments.url,
+        headers=headers,
+        timeout=None,  # noqa: S113 - a busy server may take its time
+        limits=httpx.Limits(max_connections=None),
+    ) as client:
 
         async def one(index: int) -> None:
-            answers.append(await _answer(client, arguments, prompt(index)))
+            answers.append(await _answer(client, arguments.model, tokens, prompt(index)))
 
         async with anyio.create_task_group() as tasks:
             for index in range(count):
@@ -76,11 +101,11 @@ async def _round(arguments: Namespace, count: int, prompt: Callable[[int], str])
     return answers
 
 
-async def _answer(client: httpx.AsyncClient, arguments: Namespace, prompt: str) -> Measured:
+async def _answer(client: httpx.AsyncClient, model: str, tokens: int, prompt: str) -> Measured:
     body = {
-        "model": arguments.model,
+        "model": model,
         "prompt": prompt,
-        "max_tokens": arguments.tokens,
+        "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -89,7 +114,8 @@ async def _answer(client: httpx.AsyncClient, arguments: Namespace, prompt: str) 
     usage: dict[str, int] = {}
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         if answer.is_error:
-            raise CommandFailed((await answer.aread()).decode(errors="replace"))
+            await answer.aread()
+            raise CommandFailed(refusal(answer))
         async for line in answer.aiter_lines():
             if line.startswith("data: {"):
                 first = first or time.perf_counter() - started

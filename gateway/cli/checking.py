@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from backends.catalog import BACKENDS, CPU
 from backends.protocol import Sampling
 from config.loader import load_config
+from gateway.cli.configured import with_downloads, with_models
 from gateway.cli.listing import size, table
-from gateway.cli.serve import check_formats, with_models
+from gateway.cli.serve import check_formats
 from gateway.registry import ModelEntry, ModelLibrary
 from gateway.registry.gauges import SystemGauge
 
@@ -16,7 +17,7 @@ from gateway.registry.gauges import SystemGauge
 def run(arguments: Namespace) -> int:
     """A row for each model, and what is wrong; status 1 where something is. Raises ConfigError."""
     config = load_config(arguments.config, os.environ, sampling=Sampling)
-    config = with_models(config, arguments.models)
+    config = with_downloads(with_models(config, arguments.models))
     check_formats(config)
     library, total = ModelLibrary(config), SystemGauge().total()
     budgets = {**total, **config.swap.memory}

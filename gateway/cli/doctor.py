@@ -9,40 +9,61 @@ from importlib.metadata import PackageNotFoundError, version
 from backends.catalog import BACKENDS, CPU, Backend, Installation
 from backends.errors import BackendError
 from backends.gpus import memory
-from backends.installing import command
+from backends.installing import absent, command
 from gateway.cli.listing import size, table
+from gateway.cli.platforms import TABLE, Platform, Way, this_platform
 from gateway.registry.gauges import SystemGauge
 
 TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc")
 
 
 def run(_arguments: Namespace) -> int:
-    """Prints three tables."""
-    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}\n")
-    table(("ENGINE", "VERSION", "USABLE"), list(_engines()))
+    """Prints this machine's row of the table of platforms, then what is on it."""
+    here, why = this_platform()
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print(f"{here}: {why}\n")
+    table(("ENGINE", "VERSION", "USABLE"), list(_engines(here)))
     print()
-    table(
-        ("DEVICE", "SIZE"), [(name, size(amount)) for name, amount in SystemGauge().total().items()]
-    )
+    table(("ENGINE", "INSTALLED WITH", "NEEDS", "TRIED THERE"), list(_ways(here)))
+    print()
+    gauge = SystemGauge()
+    free = gauge.free()
+    devices = [(name, size(all_), size(free.get(name))) for name, all_ in gauge.total().items()]
+    table(("DEVICE", "SIZE", "FREE FOR MODELS"), devices)
     print()
     table(("TOOL", "FOUND"), [(tool, shutil.which(tool) or "no") for tool in TOOLS])
     return 0
 
 
-def _engines() -> Iterator[tuple[str, str, str]]:
+def _ways(here: Platform) -> Iterator[tuple[str, str, str, str]]:
+    for engine, way in TABLE[here].items():
+        if way.command:
+            yield engine, way.command, way.note or "-", way.tried or "no"
+        else:
+            yield engine, f"not possible: {way.note}", "-", "-"
+
+
+def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
     for backend in BACKENDS.values():
         if (wanted := backend.naming.INSTALLATION) is None:
             continue
         try:
             number = version(wanted.package)
         except PackageNotFoundError:
-            yield backend.name, "-", f"no: {command(backend.name)}"
+            yield backend.name, "-", _absent(backend.name, TABLE[here][backend.name])
         else:
-            yield backend.name, number, _usable(backend, wanted, number)
+            shown = f"{wanted.package} {number}"
+            yield backend.name, shown, _usable(backend, wanted, number)
+
+
+def _absent(name: str, way: Way) -> str:
+    return f"no: {command(name)}" if way.command else f"no: {way.note}"
 
 
 def _usable(backend: Backend, wanted: Installation, number: str) -> str:
     """Whether it runs here, and on what."""
+    if missing := tuple(absent(wanted.others)):
+        return f"no: {', '.join(missing)} missing; {command(backend.name)}"
     try:
         _ = backend.container
     except BackendError as error:
@@ -51,7 +72,7 @@ def _usable(backend: Backend, wanted: Installation, number: str) -> str:
     if not _knows_cards(backend, number):
         return "on CPUs" + (f"; for the card: {wanted.for_cards}" if cards else "")
     if cards:
-        return f"on {cards} cards"
+        return f"on {cards} card{'s' * (cards > 1)}"
     if wanted.needs_card:
         return "no: it needs a CUDA card, none was found"
     return "on CPUs; built for cards, none was found"

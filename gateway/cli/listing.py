@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ GB, MB = 10**9, 10**6
 def run(arguments: Namespace) -> int:
     """The command that `arguments.command` names."""
     if arguments.command == "models" and not _listens(arguments.url):
+        print(f"no server answers at {arguments.url}; one here would have:", file=sys.stderr)
         return _models(_configured(arguments), as_json=arguments.json)
     from gateway.cli.remote import Remote  # noqa: PLC0415 - not needed without a server
 
@@ -40,9 +42,11 @@ def _listens(url: str) -> bool:
 def _configured(arguments: Namespace) -> list[dict[str, Any]]:
     """What a server started here would list, in the same form."""
     from config.loader import load_config  # noqa: PLC0415 - not needed beside a server
+    from gateway.cli.configured import with_downloads, with_models  # noqa: PLC0415
     from gateway.registry.library import ModelLibrary  # noqa: PLC0415
 
-    library = ModelLibrary(load_config(arguments.config, os.environ))
+    config = with_models(load_config(arguments.config, os.environ), ())
+    library = ModelLibrary(with_downloads(config))
     return [
         {
             "id": entry.name,
@@ -67,12 +71,21 @@ def _models(cards: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
             size(card.get("size_bytes")),
             str(card.get("context_length") or ""),
             str(card.get("backend") or ""),
+            _fits(card),
             str(card.get("why_failed") or card.get("memory") or ""),
         )
         for card in cards
     ]
-    table(("MODEL", "STATE", "SIZE", "CONTEXT", "ENGINE", "MEMORY"), rows)
+    table(("MODEL", "STATE", "SIZE", "CONTEXT", "ENGINE", "FITS", "MEMORY"), rows)
     return 0
+
+
+def _fits(card: Mapping[str, Any]) -> str:
+    """Whether there is room for it now."""
+    missing = card.get("missing_bytes")
+    if missing is None:
+        return ""
+    return f"evicts {size(missing)}" if missing else "yes"
 
 
 def _residents(status: Mapping[str, Any], *, as_json: bool) -> int:

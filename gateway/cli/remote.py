@@ -19,7 +19,7 @@ class Remote:
 
     def __init__(self, url: str, key: str | None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.url = url.rstrip("/")
+        self.url = url
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
 
     def __enter__(self) -> Self:
@@ -85,11 +85,12 @@ class Remote:
 
 def _checked(answer: httpx.Response) -> httpx.Response:
     if answer.is_error:
-        raise CommandFailed(_refusal(answer))
+        raise CommandFailed(refusal(answer))
     return answer
 
 
-def _refusal(answer: httpx.Response) -> str:
+def refusal(answer: httpx.Response) -> str:
+    """What a server says of an answer that was read and is an error."""
     try:
         return _message(answer.json())
     except (ValueError, KeyError, TypeError):

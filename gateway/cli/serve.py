@@ -2,13 +2,11 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
 import structlog
 
-import bundled
 from backends.catalog import BACKENDS
 from backends.gpus import number_by_bus
 from backends.installing import absent, command
@@ -16,14 +14,17 @@ from backends.protocol import Sampling
 from backends.threads import prepare_process
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
-from config.settings import Config, ModelConfig
+from config.settings import Config
 from gateway.app import build
+from gateway.cli.configured import with_downloads, with_models
+from gateway.cli.listing import size
+from gateway.cli.progress import Bars
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
-from gateway.hub.startup import brought, downloaded
+from gateway.hub.startup import brought, downloaded, told_in_log
 from gateway.logs import LogLines, configure
-from gateway.registry import ModelEntry, ModelLibrary, Registry
+from gateway.registry import Happening, ModelEntry, ModelLibrary, Registry
 from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
@@ -46,7 +47,7 @@ def run(arguments: Namespace) -> int:
 
     def understood(text: str | None) -> Config:
         config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
-        config = with_models(config, arguments.models)
+        config = with_downloads(with_models(config, arguments.models))
         check_formats(config)
         return config
 
@@ -63,10 +64,15 @@ def run(arguments: Namespace) -> int:
     prepare_process(os.environ)
     number_by_bus()
     if any(model.path.startswith(SCHEME) for model in config.models):
-        config = brought(config)
-    metrics = Metrics()
+        config = _brought(config)
+    metrics, bars = Metrics(), Bars()
+
+    def watch(happening: Happening) -> None:
+        metrics.happened(happening)
+        bars.happened(happening)
+
     library = ModelLibrary(config, cache=cached_models(config))
-    registry = Registry(library, config, watch=metrics.happened)
+    registry = Registry(library, config, watch=watch)
     warn_of_missing(library.entries())
     source = ConfigSource(
         read=lambda: downloaded(read()),
@@ -79,11 +85,16 @@ def run(arguments: Namespace) -> int:
         build(config, registry, metrics, reloader=reloader, lines=lines),
         config.server,
         registry,
-        greeting(first_model(config, registry)),
+        greeting(first_model(config, registry), lambda: budgets(registry)),
         timed_out=metrics.send_timed_out,
         hangup=reloader.ask,
     )
     return run_server(server)
+
+
+def _brought(config: Config) -> Config:
+    with Bars() as bars:
+        return brought(config, bars.download if bars.shown else told_in_log)
 
 
 def warn_of_missing(entries: Iterable[ModelEntry]) -> None:
@@ -112,29 +123,6 @@ def check_formats(config: Config) -> None:
                 raise ConfigError("the configuration", f"$.{section}[{index}].format", problem)
 
 
-def with_models(config: Config, models: Sequence[str]) -> Config:
-    """The models named on the command line come first; with none at all, the bundled one."""
-    if not (models or config.models or config.model_dirs or config.upstreams):
-        models = [str(bundled.GGUF)]
-    named = tuple(map(model_of, models))
-    taken = {model.name for model in config.models}
-    if clash := [model.name for model in named if model.name in taken]:
-        raise ConfigError("the command line", "MODEL", f"{clash[0]} is in the configuration too")
-    return msgspec.structs.replace(config, models=named + config.models)
-
-
-def model_of(text: str) -> ModelConfig:
-    """The model that `text` names, a path or a place on a hub. Raises ConfigError when there is
-    nothing at the path.
-    """
-    if text.startswith(SCHEME):
-        return ModelConfig(name=text.removeprefix(SCHEME), path=text)
-    path = Path(text)
-    if not path.exists():
-        raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
-    return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
-
-
 def first_model(config: Config, registry: Registry) -> str:
     """The model the greeting names; "" where the folders hold none, or none yet."""
     named = config.default_model or next(iter(m.name for m in config.models), "")
@@ -145,3 +133,8 @@ def first_model(config: Config, registry: Registry) -> str:
     except GatewayError as error:
         log.warning("no model", reason=error.message, model_dirs=config.model_dirs)
         return ""
+
+
+def budgets(registry: Registry) -> str:
+    """Bytes that models may take on each device: `cuda:0 22.0 GB, cpu 20.1 GB`."""
+    return ", ".join(f"{device} {size(amount)}" for device, amount in registry.budgets.items())

@@ -3,23 +3,25 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
-from rich.console import Console
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.remote import Remote
+from gateway.cli.showing import CHAT, Display
 
-CHAT = "/v1/chat/completions"
+BLOCK = '"""'
 HELP = """/clear          forget the conversation
 /model NAME     talk with another model
-/system TEXT    another system message
+/system TEXT    another system message; without TEXT none
 /retry          the last answer once more
 /help           this list
-/quit           leave; so does Ctrl-D. Ctrl-C ends an answer"""
+/quit           leave; so does Ctrl-D. Ctrl-C ends an answer
+\"\"\"             begins and ends a message of several lines"""
 
 
 def run(arguments: Namespace) -> int:
@@ -47,14 +49,16 @@ def _run(server: Remote, arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(server.post(CHAT, body), indent=2, ensure_ascii=False))
         return 0
-    show(server, body)
+    Display().show(server, body)
     return 0
 
 
 def _schema(path: Path) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise CommandFailed(f"--schema {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
         raise CommandFailed(f"--schema {path}: {error}") from None
 
 
@@ -62,91 +66,92 @@ def _system(text: str | None) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text}] if text else []
 
 
-# ------------------------------------------------------------------------------------------ answers
-
-
-def show(server: Remote, body: dict[str, Any]) -> str:
-    """Stream an answer to the terminal: reasoning dimmed, calls as JSON lines; its content."""
-    console, content, dimmed = Console(highlight=False), "", False
-    for delta in _deltas(server, body):
-        if reasoning := delta.get("reasoning_content"):
-            console.print(_inert(reasoning), style="dim", end="", markup=False)
-            dimmed = True
-        if text := delta.get("content"):
-            console.print("\n\n" * dimmed + _inert(text), end="", markup=False, soft_wrap=True)
-            content, dimmed = content + text, False
-        for call in delta.get("tool_calls") or ():
-            function = call.get("function", {})
-            text = f"\n[{function['name']}] " if "name" in function else ""
-            console.print(text + function.get("arguments", ""), end="", markup=False)
-    console.print()
-    return content
-
-
-def _deltas(server: Remote, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for chunk in server.events(CHAT, {**body, "stream": True}):
-        for choice in chunk["choices"]:
-            yield choice["delta"]
-
-
-def _inert(text: str) -> str:
-    """A model's text can't move a terminal's cursor or change its title."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
-
-
 # --------------------------------------------------------------------------------------------- chat
 
 
 class Chat:
-    """One conversation at a terminal."""
+    """One conversation at a terminal, or with lines from a file."""
 
     def __init__(self, server: Remote, model: str, system: str | None) -> None:
+        """Raises CommandFailed where there is no server, or no such model."""
         self._server = server
-        self._model = model
+        self._model = self._known(model)
         self._system = system
         self._messages: list[dict[str, Any]] = []
+        self._is_terminal = sys.stdin.isatty()
 
     def talk(self) -> None:
         """Until `/quit`, Ctrl-D or the end of the input."""
-        while True:
-            try:
-                line = input("> " if sys.stdin.isatty() else "").strip()
-            except EOFError:
-                return
-            if line in ("/quit", "/exit"):
+        if self._is_terminal:
+            with suppress(ImportError):
+                import readline  # noqa: F401, PLC0415 - `input` edits lines with it
+            print(f"{self._model or 'the default model'}; /help lists what can be typed")
+        while (line := self._line()) is not None:
+            if line in ("/quit", "/exit", "/bye"):
                 return
             if line:
                 self._guarded(line)
 
+    def _line(self) -> str | None:
+        """A line, or a block of them; None: there are no more. Ctrl-C forgets what was typed."""
+        try:
+            line = input("> " if self._is_terminal else "").strip()
+            while line.startswith(BLOCK) and not (line.endswith(BLOCK) and line != BLOCK):
+                line += "\n" + input(". " if self._is_terminal else "")
+        except EOFError:
+            if self._is_terminal:
+                print()
+            return None
+        except KeyboardInterrupt:
+            if not self._is_terminal:
+                raise
+            print("\n(/quit or Ctrl-D leaves)")
+            return ""
+        return line.removeprefix(BLOCK).removesuffix(BLOCK).strip()
+
     def _guarded(self, line: str) -> None:
-        """A refusal, or Ctrl-C in an answer, doesn't end the conversation."""
-        known = len(self._messages)
+        """A refusal doesn't end the conversation; the messages are then as they were."""
+        known = list(self._messages)
         try:
             self._take(line)
         except (CommandFailed, KeyboardInterrupt) as error:
-            del self._messages[known:]
-            print(f"\n({str(error) or 'stopped'})", file=sys.stderr)
+            self._messages = known
+            print(f"({str(error) or 'stopped'})", file=sys.stderr)
 
     def _take(self, line: str) -> None:
         match line.split(maxsplit=1):
             case ["/clear"]:
                 self._messages.clear()
             case ["/model", name]:
-                self._model = name
-            case ["/system", text]:
-                self._system = text
+                self._model = self._known(name)
+            case ["/system", *text]:
+                self._system = text[0] if text else None
             case ["/retry"] if self._messages:
                 self._messages = self._messages[:-1]
                 self._answer()
-            case [command, *_] if command.startswith("/"):
+            case ["/retry"]:
+                raise CommandFailed("there is no answer yet")
+            case ["/help"]:
                 print(HELP)
+            case [command, *_] if command.startswith("/"):
+                raise CommandFailed(f"{command} is no command here; /help lists them")
             case _:
                 self._messages.append({"role": "user", "content": line})
                 self._answer()
 
     def _answer(self) -> None:
-        messages = [*_system(self._system), *self._messages]
-        content = show(self._server, {"model": self._model, "messages": messages})
-        self._messages.append({"role": "assistant", "content": content})
+        """What was said before Ctrl-C stays in the conversation."""
+        body = {"model": self._model, "messages": [*_system(self._system), *self._messages]}
+        display = Display()
+        try:
+            display.show(self._server, body)
+        except KeyboardInterrupt:
+            if not display.content:
+                raise
+            print("(stopped)", file=sys.stderr)
+        self._messages.append({"role": "assistant", "content": display.content})
+
+    def _known(self, model: str) -> str:
+        """`model`, where the server has it; "" is its default. Raises CommandFailed."""
+        self._server.get(f"/v1/models/{quote(model, safe='/')}" if model else "/v1/models")
+        return model

@@ -28,6 +28,7 @@ from gateway.registry import (
     Happening,
     ModelLoaded,
     ModelLoadFailed,
+    ModelProgressed,
     ModelStatus,
     ModelUnloaded,
 )
@@ -151,6 +152,8 @@ class Metrics:
                 self._gone.labels(model, why).inc()
                 if why in ("room", "idle"):
                     self._evictions.labels(model, why).inc()
+            case ModelProgressed():
+                pass
 
     def refused(self, reason: str) -> None:
         """A request was not let in."""

@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import structlog
@@ -15,32 +16,33 @@ from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
 from gateway.hub import SCHEME, DownloadProgress, Hub, HubModel, hub_model
-from gateway.registry.history import user_folder
 from gateway.tasks import companions
 
 TELL_EVERY = 5.0  # seconds between lines that tell of a download
 
+Tell: TypeAlias = Callable[[str], Callable[[DownloadProgress], None]]  # of a model, by its name
+
 log = structlog.get_logger(__name__)
 
 
-def brought(config: Config) -> Config:
+def brought(config: Config, tell: Tell) -> Config:
     """As `provided`, in an event loop of its own. Raises KeyboardInterrupt on SIGINT; what has come
     stays for the next try.
     """
-    found = anyio.run(_unless_interrupted, config)
+    found = anyio.run(_unless_interrupted, config, tell)
     if found is None:
         raise KeyboardInterrupt
     return found
 
 
-async def _unless_interrupted(config: Config) -> Config | None:
+async def _unless_interrupted(config: Config, tell: Tell) -> Config | None:
     """None: SIGINT came. A receiver of signals also wakes the loop; asyncio's own handler doesn't
     where a signal comes to another thread, or just before the loop begins to wait.
     """
     with anyio.CancelScope() as scope:
         async with companions() as tasks:
             tasks.start_soon(_cancel_on_interrupt, scope)
-            return await provided(config)
+            return await provided(config, tell)
     return None
 
 
@@ -50,13 +52,14 @@ async def _cancel_on_interrupt(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
-async def provided(config: Config) -> Config:
+async def provided(config: Config, tell: Tell | None = None) -> Config:
     """`config` with a folder for each `hf:owner/name`, downloaded first where it isn't here.
+    `tell`: None: the log has a line of it every few seconds.
 
     Raises ConfigError that names the model, for one that can't be had.
     """
-    hub = Hub(_with_folder(config))
-    models = [await _provided(hub, model) for model in config.models]
+    hub = Hub(config)
+    models = [await _provided(hub, model, tell or told_in_log) for model in config.models]
     return replace(config, models=tuple(models))
 
 
@@ -65,7 +68,7 @@ def downloaded(config: Config) -> Config:
 
     Raises ConfigError that names the model, for one that isn't here.
     """
-    hub = Hub(_with_folder(config))
+    hub = Hub(config)
     return replace(config, models=tuple(_downloaded(hub, model) for model in config.models))
 
 
@@ -83,20 +86,12 @@ def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
     return _placed(model, wanted, path)
 
 
-def _with_folder(config: Config) -> Config:
-    """`roundhouse serve hf:owner/name` works without any configuration."""
-    if config.hub.folder or config.model_dirs:
-        return config
-    folder = str(user_folder() / "models")
-    return replace(config, hub=replace(config.hub, folder=folder))
-
-
-async def _provided(hub: Hub, model: ModelConfig) -> ModelConfig:
+async def _provided(hub: Hub, model: ModelConfig, tell: Tell) -> ModelConfig:
     if not model.path.startswith(SCHEME):
         return model
     try:
         wanted = hub_model(model.path)
-        path = await hub.bring(wanted, _is_usable, _teller(model.name))
+        path = await hub.bring(wanted, _is_usable, tell(model.name))
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
     return _placed(model, wanted, path)
@@ -118,7 +113,8 @@ def _is_usable(folder: Path) -> bool:
     return True
 
 
-def _teller(model: str) -> Callable[[DownloadProgress], None]:
+def told_in_log(model: str) -> Callable[[DownloadProgress], None]:
+    """A line every few seconds."""
     told = time.monotonic() - TELL_EVERY
 
     def tell(step: DownloadProgress) -> None:

@@ -60,6 +60,7 @@ class Progressed(msgspec.Struct, frozen=True):
     """A load got further."""
 
     name: str
+    progress: Progress
 
 
 Outcome: TypeAlias = Arrived | LoadFailure | Gone | Progressed
@@ -186,7 +187,7 @@ class Moves:
 
         def report(progress: Progress) -> None:
             loading.progress = progress
-            self._tell(Progressed(name))
+            self._tell(Progressed(name, progress))
 
         before = await to_thread.run_sync(self._gauge.used)
         try:

@@ -11,7 +11,13 @@ from gateway.registry.loading import LoadPlanner
 from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import Happening, ModelLoaded, ModelLoadFailed, ModelUnloaded
+from gateway.registry.status import (
+    Happening,
+    ModelLoaded,
+    ModelLoadFailed,
+    ModelProgressed,
+    ModelUnloaded,
+)
 
 
 class Orders:
@@ -107,8 +113,9 @@ class Orders:
         """A move reported how it goes, or how it ended."""
         now, name, scheduler = self._now, outcome.name, self._scheduler
         match outcome:
-            case Progressed():
+            case Progressed(progress=progress):
                 self._tell_line(name)
+                self._watch(ModelProgressed(name, progress))
                 return
             case Arrived(seconds=seconds, measured=measured):
                 plan = self._moves.residents[name].plan

@@ -39,6 +39,7 @@ from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.overview import Overview
 from gateway.registry.reconfiguring import PreparedModels, Reconfiguration, prepared
+from gateway.registry.record import Bytes
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
     Happening,
@@ -284,6 +285,12 @@ class Registry:
     def fleet(self) -> Fleet:
         """The servers elsewhere."""
         return self._library.fleet
+
+    @property
+    def budgets(self) -> Bytes:
+        """Bytes that models may take, per device; the cards first."""
+        budgets = self._scheduler.room.budgets
+        return dict(sorted(budgets.items(), key=lambda one: one[0] == CPU))
 
     def default_name(self) -> str | None:
         """The model that answers a request that names none, by its id or an alias."""

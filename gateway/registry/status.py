@@ -230,4 +230,11 @@ class ModelUnloaded(msgspec.Struct, frozen=True):
     why: WhyUnload
 
 
-Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded
+class ModelProgressed(msgspec.Struct, frozen=True):
+    """For whoever shows it: a load goes on."""
+
+    model: str
+    progress: Progress
+
+
+Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded | ModelProgressed

@@ -50,7 +50,7 @@ def _add_shape(writer: gguf.GGUFWriter, config: Mapping[str, Any], pooling: int)
     writer.add_head_count(config["num_attention_heads"])
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
-    writer.add_pooling_type(pooling)
+    writer.add_pooling_type(gguf.PoolingType(pooling))
     writer.add_vocab_size(config["vocab_size"])
 
 

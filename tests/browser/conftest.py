@@ -101,6 +101,7 @@ def shoot() -> Callable[[Page, str], None]:
 
 # -------------------------------------------------------------------------------- the real server
 
+TEMPLATE = ROOT / "tests" / "gateway" / "prompt" / "templates" / "vision.jinja"
 ADMIN, USER = "the-administrators-key", "a-users-key"
 SAYS = "A **bold** word, and `code`.\n\n```python\nprint(1)\n```\n\n"
 CALL = '{"name": "weather", "arguments": {"city": "Bern"}}'
@@ -117,9 +118,8 @@ def real_server(folder: Path, *, keys: bool = False) -> Iterator[str]:
     """The bundled model and two scripted ones on a port of their own; the address of the page."""
     alpha, beta = folder / "alpha.script.json", folder / "beta.script.json"
     alpha.write_text(json.dumps({"lines": LINES, "size_bytes": 400_000_000}))
-    beta.write_text(
-        json.dumps({"lines": LINES, "size_bytes": 250_000_000, "modalities": ["text", "image"]})
-    )
+    seeing = {"modalities": ["text", "image"], "chat_template": TEMPLATE.read_text()}
+    beta.write_text(json.dumps({"lines": LINES, "size_bytes": 250_000_000, **seeing}))
     settings: dict[str, Any] = {
         "server": {"port": 0},
         "models": [

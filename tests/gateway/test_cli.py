@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import bundled
 from gateway.cli import main
 from gateway.cli.arguments import parser
 
@@ -76,7 +77,20 @@ def test_without_a_server_the_configured_models_are_listed(
     config = tmp_path / "config.yaml"
     config.write_text(f"models:\n  - {{name: one, path: {model}}}\n")
     nowhere = ("--url", "http://127.0.0.1:9")
-    assert "one" in says(capsys, "models", "--config", str(config), *nowhere)
+    assert main(["models", "--config", str(config), *nowhere]) == 0
+    said = capsys.readouterr()
+    assert "one" in said.out
+    assert "no server answers" in said.err
+    assert bundled.GGUF.stem not in said.out
+
+
+def test_without_a_server_and_a_configuration_it_is_the_bundled_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert bundled.GGUF.stem in says(capsys, "models", "--url", "http://127.0.0.1:9")
 
 
 def test_no_server_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,8 +102,8 @@ def test_run_prints_the_answer_and_nothing_that_moves_a_terminal(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = says(capsys, "run", "demo", "Hello!", "--url", url)
-    assert "It is a greeting." in text
     assert "The engine turns." in text
+    assert "It is a greeting." not in text  # reasoning, which a pipe couldn't tell from the answer
     assert "\x1b" not in text
     assert "\x07" not in text
 
@@ -110,11 +124,73 @@ def test_a_refusal_is_the_servers_own(url: str, capsys: pytest.CaptureFixture[st
 def test_chat_goes_on_after_a_refusal(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = "Hello!\n/model nobody\nHello?\n/model demo\n/retry\n/what\n/clear\n/retry\n/quit\n"
+    lines = "Hello!\n/model nobody\nHello?\n/retry\n/what\n/clear\n/retry\n/quit\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    said = says(capsys, "chat", "demo", "--url", url)
-    assert said.count("The engine turns.") == 2
-    assert said.count("/clear ") == 2  # the help, for /what and for /retry of nothing
+    assert main(["chat", "demo", "--url", url]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("The engine turns.") == 3
+    refused = said.err.splitlines()
+    assert "nobody" in refused[0]  # and the model stays the one it was
+    assert refused[1:] == [
+        "(/what is no command here; /help lists them)",
+        "(there is no answer yet)",
+    ]
+
+
+def test_chat_begins_where_there_is_a_server_and_a_model(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", "--url", "127.0.0.1:9"]) == 1
+    assert "no server answers" in capsys.readouterr().err
+    assert main(["chat", "nobody", "--url", url]) == 1
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_a_message_may_have_several_lines(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"""one\ntwo"""\n"""\nthree\n"""\n"""four"""\n'))
+    assert says(capsys, "chat", "demo", "--url", url).count("The engine turns.") == 3
+
+
+def test_an_answer_that_was_cut_is_said_beside_it(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "demo", "Hello!", "--max-tokens", "12", "--url", url]) == 0
+    assert "cut at the limit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("nowhere.json", "No such file"), ("bad.json", "malformed")]
+)
+def test_a_schema_that_cannot_be_read_is_named(
+    name: str, told: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_text("{,}")
+    path = str(tmp_path / name)
+    assert main(["run", "demo", "Hello!", "--schema", path, "--url", url]) == 1
+    said = capsys.readouterr().err
+    assert path in said
+    assert told in said
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("localhost:9000", "http://localhost:9000"),
+        ("https://box.example/", "https://box.example"),
+        ("[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_a_server_is_named_shortly(text: str, url: str) -> None:
+    assert parser().parse_args(["ps", "--url", text]).url == url
+
+
+@pytest.mark.parametrize("text", ["ftp://x", "http://", "localhost:port", "http://a:0"])
+def test_what_is_no_address_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["ps", "--url", text])
+    assert "is no address" in capsys.readouterr().err
 
 
 def test_rm_asks_first(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +202,9 @@ def test_bench_gives_a_row_for_each_number_of_streams(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = says(capsys, "bench", "demo", "--streams", "1,2", "--url", url).splitlines()
-    assert [line.split()[0] for line in lines] == ["STREAMS", "1", "2", "prefill:"]
+    assert [line.split()[0] for line in lines] == ["STREAMS", "1", "2"]
+    assert "PREFILL" in lines[0]
+    assert all(float(number.replace(",", "")) > 0 for number in lines[1].split()[3:])
     assert main(["bench", "demo", "--streams", "0", "--url", url]) == 1
 
 

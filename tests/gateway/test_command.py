@@ -17,6 +17,8 @@ from anyio import to_thread
 
 import bundled
 from backends.llamacpp.files import offloads
+from config.settings import Config
+from gateway.cli.configured import with_downloads
 from gateway.hub.fetching import CHUNK
 from gateway.hub.hub import SILENCE
 from tests.gateway.hub.standin import standin
@@ -78,10 +80,11 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     kind: signal.Signals, tmp_path: Path
 ) -> None:
     process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path)
-    _, listens, model, attempt = greeting(process)
+    _, listens, model, room, attempt = greeting(process)
     url = listens.rpartition(" ")[2]
     assert url.startswith("http://127.0.0.1:")
     assert model == "model: demo"
+    assert re.search(r"\bcpu \d+\.\d [MG]B$", room)
     assert f"curl {url}/v1/chat/completions" in attempt
     body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 3}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
@@ -298,3 +301,23 @@ async def test_a_download_before_the_start_can_be_interrupted(thread: str, tmp_p
         _, told = await to_thread.run_sync(lambda: process.communicate(timeout=limit))
     assert process.returncode == 130
     assert "Traceback" not in told
+
+
+@pytest.mark.anyio
+async def test_a_model_pulled_without_any_configuration_is_offered(tmp_path: Path) -> None:
+    async with standin({"model.gguf": bundled.GGUF.read_bytes()}) as hub:
+        process = start("serve", "--port", "0", folder=tmp_path, HF_ENDPOINT=hub.url)
+        url = greeting(process)[1].rpartition(" ")[2]
+        pulling = start("pull", "hf:org/small", "--url", url, folder=tmp_path)
+        _, told = await to_thread.run_sync(lambda: pulling.communicate(timeout=HANG))
+        assert pulling.returncode == 0, told
+        assert (tmp_path / ".cache/roundhouse/models/small/model.gguf").is_file()
+        async with httpx.AsyncClient() as client:
+            listed = (await client.get(f"{url}/v1/models")).json()["data"]
+        assert [one["id"] for one in listed] == [bundled.GGUF.stem, "small/model"]
+    assert stop(process, signal.SIGTERM) == 0
+
+
+def test_folders_that_are_configured_take_the_downloads() -> None:
+    config = Config(model_dirs=("/srv/models",))
+    assert with_downloads(config) is config

@@ -67,7 +67,7 @@ export function Composer() {
     <textarea ref=${area} rows="1" aria-label="Message" placeholder=${placeholder()} value=${draft.value}
       onInput=${(event) => { draft.value = event.target.value; }} onKeyDown=${onKeyDown} onPaste=${onPaste} />
     <div class="composer-foot">
-      <input ref=${chooser} type="file" accept="image/*" multiple hidden onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
+      <input ref=${chooser} type="file" accept="image/*" multiple hidden aria-label="Picture files" onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
       <button type="button" class="button quiet small icon" aria-label="Add pictures" title=${sees() ? "Add pictures" : "This model doesn’t take pictures"} disabled=${!sees()} onClick=${() => chooser.current.click()}><${Icon} name="image" /></button>
       <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
       ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`

@@ -101,7 +101,7 @@ function readiness(model) {
   if (model.state === "loaded" || model.remote) return "Ready.";
   if (model.state === "loading") return "Loading now.";
   if (model.state === "failed") return `It failed: ${model.why_failed}`;
-  return `It will be loaded at the first message, in about ${seconds(model.load_seconds)}.`;
+  return `It will be loaded at the first message${model.load_seconds ? `, in about ${seconds(model.load_seconds)}` : ""}.`;
 }
 
 function List() {

@@ -30,7 +30,7 @@ export function Panel() {
     <section><h3 id="system-label">System prompt</h3><textarea class="input" rows="4" aria-labelledby="system-label" placeholder="None" value=${system}
       onInput=${(event) => change((it) => ({ ...it, system: event.target.value }))} /></section>
     ${GROUPS.map((group) => html`<${Group} key=${group.title} ...${group} abilities=${abilities} />`)}
-    ${listed.length > 0 && html`<${Group} title="This engine’s own" isOpen=${false} parameters=${listed} abilities=${abilities} />`}
+    ${listed.length > 0 && html`<${Group} title="Others" isOpen=${false} parameters=${listed} abilities=${abilities} />`}
     <details open><summary>Answer</summary><div class="panel-rows">
       <${NumberRow} label="Most tokens" value=${settings.maxTokens} placeholder="no limit" step="1" from="1" onChange=${(value) => setSettings({ maxTokens: value })} />
       <${ThinkingRow} abilities=${abilities[0]} />

@@ -12,8 +12,13 @@ export function Thread() {
   const { turns, settings, id } = open.value;
   const frame = useRef(null), inner = useRef(null), follows = useRef(true);
   const [isAway, setAway] = useState(false);
-  const toEnd = () => { frame.current.scrollTop = frame.current.scrollHeight; };
-  useLayoutEffect(() => { follows.current = true; toEnd(); }, [id, turns.length]);
+  const last = useRef(0); // where it was scrolled to
+  const toEnd = () => {
+    if (!frame.current) return;
+    follows.current = true;
+    frame.current.scrollTop = frame.current.scrollHeight;
+  };
+  useLayoutEffect(toEnd, [id, turns.length]);
   useEffect(() => {
     const observer = new ResizeObserver(() => { if (follows.current) toEnd(); });
     observer.observe(inner.current);
@@ -21,7 +26,10 @@ export function Thread() {
   }, []);
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = frame.current;
-    follows.current = scrollHeight - scrollTop - clientHeight < NEAR;
+    // Growing text moves the end away, too: only who scrolls up has left it.
+    if (scrollHeight - scrollTop - clientHeight < NEAR) follows.current = true;
+    else if (scrollTop < last.current) follows.current = false;
+    last.current = scrollTop;
     setAway(!follows.current);
   };
   return html`<div class="thread" ref=${frame} onScroll=${onScroll} tabindex="0" role="region" aria-label="Conversation">

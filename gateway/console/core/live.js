@@ -103,7 +103,7 @@ function applyOne({ event, data }) {
 const CHANGES = {
   snapshot: (it) => {
     me.value = it.me; models.value = it.models; gauges.value = it.gauges; history.value = it.history;
-    requests.value = sorted(it.requests); downloads.value = it.downloads; logLines.value = it.log;
+    requests.value = sorted(it.requests); downloads.value = it.downloads ?? []; logLines.value = it.log ?? [];
   },
   model: (it) => { models.value = placed(models.value ?? [], it, "id"); },
   model_removed: (it) => { models.value = (models.value ?? []).filter((one) => one.id !== it.id); },

@@ -83,7 +83,7 @@ function Details({ model }) {
   const facts = [
     ["File", model.file], ["Other names", model.aliases.join(", ")], ["Architecture", model.architecture], ["Context", model.context_length && `${count(model.context_length)} tokens`],
     ["At once", model.slots && `${model.slots} requests`], ["Idle time", model.ttl < 0 ? "never unloaded" : seconds(model.ttl)],
-    ["Loaded at", model.loaded_at && clock(model.loaded_at)], ["A load takes", model.load_seconds !== null && seconds(model.load_seconds)],
+    ["Loaded at", model.loaded_at && clock(model.loaded_at)], ["A load takes", model.load_seconds && seconds(model.load_seconds)],
   ];
   const memory = [
     ["Weights", parts && bytes(parts.weights)], ["Cache", parts && bytes(parts.cache)], ["Projector", parts?.projector ? bytes(parts.projector) : null],

@@ -3,6 +3,8 @@ import { html, useEffect, useRef } from "../core/html.js";
 import { resolved } from "../core/colours.js";
 import { theme } from "../core/theme.js";
 
+const HOUR = 3600, LEAST = 600; // seconds that are shown at most and at least
+
 let library = null;
 const uPlot = () => (library ??= import("../vendor/uplot.js").then((module) => module.default));
 
@@ -61,7 +63,7 @@ function options({ frame, lines, format, isStacked, height, most }) {
     padding: [8, 6, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-    scales: { y: { range: (_plot, _least, highest) => [0, most ?? Math.max((highest ?? 0) * 1.12, 1e-9)] } },
+    scales: { x: { range: (_plot, least, highest) => [highest - Math.min(HOUR, Math.max(LEAST, highest - least)), highest] }, y: { range: (_plot, _least, highest) => [0, most ?? Math.max((highest ?? 0) * 1.12, 1e-9)] } },
     axes: [
       { ...axis, size: 26, grid: { show: false }, space: 80, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })) },
       { ...axis, size: 62, space: 34, values: (_plot, ticks) => ticks.map((tick) => (tick === 0 ? "0" : format(tick).replace(/\.0+(?=\D|$)/, ""))) },

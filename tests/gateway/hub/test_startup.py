@@ -87,12 +87,3 @@ async def test_a_model_that_cannot_be_had_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=r"model 'lost': \$\.path:"):
         await provided(config(stand, tmp_path, ModelConfig(name="lost", path=path)))
-
-
-async def test_without_a_folder_in_the_configuration_there_is_the_user_s(
-    stand: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    hub = HubConfig(endpoint=stand.url, cache=str(tmp_path / "cache"))
-    path = await path_of(Config(hub=hub, models=(ModelConfig(name="t", path="hf:org/small"),)))
-    assert path == tmp_path / "roundhouse" / "models" / "small"

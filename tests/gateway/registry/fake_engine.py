@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from backends.catalog import ModelFiles
 from backends.errors import UnsupportedModel
 from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
+from backends.slots import Slots
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
@@ -80,11 +81,15 @@ class FakeContainer:
             size_bytes=1,
             memory=MemoryNeed(weights=engine.present[name], cache=0, engine=0),
         )
+        self.slots = Slots(self.info, _unasked, tuple, None)
 
     def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
         raise NotImplementedError
 
     def detokenize(self, tokens: Sequence[int]) -> str:
+        raise NotImplementedError
+
+    def pieces(self, tokens: Sequence[int]) -> Sequence[bytes]:
         raise NotImplementedError
 
     @property
@@ -96,6 +101,10 @@ class FakeContainer:
 
     async def aclose(self) -> None:
         await self._engine.close(self)
+
+
+async def _unasked(work: object, ready: object) -> None:
+    raise NotImplementedError
 
 
 class FakeEngine:

@@ -1,0 +1,72 @@
+"""What the page costs: bytes at the first load, and its thread's time while answers come."""
+
+import gzip
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser import told
+from tests.browser.conftest import OpenPage, Stand
+from tests.browser.standin import CONSOLE
+
+pytestmark = pytest.mark.browser
+
+CHAT = ("POST", "/v1/chat/completions")
+FIRST_LOAD = 300_000  # bytes, compressed
+SECONDS = 4.0
+BLOCK = """Some **words** and `code`.
+
+- one
+- two
+
+```python
+print(1)
+```
+
+| a | b |
+|---|---|
+| c | d |
+
+"""
+
+
+def test_the_first_load_is_small(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page("about:blank")
+    server = stand()
+    files: set[str] = set()
+    page.on("request", lambda request: files.add(request.url.split("#")[0]))
+    page.goto(server.url)
+    page.get_by_label("Message", exact=True).wait_for()
+    names = {url.removeprefix(server.url) or "index.html" for url in files if "/ui/" in url}
+    assert "vendor/preact.js" in names
+    total = sum(len(gzip.compress((CONSOLE / name).read_bytes())) for name in names)
+    assert total < FIRST_LOAD, total
+    everything = sum(len(gzip.compress(path.read_bytes())) for path in CONSOLE.rglob("*.*"))
+    assert everything < FIRST_LOAD, everything  # all pages, charts and the highlighter as well
+
+
+def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: OpenPage) -> None:
+    """Two beside each other, two in another conversation; each a hundred tokens a second, with
+    Markdown in it. The thread's processor time is counted, which no neighbour changes.
+    """
+    server = stand(answers={CHAT: told.answer(BLOCK * 200, pause=0.01, size=4)})
+    page = open_page(server.url)
+    page.get_by_label("Two models side by side").click()
+    for number in range(2):
+        page.get_by_label("Message", exact=True).fill(f"Talk {number}")
+        page.keyboard.press("Enter")
+        expect(page.locator(".markdown").first).to_contain_text("Some words")
+        if number == 0:
+            page.get_by_label("New conversation").click()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def spent() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float({one["name"]: one["value"] for one in metrics}["TaskDuration"])
+
+    before = spent()
+    page.wait_for_timeout(SECONDS * 1000)
+    share = (spent() - before) / SECONDS
+    expect(page.get_by_text("answering…")).to_have_count(2)
+    assert 0 < share < 0.5, share

@@ -1,0 +1,120 @@
+"""Models that come: from the hub, and from the reader's own computer; and the words of the list."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import told
+from tests.browser.conftest import OpenPage, Stand
+from tests.browser.test_pages import ANSWERS
+
+pytestmark = pytest.mark.browser
+
+
+def drop(page: Page, name: str) -> None:
+    """A file of that name over the page."""
+    page.evaluate(
+        """name => {
+            const data = new DataTransfer();
+            data.items.add(new File(["GGUF and so on"], name));
+            for (const kind of ["dragenter", "dragover", "drop"])
+                document.querySelector(".page").dispatchEvent(
+                    new DragEvent(kind, {bubbles: true, cancelable: true, dataTransfer: data}));
+        }""",
+        name,
+    )
+
+
+def test_a_quantization_is_chosen_and_downloaded(stand: Stand, open_page: OpenPage) -> None:
+    begun = {**told.downloads()[0], "id": "9", "model": "org/name:Q8_0", "done": 0}
+    server = stand(answers={**ANSWERS, ("POST", "/v1/admin/downloads"): (202, begun)})
+    page = open_page(f"{server.url}#/models")
+    page.get_by_text("Add a model").click()
+    page.get_by_label("Name on the hub").fill("hf:org/name:Q8_0")
+    page.get_by_text("Look").click()
+    choices = page.get_by_role("list", name="Quantizations").get_by_role("listitem")
+    expect(choices).to_contain_text(["Q8_0", "Q4_K_M", "BF16"])  # the one that was named is first
+    expect(choices.nth(1)).to_contain_text("fits")
+    expect(choices.nth(2)).to_contain_text("doesn’t fit")
+    page.get_by_label("Download Q8_0").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert server.sent("POST", "/v1/admin/downloads") == [{"model": "org/name:Q8_0"}]
+    server.tell("download", begun)
+    expect(page.locator(".transfer", has_text="org/name:Q8_0")).to_be_visible()
+
+
+def test_a_download_is_stopped_resumed_and_taken_off_the_list(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    running = told.downloads()[0]
+    paths = {("POST", f"/v1/admin/downloads/1/{act}"): running for act in ("stop", "resume")}
+    removed = {("DELETE", "/v1/admin/downloads/1"): {"removed": "1"}}
+    server = stand(told.snapshot(downloads=[running]), {**paths, **removed})
+    page = open_page(f"{server.url}#/models")
+    transfer = page.locator(".transfer")
+    expect(transfer).to_contain_text("2.10 GB of 5.00 GB · 52.4 MB/s · 56 s left")
+    transfer.get_by_text("Stop").click()
+    server.tell("download", {**running, "state": "stopped", "bytes_per_second": None})
+    expect(transfer).to_contain_text("Stopped at 2.10 GB of 5.00 GB")
+    transfer.get_by_text("Resume").click()
+    server.tell("download", {**running, "done": 4_000_000_000})
+    expect(transfer).to_contain_text("4.00 GB of 5.00 GB")
+    transfer.get_by_label("Take Qwen/Qwen3-14B-GGUF:Q4_K_M off the list").click()
+    server.tell("download_removed", {"id": "1"})
+    expect(transfer).to_have_count(0)
+    acts = [
+        (how, path.rsplit("/", 1)[-1]) for how, path, _ in server.calls if "downloads/1" in path
+    ]
+    assert acts == [("POST", "stop"), ("POST", "resume"), ("DELETE", "1")]
+
+
+def test_a_file_is_dragged_in(stand: Stand, open_page: OpenPage) -> None:
+    path = "/v1/admin/uploads/mine.gguf"
+    server = stand(answers={("PUT", path): (201, {"name": "mine.gguf", "models": ["mine"]})})
+    page = open_page(f"{server.url}#/models")
+    page.get_by_role("heading", name="Models", level=1).wait_for()
+    drop(page, "mine.gguf")
+    expect(page.get_by_text("mine.gguf is there.")).to_be_visible()
+    assert server.sent("PUT", path) == [b"GGUF and so on"]
+    drop(page, "mine.safetensors")
+    expect(page.get_by_text("mine.safetensors is no GGUF file.")).to_be_visible()
+
+
+def test_a_file_that_is_refused_says_why(stand: Stand, open_page: OpenPage) -> None:
+    refusal = (409, {"error": {"message": "mine.gguf: the name is taken", "code": "taken"}})
+    server = stand(answers={("PUT", "/v1/admin/uploads/mine.gguf"): refusal})
+    page = open_page(f"{server.url}#/models")
+    page.get_by_role("heading", name="Models", level=1).wait_for()
+    drop(page, "mine.gguf")
+    expect(page.locator(".transfer .bad").first).to_have_text("mine.gguf: the name is taken")
+    page.get_by_label("Stop mine.gguf").click()
+    expect(page.locator(".transfer", has_text="mine.gguf")).to_have_count(0)
+
+
+REPOSITORIES = {
+    "owner/name": ["owner/name", None],
+    "hf:owner/name:Q4_K_M": ["owner/name", "Q4_K_M"],
+    "https://huggingface.co/owner/name": ["owner/name", None],
+    "https://hf.co/owner/name/tree/main": ["owner/name", None],
+    " owner/na.me-GGUF ": ["owner/na.me-GGUF", None],
+    "name": None,
+    "a/b/c": None,
+    "": None,
+}
+
+
+def test_what_people_paste_names_a_repository(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand().url)
+    page.get_by_label("Message", exact=True).wait_for()
+    found: Any = page.evaluate(
+        """async texts => {
+            const {repositoryOf} = await import("/ui/models/add.js");
+            return texts.map(text => {
+                const it = repositoryOf(text);
+                return it && [it.repository, it.quantization];
+            });
+        }""",
+        list(REPOSITORIES),
+    )
+    assert dict(zip(REPOSITORIES, found, strict=True)) == REPOSITORIES

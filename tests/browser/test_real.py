@@ -1,0 +1,275 @@
+"""Every page against the real server, with the bundled model and two scripted ones."""
+
+import base64
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import ADMIN, USER, OpenPage
+
+pytestmark = pytest.mark.browser
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+Shoot = Callable[[Page, str], None]
+
+
+def row(page: Page, name: str) -> Locator:
+    """A model's row."""
+    return page.locator(".model", has=page.get_by_role("button", name=name, exact=True))
+
+
+def unloaded(page: Page, name: str) -> Locator:
+    """The row of a model that is not in memory, whatever other tests did."""
+    button = row(page, name).get_by_role("button", name=re.compile(f"^(Load|Unload) {name}$"))
+    button.wait_for()
+    if (button.get_attribute("aria-label") or "").startswith("Unload"):
+        button.click()
+    expect(row(page, name).get_by_label(f"Load {name}", exact=True)).to_be_visible()
+    return row(page, name)
+
+
+def talk(page: Page, model: str, text: str) -> Locator:
+    """A new conversation with a model; its answer, which may be still under way."""
+    page.get_by_label("New conversation").click()
+    page.get_by_label("Model: ").click()
+    page.get_by_label("Search models").fill(model)
+    page.keyboard.press("Enter")
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+    return page.locator(".answer").last
+
+
+def test_the_address_leads_to_the_page(real: str, open_page: OpenPage) -> None:
+    page = open_page(real.removesuffix("ui/"))
+    expect(page).to_have_url(re.compile(r"/ui/$"))
+    expect(page.get_by_label("Model: roundhouse-tiny")).to_be_visible()
+
+
+def test_a_chat_with_the_bundled_model(real: str, open_page: OpenPage, shoot: Shoot) -> None:
+    page = open_page(real)
+    answer = talk(page, "roundhouse-tiny", "Hello!")
+    answer.get_by_label("What was sent").wait_for()
+    expect(answer.locator(".markdown").last).to_contain_text("Hello")
+    expect(answer.locator(".speed")).to_contain_text("tok/s")
+    answer.get_by_label("Regenerate").click()
+    expect(answer).to_contain_text("2/2")
+    shoot(page, "real-chat")
+
+
+def test_probabilities_and_a_schema_of_the_bundled_model(real: str, open_page: OpenPage) -> None:
+    page = open_page(real)
+    page.get_by_label("Token probabilities").check()
+    page.locator("input[name=temperature]").fill("0")
+    page.get_by_label("Most tokens").fill("60")
+    page.get_by_text("Structured output").click()
+    page.get_by_text("Schema", exact=True).click()
+    page.get_by_label("JSON schema").fill('{"enum": ["yes", "no"]}')
+    page.get_by_label("Message", exact=True).fill("Hello!")
+    page.keyboard.press("Enter")
+    page.get_by_label("What was sent").wait_for()
+    assert page.locator(".tokens").inner_text().strip() in {'"yes"', '"no"'}
+    page.locator(".tokens span").first.hover()
+    expect(page.locator(".alternative").first).to_contain_text("%")
+
+
+def test_reasoning_of_a_scripted_model(real: str, open_page: OpenPage) -> None:
+    answer = talk(open_page(real), "alpha", "think")
+    expect(answer.locator("summary")).to_contain_text("Thought for")
+    expect(answer.locator(".markdown").last).to_have_text("Seen.")
+
+
+def test_a_call_of_a_scripted_model(real: str, open_page: OpenPage) -> None:
+    page = open_page(real)
+    talk(page, "alpha", "Hello").get_by_label("What was sent").wait_for()
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("Functions, as OpenAI lists them").fill(
+        '[{"name": "weather", "parameters": {"type": "object", '
+        '"properties": {"city": {"type": "string"}}}}]'
+    )
+    page.get_by_label("Message", exact=True).fill("call")
+    page.keyboard.press("Enter")
+    expect(page.locator(".call")).to_contain_text("Bern")
+    expect(page.get_by_label("Result of weather")).to_be_visible()
+
+
+def test_a_model_that_sees_is_shown_a_picture(real: str, open_page: OpenPage) -> None:
+    page = open_page(real)
+    talk(page, "beta", "Hello").get_by_label("What was sent").wait_for()
+    picture = {"name": "p.png", "mimeType": "image/png", "buffer": PIXEL}
+    page.get_by_label("Picture files").set_input_files(picture)
+    expect(page.get_by_alt_text("Picture 1")).to_be_visible()
+    page.get_by_label("Message", exact=True).fill("What is it?")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer").last).to_contain_text("1x1 #")
+
+
+def test_both_scripted_models_beside_each_other(real: str, open_page: OpenPage) -> None:
+    page = open_page(real)
+    page.get_by_label("Two models side by side").click()
+    for label, name in (("Model: ", "alpha"), ("Second model: ", "beta")):
+        page.get_by_label(label, exact=False).first.click()
+        page.get_by_label("Search models").fill(name)
+        page.keyboard.press("Enter")
+    page.get_by_label("Message", exact=True).fill("Hello")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer-model")).to_have_text(["alpha", "beta"])
+    expect(page.locator(".answer .markdown")).to_have_count(2)
+    expect(page.locator(".answer").nth(1).get_by_label("What was sent")).to_be_visible()
+
+
+def test_a_model_is_loaded_pinned_duplicated_and_unloaded(
+    real: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{real}#/models")
+    unloaded(page, "beta").get_by_text("Load", exact=True).click()
+    expect(row(page, "beta")).to_contain_text("idle")
+    page.get_by_label("Actions for beta", exact=True).click()
+    page.get_by_text("Pin", exact=True).click()
+    expect(row(page, "beta")).to_contain_text("pinned")
+    row(page, "beta").get_by_role("button", name="beta", exact=True).click()
+    expect(page.locator(".model-details")).to_contain_text("beta.script.json")
+    page.get_by_label("Actions for beta", exact=True).click()
+    page.get_by_text("Duplicate…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("beta-fast")
+    dialog.get_by_label("context length").fill("1024")
+    dialog.get_by_role("button", name="Duplicate").click()
+    expect(dialog.get_by_label("configuration", exact=True)).to_contain_text("beta-fast")
+    dialog.get_by_text("Done").click()
+    expect(row(page, "beta-fast")).to_contain_text("copy of beta")
+    row(page, "beta-fast").get_by_text("Load", exact=True).click()
+    expect(row(page, "beta-fast")).to_contain_text("1k")
+    shoot(page, "real-models")
+    unloaded(page, "beta-fast")
+    page.get_by_label("Actions for beta-fast").click()
+    page.get_by_text("Remove this copy").click()
+    expect(row(page, "beta-fast")).to_have_count(0)
+    page.get_by_label("Actions for beta", exact=True).click()
+    page.get_by_text("Unpin").click()
+    unloaded(page, "beta")
+
+
+def test_a_load_with_options(real: str, open_page: OpenPage) -> None:
+    page = open_page(f"{real}#/models")
+    unloaded(page, "beta")
+    page.get_by_label("Actions for beta", exact=True).click()
+    page.get_by_text("Load with options…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("context length").fill("2048")
+    dialog.get_by_text("Load", exact=True).click()
+    expect(row(page, "beta")).to_contain_text("idle")
+    expect(row(page, "beta")).to_contain_text("2k")
+    unloaded(page, "beta")
+
+
+def test_memory_says_who_holds_what(real: str, open_page: OpenPage, shoot: Shoot) -> None:
+    page = open_page(f"{real}#/memory")
+    line = page.locator("tr", has_text="roundhouse-tiny")
+    expect(line).to_contain_text("MB")
+    expect(page.get_by_text("Free for models").first).to_be_visible()
+    shoot(page, "real-memory")
+
+
+def test_a_request_is_watched_and_cancelled(real: str, open_page: OpenPage, shoot: Shoot) -> None:
+    page, watching = open_page(real), open_page(f"{real}#/activity")
+    answer = talk(page, "alpha", "long")
+    expect(answer.locator(".markdown strong").first).to_have_text("bold")
+    now = watching.get_by_role("region", name="Requests now")
+    expect(now).to_contain_text("answers")
+    expect(now).to_contain_text("alpha")
+    shoot(watching, "real-activity")
+    now.get_by_label(re.compile("Cancel request")).click()
+    expect(answer.get_by_role("alert")).to_be_visible()
+    expect(watching.get_by_role("region", name="Requests lately")).to_contain_text("cancelled")
+    watching.get_by_role("button", name="Log").click()
+    expect(watching.get_by_role("log")).to_contain_text("answered")
+    watching.get_by_label("Search the log").fill("model=alpha")
+    expect(watching.locator(".log-line").first).to_contain_text("alpha")
+    watching.get_by_role("button", name="Error").click()
+    watching.get_by_label("Search the log").fill("no such words")
+    expect(watching.get_by_text("No such line")).to_be_visible()
+
+
+def test_an_answer_that_is_stopped_ends_on_the_server(real: str, open_page: OpenPage) -> None:
+    page = open_page(real)
+    answer = talk(page, "alpha", "long")
+    expect(answer.locator(".markdown strong").first).to_have_text("bold")
+    page.keyboard.press("Escape")
+    expect(answer).to_contain_text("Stopped.")
+    page.get_by_role("link", name="Activity").click()
+    expect(page.get_by_role("region", name="Requests lately")).to_contain_text("client left")
+    expect(page.get_by_role("region", name="Requests now")).to_have_count(0)
+
+
+def test_every_client_is_tried(real: str, open_page: OpenPage) -> None:
+    page = open_page(f"{real}#/connect")
+    address = real.removesuffix("/ui/")
+    expect(page.get_by_text(f"{address}/v1", exact=True).first).to_be_visible()
+    buttons = page.get_by_role("button", name=re.compile("^Test "))
+    for index in range(buttons.count()):
+        buttons.nth(index).click()
+    expect(page.locator(".tested .good")).to_have_count(buttons.count())
+
+
+def test_settings_say_where_they_come_from_and_what_a_reload_would_do(
+    real: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{real}#/settings")
+    page.get_by_label("Search options").fill("swap.ttl")
+    option = page.locator(".option", has=page.get_by_text("swap.ttl", exact=True))
+    expect(option.locator(".value")).to_have_text("900")
+    expect(option).to_contain_text(re.compile(r"file: .*roundhouse\.yaml:\d+"))
+    page.get_by_role("button", name="Configuration file").click()
+    text = page.get_by_label("Configuration", exact=True)
+    expect(text).to_have_value(re.compile("roundhouse-tiny"))
+    expect(page.get_by_text("It can be used.")).to_be_visible()
+    text.fill("server:\n  prot: 1\n")
+    expect(page.get_by_text("did you mean 'port'")).to_be_visible()
+    expect(page.get_by_role("button", name="Line 2")).to_be_visible()
+    shoot(page, "real-settings")
+    page.get_by_text("Reload…").click()
+    expect(page.get_by_text("The file says what is in force already.")).to_be_visible()
+
+
+def test_a_key_is_asked_for_and_forgotten_with_the_tab(
+    real_with_keys: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(real_with_keys)
+    field = page.get_by_label("API key of this server")
+    field.fill("a wrong one")
+    shoot(page, "door")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("Incorrect API key")
+    field.fill(ADMIN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Settings")).to_be_visible()
+    assert page.evaluate("JSON.parse(sessionStorage['roundhouse.key'])") == ADMIN
+    assert ADMIN not in page.evaluate("JSON.stringify(localStorage) + document.cookie")
+    page.reload()
+    expect(page.get_by_role("link", name="Settings")).to_be_visible()
+    page.get_by_label("Forget the key").click()
+    expect(field).to_be_visible()
+    assert page.evaluate("sessionStorage['roundhouse.key']") is None
+
+
+def test_a_user_sees_its_models_alone(
+    real_with_keys: str, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(real_with_keys)
+    page.get_by_label("API key of this server").fill(USER)
+    page.keyboard.press("Enter")
+    links = page.get_by_role("navigation", name="Pages").get_by_role("listitem")
+    expect(links).to_have_text([re.compile("^Chat"), re.compile("^Models"), re.compile("^Connect")])
+    answer = talk(page, "alpha", "Hello")
+    expect(answer.locator(".markdown")).to_contain_text("Hello from the script.")
+    page.get_by_role("link", name="Models").click()
+    expect(page.locator(".model-frame")).to_have_count(1)
+    expect(row(page, "alpha").get_by_role("button", name="Chat")).to_be_visible()
+    expect(page.get_by_text("Unload")).to_have_count(0)
+    shoot(page, "user-models")
+    page.goto(f"{real_with_keys}#/settings")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Chat")

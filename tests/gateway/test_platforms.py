@@ -1,0 +1,57 @@
+"""The table of platforms is one, in the README and from `roundhouse doctor`, and names what is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from backends.catalog import BACKENDS
+from gateway.cli import main
+from gateway.cli.platforms import TABLE, markdown, row_of, this_platform
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_readme_shows_it() -> None:
+    assert markdown() in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_every_engine_that_is_installed_stands_in_every_row() -> None:
+    engines = [name for name, one in BACKENDS.items() if one.naming.INSTALLATION]
+    assert {tuple(ways) for ways in TABLE.values()} == {tuple(engines)}
+
+
+def test_its_commands_are_there() -> None:
+    extras = (ROOT / "pyproject.toml").read_text("utf-8")
+    for way in (way for ways in TABLE.values() for way in ways.values()):
+        for extra in re.findall(r"scripts/install (\w+)", way.command):
+            assert re.search(rf"^{extra} = \[", extras, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("system", "cards", "amd", "row"),
+    [
+        ("Linux", (), False, "Linux, CPUs"),
+        ("Linux", ("cuda:0",), False, "Linux, CUDA"),
+        ("Linux", ("cuda:0",), True, "Linux, CUDA"),
+        ("Linux", (), True, "Linux, ROCm"),
+        ("Darwin", (), False, "macOS (Metal)"),
+        ("Windows", (), False, "Windows"),
+    ],
+)
+def test_a_machine_finds_its_row(system: str, cards: tuple[str, ...], amd: bool, row: str) -> None:
+    found, why = row_of(system, cards, amd=amd)
+    assert found == row
+    assert all(card in why for card in cards)
+
+
+def test_doctor_tells_this_machines_row_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    row, why = this_platform()
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert f"{row}: {why}" in said
+    for engine, way in TABLE[row].items():
+        assert any(
+            line.startswith(engine) and (way.command or way.note) in line
+            for line in said.splitlines()
+        )

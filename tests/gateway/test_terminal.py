@@ -1,0 +1,163 @@
+"""The command line in a terminal: what is dimmed, what Ctrl-C does, bars that go away again."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hang import HANG
+
+COMMAND = (sys.executable, "-m", "gateway.cli")
+INTERRUPT = b"\x03"
+END = b"\x04"
+SCRIPT = {
+    "lines": [
+        {"when": "long", "say": "The engine turns. " * 5_000},
+        {"say": "<think>\nA greeting.\n</think>\n\nThe engine turns."},
+    ]
+}
+
+
+class Terminal:
+    """A command in a terminal of its own: what it shows, and keys for it."""
+
+    def __init__(self, *arguments: str, folder: Path) -> None:
+        self._master, slave = pty.openpty()
+        self.shown, self._found = b"", 0
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=folder,
+            env={"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "TERM": "xterm", "PATH": ""},
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - one thread, and nothing but a system call
+        )
+        os.close(slave)
+        self._guard = threading.Timer(HANG, self.process.kill)
+        self._guard.start()
+
+    def read_to(self, text: str) -> None:
+        """Until `text` is shown behind what was waited for before."""
+        while (found := self.shown.find(text.encode(), self._found)) < 0:
+            more = self._read()
+            assert more, self.shown.decode(errors="replace")
+        self._found = found + len(text.encode())
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def end(self) -> int:
+        """Its exit status, when it has shown all."""
+        while self._read():
+            pass
+        self.process.wait(HANG)
+        self._guard.cancel()
+        os.close(self._master)
+        return self.process.returncode
+
+    def _read(self) -> bytes:
+        try:
+            more = os.read(self._master, 65_536)
+        except OSError:  # Linux says so when nobody has the other end any more
+            more = b""
+        self.shown += more
+        return more
+
+    @property
+    def text(self) -> str:
+        return self.shown.decode(errors="replace").replace("\r\n", "\n")
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """One that serves in a terminal, a model that takes a moment to load."""
+    folder = tmp_path_factory.mktemp("terminal")
+    (folder / "demo.script.json").write_text(json.dumps(SCRIPT))
+    (folder / "roundhouse.yaml").write_text(
+        f"models: [{{name: demo, path: {folder / 'demo.script.json'}}}]\n"
+        "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 2000}}\n"
+        "swap: {memory: {cpu: 3000000000}}\n"
+    )
+    terminal = Terminal("serve", "--port", "0", folder=folder)
+    terminal.read_to("try:")
+    yield terminal
+    terminal.press(INTERRUPT)
+    assert terminal.end() == 0
+
+
+@pytest.fixture
+def url(server: Terminal) -> str:
+    found = re.search(r"listens on (\S+)", server.text)
+    assert found is not None
+    return found[1]
+
+
+def test_the_greeting_tells_what_room_there_is(server: Terminal) -> None:
+    assert "model: demo\n  room:  cpu 3.0 GB\n" in server.text
+
+
+def test_a_load_is_a_bar_in_the_servers_terminal_and_lines_stand_above_it(
+    server: Terminal, url: str, tmp_path: Path
+) -> None:
+    client = Terminal("load", "demo", "--url", url, folder=tmp_path)
+    server.read_to("loading demo")
+    server.read_to("model loaded")
+    assert client.end() == 0
+    assert "demo is loaded" in client.text
+
+
+def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:
+    terminal = Terminal("run", "demo", "Hello!", "--url", url, folder=tmp_path)
+    assert terminal.end() == 0
+    dimmed = "".join(re.findall(r"\x1b\[2m(.*?)\x1b\[0m", terminal.text, flags=re.DOTALL))
+    assert dimmed.strip() == "A greeting."
+    assert "The engine turns." in re.sub(r"\x1b\[2m.*?\x1b\[0m", "", terminal.text)
+
+
+def test_ctrl_c_ends_an_answer_and_then_forgets_a_line_and_the_conversation_goes_on(
+    url: str, tmp_path: Path
+) -> None:
+    terminal = Terminal("chat", "demo", "--url", url, folder=tmp_path)
+    terminal.read_to("/help")
+    terminal.read_to("> ")
+    terminal.press(b"long\n")
+    terminal.read_to("The engine turns.")
+    terminal.press(INTERRUPT)
+    terminal.read_to("(stopped)")
+    terminal.read_to("> ")
+    terminal.press(b"half a li" + INTERRUPT)
+    terminal.read_to("Ctrl-D leaves")
+    terminal.press(b"Hello!\n")
+    terminal.read_to("The engine turns.")
+    terminal.read_to("> ")
+    terminal.press(END)
+    assert terminal.end() == 0
+    assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_ctrl_c_is_clean(command: str, url: str, tmp_path: Path) -> None:
+    arguments = {"run": ("long",), "bench": ("--streams", "1", "--tokens", "50000")}[command]
+    terminal = Terminal(command, "demo", *arguments, "--url", url, folder=tmp_path)
+    terminal.read_to({"run": "The engine turns.", "bench": "1 of 1 streams"}[command])
+    terminal.press(INTERRUPT)
+    assert terminal.end() == 128 + signal.SIGINT
+    assert "Traceback" not in terminal.text
+    assert terminal.text.endswith("\n")  # the shell's prompt comes on a line of its own
