@@ -18,15 +18,24 @@ NOBODY = ("", "undefined", "null")  # what SillyTavern sends where no model is s
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a text: `content` is llama-server's field, `prompt` vLLM's."""
+    """Tokens of a text: `content` is llama-server's field, `prompt` vLLM's; or of a conversation:
+    `messages`, which the OpenAI dialect reads.
+    """
 
     model: str | None = None
     content: str | None = None
     prompt: str | None = None
+    messages: list[Any] | None = None
     add_special: bool | None = None
     add_special_tokens: bool | None = None
     parse_special: bool = True
     with_pieces: bool = False
+    return_token_strs: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a conversation is meant: a text goes before it."""
+        return self.messages is not None and self.content is None and self.prompt is None
 
     @property
     def field(self) -> str:
@@ -47,6 +56,10 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
         if self.content is not None:
             return bool(self.add_special)
         return self.add_special_tokens is not False
+
+
+# What of `Tokenize` has a meaning beside a conversation, and none to the OpenAI dialect.
+OF_CONVERSATIONS = frozenset({"with_pieces", "return_token_strs"})
 
 
 class Detokenize(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +98,12 @@ def piece_wire(token: int, piece: bytes) -> PieceWire:
 
 
 class LlamaTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens; `count` and `max_model_len` are vLLM's."""
+    """Tokens; `count`, `max_model_len` and `token_strs` are vLLM's."""
 
     tokens: Sequence[int | PieceWire]
     count: int
     max_model_len: int
+    token_strs: Sequence[str] | UnsetType = UNSET
 
 
 class LlamaText(msgspec.Struct, frozen=True):

@@ -151,6 +151,10 @@ _LLAMASERVER: Mapping[Any, Described] = {
         examples={
             "As llama-server has it": {"content": "Hello"},
             "As vLLM has it": {"model": DEFAULT, "prompt": "Hello"},
+            "A conversation": {
+                "model": DEFAULT,
+                "messages": [{"role": "user", "content": "Hello"}],
+            },
         },
     ),
     text_routes.detokenize: Described(

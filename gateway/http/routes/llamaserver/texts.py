@@ -5,7 +5,9 @@ from typing import Any
 
 from litestar import Request, post
 from litestar.types import ASGIApp
+from msgspec import UNSET
 
+from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import wire
@@ -20,26 +22,49 @@ AnyRequest = Request[Any, Any, Any]
 
 @post("/tokenize")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text, as llama-server and as vLLM tell them."""
+    """The tokens of a text, as llama-server and vLLM tell them; or of a conversation, as vLLM."""
     access = services.doorman.admit(request.headers)
     data = await request.body()
-    order, left = wire.read(data, wire.Tokenize), wire.unread(data, wire.Tokenize)
-    text, name = order.text, await services.wording.named(order.model, access)
-    tokens = await services.wording.encode(
+    order = wire.read(data, wire.Tokenize)
+    name = await services.wording.named(order.model, access)
+    if order.is_chat:
+        tokens, left = await _of_conversation(services, access, name, data)
+    else:
+        tokens, left = await _of_text(services, access, name, order), wire.unread(data, type(order))
+    pieces: Sequence[bytes] = ()
+    if order.with_pieces or order.return_token_strs:
+        pieces = await services.wording.pieces(name, tokens, access)
+    told = wire.LlamaTokens(
+        tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
+        count=len(tokens),
+        max_model_len=card(services.registry.status(name), None, None).context_length or 0,
+        token_strs=[one.decode(errors="replace") for one in pieces]
+        if order.return_token_strs
+        else UNSET,
+    )
+    return Plain(body(told), headers=ignoring(left))
+
+
+async def _of_text(
+    services: Services, access: Access, name: str, order: wire.Tokenize
+) -> Sequence[int]:
+    return await services.wording.encode(
         name,
-        text,
+        order.text,
         access,
         special=order.parse_special,
         add_bos=order.add_bos,
         param=order.field,
     )
-    shown: Sequence[int | wire.PieceWire] = tokens
-    if order.with_pieces:
-        pieces = await services.wording.pieces(name, tokens, access)
-        shown = [wire.piece_wire(*one) for one in zip(tokens, pieces, strict=True)]
-    length = card(services.registry.status(name), None, None).context_length or 0
-    told = wire.LlamaTokens(tokens=shown, count=len(tokens), max_model_len=length)
-    return Plain(body(told), headers=ignoring(left))
+
+
+async def _of_conversation(
+    services: Services, access: Access, name: str, data: bytes
+) -> tuple[Sequence[int], Sequence[str]]:
+    """The tokens, and what of the body says nothing to them."""
+    exchange = await services.read(openai.read_chat, data)
+    left = [one for one in exchange.ignored if one not in wire.OF_CONVERSATIONS]
+    return await services.wording.encode_chat(name, exchange.request, access), left
 
 
 @post("/detokenize")
