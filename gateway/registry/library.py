@@ -37,6 +37,7 @@ MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
 LOOK_EVERY = 1.0  # seconds between scans of the disk that nobody waits for
 HUB_SCHEME = "hf:"  # may stand before a hub's id
+LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
 REST = 4.0  # times as long as a scan took there is none: large folders must not keep us busy
 
 log = structlog.get_logger(__name__)
@@ -182,7 +183,7 @@ class ModelLibrary:
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`, an id or an alias by its exact letters, a hub's id also behind
-        `hf:`; "" is the default.
+        `hf:`, and any with Ollama's tag `:latest`; "" is the default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
         whose files can't be used. Who may not use a model doesn't learn that it exists.
@@ -192,6 +193,8 @@ class ModelLibrary:
             name = self._default(shelf)
         if name not in shelf.names:
             name = name.removeprefix(HUB_SCHEME)
+        if name not in shelf.names:
+            name = name.removesuffix(LATEST)
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
             told = (

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from gateway.access import ADMIN, Access
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
-from gateway.registry.library import DEFAULT_NAMES, HUB_SCHEME, ModelEntry, ModelLibrary
+from gateway.registry.library import DEFAULT_NAMES, HUB_SCHEME, LATEST, ModelEntry, ModelLibrary
 
 LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of upstreams
 
@@ -53,7 +53,7 @@ class ModelNames:
         """The model in memory that is called `name`, by id or alias, or is the default."""
         if name in DEFAULT_NAMES:
             name = self.library.default_name() or next(iter(self.present), "")
-        spelled = {name, name.removeprefix(HUB_SCHEME)}
+        spelled = {name, name.removeprefix(HUB_SCHEME), name.removesuffix(LATEST)}
         present = self.present.values()
         return next((one for one in present if spelled & {one.name, *one.aliases}), None)
 

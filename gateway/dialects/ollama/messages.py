@@ -58,7 +58,11 @@ def read_parts(path: str, text: str, images: Sequence[str]) -> tuple[Part, ...]:
 
 
 def _url(data: str) -> str:
-    """A `data:` URL; its media type is seen from the first bytes, which are base64 too."""
+    """A `data:` URL; its media type is seen from the first bytes, which are base64 too. Open WebUI
+    sends addresses of pictures as they are.
+    """
+    if data.startswith(("data:", "http:", "https:")):
+        return data
     kinds = (kind for begin, kind in _MEDIA_TYPES.items() if data.startswith(begin))
     return f"data:{next(kinds, '')};base64,{data}"
 

@@ -27,13 +27,17 @@ from gateway.http.exchange import Exchange, Telling, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
-from gateway.http.sse import NDJSON, EventStream, ProgressStream, WholeErrand
+from gateway.http.sse import NDJSON, EventStream, Framing, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, Waiting
 from gateway.request import ChatRequest, TextRequest
 
 AnyRequest = Request[Any, Any, Any]
+
+# A load or an unload is answered by one document even where a stream was asked for: so does
+# Ollama, and Open WebUI reads it so. While the load lasts, white space comes before it.
+ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -125,7 +129,9 @@ def _presence(
         await events.begin()
         await events.write(last + b"\n")
 
-    return _streamed(services, access, tell) if stream else WholeErrand(partial(present, None))
+    if not stream:
+        return WholeErrand(partial(present, None))
+    return _streamed(services, access, tell, ONE_LINE)
 
 
 async def _present(
@@ -146,12 +152,12 @@ async def _present(
     return body
 
 
-def _streamed(services: Services, access: Access, tell: Any) -> ASGIApp:
+def _streamed(services: Services, access: Access, tell: Any, framing: Framing = NDJSON) -> ASGIApp:
     return ProgressStream(
         tell,
         services.failed(access, ollama.error_line),
         quiet=services.config.server.comment_after,
-        framing=NDJSON,
+        framing=framing,
     )
 
 

@@ -116,6 +116,17 @@ def test_only_the_exact_name_reaches_a_model(tmp_path: Path, name: str) -> None:
         library(tmp_path / "root").resolve(name)
 
 
+def test_the_tag_of_ollama_s_clients_may_stand_behind_a_name(tmp_path: Path) -> None:
+    put(tmp_path / "a.gguf")
+    put(tmp_path / "b:latest.gguf")
+    shelf = library(tmp_path)
+    assert shelf.resolve("a:latest") is shelf.resolve("a")
+    assert shelf.resolve("b:latest").name == "b:latest"
+    for name in (":latest", "b", "a:latest:latest"):
+        with pytest.raises(ModelNotFound):
+            shelf.resolve(name)
+
+
 def test_a_root_that_is_not_there_yet_is_empty_until_it_comes(tmp_path: Path) -> None:
     shelf = library(tmp_path / "later")
     assert names(shelf) == []
