@@ -68,6 +68,7 @@ from gateway.http.routes import (
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
+from gateway.http.streams import Streams
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
 from gateway.pictures import ImageLoader
@@ -222,6 +223,7 @@ def _services(
         bodies=WorkerThreads(BODY_THREADS),
         store=Store(config.store),
         runs=Runs(),
+        streams=Streams(lambda: reloader.config.llamaserver.stream_seconds),
         generations=Generations(),
         activity=activity,
         feed=feed,
@@ -313,6 +315,7 @@ def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextMan
             services.registry as registry,
             services.runs.running(),
             services.downloads.running(),
+            services.streams.running(),
             companions() as tasks,
         ):
             await store.mend(interrupted)
@@ -342,6 +345,7 @@ def _cors(config: Config) -> CORSConfig | None:
             "content-type",
             "x-admin-key",
             "x-api-key",
+            "x-conversation-id",
             "x-csrf-token",
         ],
         expose_headers=[ID_HEADER, anthropic.ID_HEADER, *HEADERS, TRUNCATED_HEADER],

@@ -27,6 +27,7 @@ from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
+from gateway.http.streams import Streams
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
@@ -57,6 +58,7 @@ class Services(msgspec.Struct, frozen=True):
     bodies: WorkerThreads
     store: Store
     runs: Runs
+    streams: Streams
     generations: Generations
     activity: Activity
     feed: Feed

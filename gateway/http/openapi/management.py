@@ -21,6 +21,7 @@ from gateway.http.routes.llamaserver import models as model_routes
 from gateway.http.routes.llamaserver import props as props_routes
 from gateway.http.routes.llamaserver import slots as slot_routes
 from gateway.http.routes.llamaserver import status as status_routes
+from gateway.http.routes.llamaserver import streams as stream_routes
 from gateway.http.routes.llamaserver import texts as text_routes
 from gateway.reloading import ReloadReport
 
@@ -140,6 +141,13 @@ _LLAMASERVER: Mapping[Any, Described] = {
         takes=llama.NamedModel, gives=(llama.Success,), examples=_NAMED
     ),
     props_routes.props: Described(gives=(llama.Props,)),
+    stream_routes.resume: Described(text="text/event-stream"),
+    stream_routes.stop: Described(),
+    stream_routes.lookup: Described(
+        takes=stream_routes.Lookup,
+        gives=(list[stream_routes.StreamWire],),
+        examples={"Two conversations": {"conversation_ids": ["a", "b"]}},
+    ),
     slot_routes.slots: Described(gives=(list[llama_slots.SlotWire],)),
     slot_routes.order: Described(
         takes=llama_slots.SlotOrder,

@@ -20,6 +20,7 @@ from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.routes.llamaserver.embeddings import embedded
 from gateway.http.services import Services
+from gateway.http.streams import Reader, conversation
 from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]
@@ -31,7 +32,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.doorman.admit(request.headers)
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = new_id(request), int(time.time())
-    return Exchange(
+    answered = Exchange(
         lambda on_wait: services.pipeline.chat(
             exchange.request, access, on_wait, caller(request.headers, request_id)
         ),
@@ -53,6 +54,10 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             else None,
         ),
     )
+    kept = conversation(request.headers, services.config) if exchange.stream else None
+    if kept is None:
+        return answered
+    return Reader(services.streams.begin(access.owner, kept, answered))
 
 
 @post(["/v1/completions", "/completions"])

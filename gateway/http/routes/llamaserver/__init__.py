@@ -9,6 +9,7 @@ from gateway.http.routes.llamaserver import (
     props,
     slots,
     status,
+    streams,
     texts,
 )
 
@@ -20,4 +21,5 @@ ROUTES = (
     *texts.ROUTES,
     *completions.ROUTES,
     *embeddings.ROUTES,
+    *streams.ROUTES,
 )

@@ -1,0 +1,271 @@
+"""Streams that outlive their connection: one of each conversation, which whoever has the key that
+began it can read again from any place, until a while after its end.
+
+What is kept is what was sent, byte for byte, so that a client who counts what it got knows where it
+was. Knows no dialect.
+"""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import anyio
+from anyio.abc import TaskGroup
+from litestar.types import (
+    ASGIApp,
+    HTTPDisconnectEvent,
+    HTTPResponseStartEvent,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
+
+from config.settings import Config
+from gateway.errors import GatewayError, InvalidRequest, ModelUnavailable, QueueFull
+from gateway.http.sse import cancel_when_left, told
+from gateway.tasks import companions
+
+HEADER = "x-conversation-id"
+LONGEST = 256  # letters of a conversation's name
+MOST_RUNNING = 64  # more get a 429
+MOST_BYTES = 4 << 20  # of one stream; what is older is let go
+MOST_KEPT = 64 << 20  # bytes of all streams that are over; the oldest goes
+RETRY = 5.0  # seconds after which one may be tried again
+
+Name: TypeAlias = tuple[str, str]  # owner, conversation
+
+
+def conversation(headers: Mapping[str, str], config: Config) -> str | None:
+    """Whose stream a chat is to be; None: it lives as long as its connection. Raises
+    InvalidRequest.
+    """
+    name = headers.get(HEADER)
+    if not name or not config.apis.llamaserver or not config.llamaserver.stream_seconds:
+        return None
+    return checked_name(name, HEADER)
+
+
+def checked_name(name: str, param: str) -> str:
+    """A conversation's name as a client wrote it. Raises InvalidRequest."""
+    if not name:
+        raise InvalidRequest(f"{param}: This parameter is required.", param=param)
+    if len(name) > LONGEST or not name.isprintable():
+        raise InvalidRequest(f"{param}: Expected at most {LONGEST} letters.", param=param)
+    return name
+
+
+class KeptStream:
+    """One stream. `began_at` and `ended_at` are Unix time; 0: not yet."""
+
+    def __init__(self, name: Name, most_bytes: int = MOST_BYTES) -> None:
+        self.name = name
+        self.began_at, self.ended_at = time.time(), 0.0
+        self.scope = anyio.CancelScope()
+        self.start: HTTPResponseStartEvent | None = None  # status and headers
+        self.size = 0  # bytes that were ever sent
+        self.kept = 0  # of them, those that are still here
+        self._most_bytes = most_bytes
+        self._error: Exception | None = None
+        self._parts: deque[bytes] = deque()  # whole events each
+        self._lost_events = 0
+        self._news = anyio.Event()
+
+    async def collect(self, app: ASGIApp) -> None:
+        """All that `app` sends. Raises nothing but cancellation."""
+
+        async def receive() -> HTTPDisconnectEvent:
+            await anyio.sleep_forever()
+            return {"type": "http.disconnect"}
+
+        scope: Scope = {"type": "http", "state": {}}  # type: ignore[assignment]
+        try:
+            with self.scope:
+                await app(scope, receive, self._take)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the beginning is to know
+            self._error = error
+        finally:
+            self.ended_at = time.time()
+            self._wake()
+
+    async def _take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
+        elif message["type"] == "http.response.body" and (part := message["body"]):
+            self._parts.append(part)
+            self.size += len(part)
+            self.kept += len(part)
+            while self.kept > self._most_bytes:
+                lost = self._parts.popleft()
+                self.kept -= len(lost)
+                self._lost_events += _events(lost)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def begun(self) -> HTTPResponseStartEvent:
+        """Status and headers, once they are there. Raises what the stream failed with before."""
+        while self.start is None:
+            if self.ended_at:
+                raise self._error or InvalidRequest("The stream was cancelled before it began.")
+            await self._news.wait()
+        return self.start
+
+    def place_of(self, event: int) -> int:
+        """Where event number `event` begins, comments left out. Raises InvalidRequest where it is
+        gone, and where there is none yet.
+        """
+        if event < self._lost_events:
+            raise _lost("from_event")
+        left, place = event - self._lost_events, self.size - self.kept
+        for part in self._parts:
+            for one in _split(part):
+                if not left and not one.startswith(b":"):
+                    return place
+                place += len(one)
+                left -= not one.startswith(b":")
+        if left:
+            raise InvalidRequest("from_event: There are not so many events.", param="from_event")
+        return place
+
+    def check(self, place: int) -> None:
+        """Raises InvalidRequest where what stands at `place` is gone, or nothing ever stood."""
+        if place < self.size - self.kept:
+            raise _lost("from")
+        if place > self.size:
+            raise InvalidRequest("from: There are not so many bytes.", param="from")
+
+    async def read(self, place: int) -> AsyncIterator[bytes]:
+        """What was sent from byte `place` on, as it comes. Ends where it is lost."""
+        while place >= self.size - self.kept:
+            if place < self.size:
+                found = self._from(place)
+                place = self.size
+                yield found
+            elif self.ended_at:
+                return
+            else:
+                await self._news.wait()
+
+    def _from(self, place: int) -> bytes:
+        left, found = self.size - place, list[bytes]()
+        for part in reversed(self._parts):
+            found.append(part[-left:] if len(part) > left else part)
+            left -= len(found[-1])
+            if not left:
+                break
+        return b"".join(reversed(found))
+
+
+def _split(part: bytes) -> Iterator[bytes]:
+    """The events and comments in whole frames."""
+    for one in part.split(b"\n\n")[:-1]:
+        yield one + b"\n\n"
+
+
+def _events(part: bytes) -> int:
+    return sum(not one.startswith(b":") for one in _split(part))
+
+
+def _lost(param: str) -> InvalidRequest:
+    return InvalidRequest(f"{param}: That part of the stream is gone.", param=param)
+
+
+class Reader:
+    """A stream on its way to one client, from byte `place` on. The stream goes on without it."""
+
+    def __init__(self, stream: KeptStream, place: int = 0) -> None:
+        self._stream = stream
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises GatewayError as long as nothing has been sent."""
+        async with companions() as tasks:
+            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
+            try:
+                start = await self._stream.begun()
+                await send({**start, "headers": [*start["headers"]]})  # others may add to it
+            except GatewayError:
+                raise
+            except Exception as error:
+                raise told(error) from error
+            async for frames in self._stream.read(self._place):
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Streams:
+    """All of them; they end with its context."""
+
+    def __init__(self, seconds: Callable[[], float], most_kept: int = MOST_KEPT) -> None:
+        """`seconds`: how long one is kept after its end."""
+        self._seconds = seconds
+        self._most_kept = most_kept
+        self._all: dict[Name, KeptStream] = {}  # the oldest first
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Streams may begin in this context, and are cancelled at its end."""
+        async with companions() as tasks:
+            self._tasks = tasks
+            yield
+
+    def begin(self, owner: str, conversation: str, app: ASGIApp) -> KeptStream:
+        """What `app` sends is the conversation's stream, in place of any before. Raises
+        QueueFull.
+        """
+        assert self._tasks is not None, "the server runs"
+        self.stop(owner, conversation)
+        if sum(not one.ended_at for one in self._all.values()) >= MOST_RUNNING:
+            text = f"{MOST_RUNNING} streams that can be taken up again run already"
+            raise QueueFull(text, retry_after=RETRY)
+        stream = self._all[owner, conversation] = KeptStream((owner, conversation))
+        self._tasks.start_soon(self._carry_out, stream, app)
+        return stream
+
+    async def _carry_out(self, stream: KeptStream, app: ASGIApp) -> None:
+        await stream.collect(app)
+        if stream.start is None:  # it never began: there is nothing to read again
+            self._forget(stream)
+            return
+        self._make_room()
+        await anyio.sleep(self._seconds())
+        self._forget(stream)
+
+    def of(self, owner: str, conversation: str) -> KeptStream | None:
+        """The stream of that conversation, if it is this owner's. Raises ModelUnavailable as long
+        as it has not begun.
+        """
+        stream = self._all.get((owner, conversation))
+        if stream is not None and stream.start is None:
+            raise ModelUnavailable("The stream has not begun.", retry_after=1)
+        return stream
+
+    def named(self, owner: str, conversations: Sequence[str]) -> list[KeptStream]:
+        """The owner's streams of these conversations, or of one's variants (`name::variant`)."""
+        wanted = frozenset(conversations)
+        return [
+            stream
+            for (whose, name), stream in self._all.items()
+            if whose == owner and (name in wanted or name.partition("::")[0] in wanted)
+        ]
+
+    def stop(self, owner: str, conversation: str) -> None:
+        """End it and forget it; harmless where there is none."""
+        stream = self._all.pop((owner, conversation), None)
+        if stream is not None:
+            stream.scope.cancel()
+
+    def _forget(self, stream: KeptStream) -> None:
+        if self._all.get(stream.name) is stream:
+            del self._all[stream.name]
+
+    def _make_room(self) -> None:
+        over = [one for one in self._all.values() if one.ended_at]
+        while sum(one.kept for one in over) > self._most_kept:
+            self._forget(over.pop(0))
