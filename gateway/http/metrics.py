@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.events import Usage
+from gateway.http.llama_metrics import LlamaMetrics
 from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
     Happening,
@@ -108,10 +109,12 @@ class Metrics:
         )
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
+        self._llama = LlamaMetrics()
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
         """Tell of the models in memory as well, as they are when Prometheus asks."""
         self._metrics.register(_Residents(statuses))
+        self._llama.watch(statuses)
 
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
@@ -126,6 +129,7 @@ class Metrics:
         if usage is not None:
             self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)
+            self._llama.count(usage)
 
     def _count(self, model: str, usage: Usage) -> None:
         kinds = {
@@ -163,9 +167,10 @@ class Metrics:
         """A client that doesn't read was cut off."""
         self._send_timeouts.inc()
 
-    def text(self) -> bytes:
-        """Prometheus' text format."""
-        return generate_latest(self._metrics)
+    def text(self, *, llama_names: bool = False) -> bytes:
+        """Prometheus' text format. `llama_names`: with llama-server's names beside ours."""
+        ours = generate_latest(self._metrics)
+        return ours + self._llama.text() if llama_names else ours
 
     def _times(self, name: str, description: str, bounds: Sequence[float]) -> Histogram:
         return Histogram(

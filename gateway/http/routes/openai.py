@@ -174,7 +174,8 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
     if services.doorman.admit(request.headers).models:
         raise Forbidden("the numbers tell of all models, and this key is limited to some")
-    return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
+    llama_names = services.config.llamaserver.metric_names
+    return Plain(services.metrics.text(llama_names=llama_names), media_type=CONTENT_TYPE)
 
 
 ROUTES = (chat_completions, completions, embeddings, bare_embeddings, models, model)

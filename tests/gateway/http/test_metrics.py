@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from config.settings import KeyConfig
+from config.settings import KeyConfig, LlamaServerConfig
 from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
@@ -307,3 +307,30 @@ async def test_a_page_that_is_refused_is_counted(running: Running) -> None:
     await running.client.post("/unload", headers={"origin": "http://evil.example"})
     numbers = await scraped(running)
     assert numbers["roundhouse_refused_requests_total{reason=not_for_pages}"] == 1
+
+
+async def test_llama_server_s_names_are_told_where_they_are_wanted(tmp_path: Path) -> None:
+    plain = config(tmp_path)
+    named = msgspec.structs.replace(plain, llamaserver=LlamaServerConfig(metric_names=True))
+    for settings in (plain, named):
+        async with serving(settings, tmp_path) as running:
+            body = {"model": "roundhouse-tiny", "prompt": "Once upon a time " * 4, "n_predict": 8}
+            told = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
+            numbers = await scraped(running)
+            text = (await running.client.get("/metrics")).text
+        found = {name: value for name, value in numbers.items() if name.startswith("llamacpp:")}
+        assert bool(found) == settings.llamaserver.metric_names
+    timings = [one["timings"] for one in told]
+    for name, field in (
+        ("prompt_tokens_total", "prompt_n"),
+        ("prompt_tokens_cached_total", "cache_n"),
+        ("tokens_predicted_total", "predicted_n"),
+    ):
+        assert found[f"llamacpp:{name}{{}}"] == sum(one[field] for one in timings)
+    assert found["llamacpp:prompt_tokens_cached_total{}"] > 0
+    longest = max(one["tokens_evaluated"] + one["tokens_predicted"] for one in told)
+    assert f"\nllamacpp:n_tokens_max {float(longest)!r}\n" in text
+    seconds = found["llamacpp:tokens_predicted_seconds_total{}"]
+    assert seconds == pytest.approx(sum(one["predicted_ms"] for one in timings) / 1000)
+    assert found["llamacpp:predicted_tokens_seconds{}"] == pytest.approx(14 / seconds)
+    assert found["llamacpp:requests_processing{}"] == found["llamacpp:requests_deferred{}"] == 0
