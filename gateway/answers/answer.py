@@ -76,6 +76,7 @@ class Choice:
         self._stops = splitting if isinstance(splitting, StopStrings) else None
         self._one_call = one_call  # the answer is over after its first tool call
         self._checked = None if check is None else Checked(check)
+        self._final: Delta | None = None  # the last one, where that comes before the job's end
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
         self._all_logprobs = asked.logprobs_of == "all"
@@ -90,18 +91,21 @@ class Choice:
 
     def offer(self, outputs: Outputs, writer: DeltaWriter) -> None:
         """While `writer` is free it has the deltas of `outputs` first; the others come by `deltas`,
-        to which whoever calls this listens. Not where the answer may end before its job does.
+        to which whoever calls this listens.
         """
 
         def take(piece: Piece) -> bool:
-            if not writer.free():
+            if self._final is not None or not writer.free():
                 return False
             delta = self._take((piece,))
+            if _finishes(delta):  # the job is to be ended, which takes a task
+                self._final = delta
+                return False
             if delta.events:
                 writer.write(self._behind(delta))
             return True
 
-        if self._stops is None and self._checked is None and not self._one_call:
+        if self._checked is None:
             outputs.offer(take)
 
     async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
@@ -113,8 +117,9 @@ class Choice:
             if isinstance(output, Scored | PromptProgress):
                 yield self._of_prompt(output)
                 continue
-            delta = self._take(output.parts or (output,))
-            if delta.events and isinstance(delta.events[-1], Finished):
+            delta = self._final or self._take(output.parts or (output,))
+            if _finishes(delta):
+                self._final = delta
                 outputs.stop()
                 yield self._behind(delta)
                 await self._settle(outputs)
@@ -203,6 +208,10 @@ class Choice:
         held = 0 if isinstance(events[-1], Finished) else len(_ending(spoken, unsaid))
         self._logprobs = spoken[len(spoken) - held :]
         return spoken[: len(spoken) - held]
+
+
+def _finishes(delta: Delta) -> bool:
+    return bool(delta.events) and isinstance(delta.events[-1], Finished)
 
 
 def _ending(logprobs: list[TokenLogprob], size: int) -> list[TokenLogprob]:

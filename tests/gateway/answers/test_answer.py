@@ -1,13 +1,16 @@
 """Counting and joining do not depend on how late the reader comes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 
+import anyio
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.jobs import JobOutputs, Mailbox
 from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
 from gateway.answers.answer import Choice
 from gateway.answers.stopping import StopStrings
@@ -163,3 +166,53 @@ async def test_one_call_is_all_where_calls_may_not_be_parallel() -> None:
     assert told.stopped
     assert choice.ended is not None
     assert choice.ended.completion_tokens == 1
+
+
+class Written:
+    """Takes deltas straight from the outputs; every third time it isn't free."""
+
+    def __init__(self, said: list[Delta]) -> None:
+        self._said = said
+        self._turn = 0
+
+    def free(self) -> bool:
+        self._turn += 1
+        return self._turn % 3 != 0
+
+    def write(self, delta: Delta) -> None:
+        self._said.append(delta)
+
+
+@given(st.sets(st.integers(1, len(SAID) - 1)), st.sampled_from(["Seen <", "en <b", "b", "."]))
+async def test_a_stop_string_ends_a_job_whose_tokens_go_straight_to_the_writer(
+    pauses: set[int], stop_string: str
+) -> None:
+    """`pauses`: before these pieces the reader has its turn."""
+    mailbox = Mailbox(asyncio.get_running_loop())
+    stops: list[int] = []
+    outputs = JobOutputs(mailbox, lambda: stops.append(1))
+    splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
+    choice = Choice(0, Generation(prompt=(1, 2, 3)), StopStrings(splitter, (stop_string,)))
+    said: list[Delta] = []
+
+    async def read_on() -> None:
+        async for delta in choice.deltas(outputs):
+            said.append(delta)  # noqa: PERF401 - the writer adds to it between
+
+    choice.offer(outputs, Written(said))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_on)
+        for number, piece in enumerate(pieces()):
+            if number in pauses or not number:
+                await anyio.wait_all_tasks_blocked()
+            mailbox.put(piece)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.put(Piece("said before the engine heard of it", (99,)))
+        mailbox.put(msgspec.structs.replace(ENDED, cause="stopped", completion_tokens=99))
+    events = joined([event for delta in said for event in delta.events])
+    before = "Seen <b.".partition(stop_string)[0]
+    contents = [Content(before)] if before else []
+    assert events == [Reasoning("let me"), *contents, Finished("stop", stop=stop_string)]
+    assert stops == [1]
+    assert choice.ended is not None
+    assert choice.ended.completion_tokens == choice.generated < 99
