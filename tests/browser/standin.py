@@ -123,6 +123,7 @@ class Listener(ThreadingHTTPServer):
     """A thread for each request, because streams stay."""
 
     daemon_threads = True
+    request_queue_size = 128  # a page asks for dozens of files at once
 
     def __init__(self, standin: "StandIn") -> None:
         self.standin = standin

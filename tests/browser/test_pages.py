@@ -229,3 +229,32 @@ def test_the_theme_is_chosen_and_kept(stand: Stand, open_page: OpenPage) -> None
     assert page.evaluate(ground) == "rgb(19, 21, 22)"
     page.get_by_label("As the system").click()
     assert page.evaluate(ground) == "rgb(246, 247, 247)"
+
+
+def test_a_menu_is_used_by_keys(stand: Stand, open_page: OpenPage) -> None:
+    server = stand(
+        answers={**ANSWERS, ("POST", "/v1/admin/models/pin"): told.model("qwen3-8b", 5.0, "loaded")}
+    )
+    page = open_page(f"{server.url}#/models")
+    button = page.get_by_label("Actions for qwen3-8b")
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("menuitem", name="Unpin")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menu")).to_have_count(0)
+    expect(button).to_be_focused()
+    assert server.sent("POST", "/v1/admin/models/pin") == [{"model": "qwen3-8b", "pinned": False}]
+
+
+def test_the_page_is_reached_past_the_navigation(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(f"{stand().url}#/models")
+    page.get_by_role("heading", level=1).wait_for()
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the page")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Add a model")).to_be_focused()
+    assert page.url.endswith("#/models")

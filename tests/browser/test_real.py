@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from tests.browser.conftest import ADMIN, USER, OpenPage
 
@@ -99,7 +99,7 @@ def test_a_call_of_a_scripted_model(real: str, open_page: OpenPage) -> None:
 def test_a_model_that_sees_is_shown_a_picture(real: str, open_page: OpenPage) -> None:
     page = open_page(real)
     talk(page, "beta", "Hello").get_by_label("What was sent").wait_for()
-    picture = {"name": "p.png", "mimeType": "image/png", "buffer": PIXEL}
+    picture: FilePayload = {"name": "p.png", "mimeType": "image/png", "buffer": PIXEL}
     page.get_by_label("Picture files").set_input_files(picture)
     expect(page.get_by_alt_text("Picture 1")).to_be_visible()
     page.get_by_label("Message", exact=True).fill("What is it?")

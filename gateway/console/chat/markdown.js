@@ -117,8 +117,8 @@ async function colour(code) {
   const name = /language-([\w+#-]+)/.exec(code.className)?.[1];
   if (!name || code.textContent.length > LONGEST_COLOURED) return;
   highlighting ??= import("../vendor/highlight.js").then((module) => module.default);
-  const hljs = await highlighting;
-  if (!hljs.getLanguage(name)) return;
+  const hljs = await highlighting.catch(() => { highlighting = null; }); // it is asked for again with the next code
+  if (!hljs?.getLanguage(name)) return;
   const marks = hljs.highlight(code.textContent, { language: name, ignoreIllegals: true }).value;
   const clean = DOMPurify.sanitize(marks, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true });
   code.replaceChildren(clean);

@@ -72,9 +72,12 @@ function OptionFields({ model, values, onChange }) {
     const { [option.name]: _, ...rest } = values;
     onChange(value === null ? rest : { ...rest, [option.name]: { type: option.type, value } });
   };
-  return html`<div class="options-grid">${list.map((option) => html`<${Field} key=${option.name} label=${option.name.replaceAll("_", " ")} hint=${option.description}>
+  return html`<div class="options-grid">${list.map((option) => html`<${Field} key=${option.name} label=${option.name.replaceAll("_", " ")} hint=${html`<span title=${option.description}>${firstSentence(option.description)}</span>`}>
     <${OptionInput} option=${option} value=${values[option.name]?.value ?? null} onChange=${(value) => set(option, value)} /></${Field}>`)}</div>`;
 }
+
+/** The reasons behind it are shown when one points at it. */
+const firstSentence = (words) => /^.*?[.](?=\s|$)/s.exec(words ?? "")?.[0] ?? words;
 
 /** Empty: as it is. */
 function OptionInput({ option, value, onChange }) {

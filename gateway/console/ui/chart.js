@@ -29,13 +29,14 @@ export function Chart({ title, times, lines, format, isStacked = false, height =
   return html`<figure class="chart">
     <figcaption class="chart-head"><h3>${title}</h3>${aside}</figcaption>
     <div class="chart-frame" ref=${frame} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}. ${told(drawn, format)}`} />
-    ${drawn.length ? html`<${Legend} lines=${drawn} format=${format} />` : html`<p class="chart-none">Nothing to show of the last hour.</p>`}
+    ${drawn.length ? html`<${Legend} lines=${drawn} format=${format} isStacked=${isStacked} />` : html`<p class="chart-none">Nothing to show of the last hour.</p>`}
   </figure>`;
 }
 
-function Legend({ lines, format }) {
+/** What is there now; of what comes only now and then, the last. */
+function Legend({ lines, format, isStacked }) {
   return html`<ul class="legend">${lines.map((line) => html`<li key=${line.label}><i style=${{ background: line.colour }} aria-hidden="true" />
-    <span class="cut">${line.label}</span><span class="num soft">${format(latest(line.values))}</span></li>`)}</ul>`;
+    <span class="cut">${line.label}</span><span class="num soft">${format(isStacked ? line.values.at(-1) : latest(line.values))}</span></li>`)}</ul>`;
 }
 
 const latest = (values) => values.findLast((value) => value !== null) ?? null;

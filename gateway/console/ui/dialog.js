@@ -1,5 +1,5 @@
 // Modal dialogs and menus, on the browser's own: it keeps the focus inside, closes on Escape and gives the focus back.
-import { html, useEffect, useId, useRef, useState } from "../core/html.js";
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { Icon } from "./icons.js";
 
 /** @param {{title: string, onClose: () => void, children: any, foot?: any, wide?: boolean}} props */
@@ -25,18 +25,27 @@ export function Dialog({ title, onClose, children, foot, wide = false }) {
  * An item is {icon, text, act, disabled?, danger?, why?}, or null for a line. */
 export function Menu({ label, icon = "more", text = null, items, end = true, small = true }) {
   const [isOpen, setOpen] = useState(false);
-  const anchor = useRef(null);
+  const [isAbove, setAbove] = useState(false);
+  const anchor = useRef(null), list = useRef(null);
   useDismiss(anchor, isOpen, () => setOpen(false));
+  useLayoutEffect(() => { if (isOpen) setAbove(lacksRoom(anchor.current, list.current)); }, [isOpen]);
   const onKeyDown = (event) => { if (isOpen) moveFocus(event, anchor.current); };
   const pick = (item) => () => { setOpen(false); anchor.current.querySelector("button").focus(); item.act(); };
   return html`<div class="menu-anchor" ref=${anchor} onKeyDown=${onKeyDown}>
     <button class=${`button quiet ${small ? "small" : ""} ${text ? "" : "icon"}`} aria-label=${label} title=${label}
       aria-haspopup="menu" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}><${Icon} name=${icon} />${text}</button>
-    ${isOpen && html`<div class=${`menu ${end ? "end" : ""}`} role="menu" aria-label=${label}>${items.map((item, index) => item === null
+    ${isOpen && html`<div ref=${list} class=${`menu ${end ? "end" : ""} ${isAbove ? "above" : ""}`} role="menu" aria-label=${label}>${items.map((item, index) => item === null
       ? html`<hr key=${index} />`
       : html`<button key=${item.text} role="menuitem" disabled=${item.disabled} title=${item.why ?? ""} class=${item.danger ? "bad" : ""}
           onClick=${pick(item)}><${Icon} name=${item.icon} />${item.text}</button>`)}</div>`}
   </div>`;
+}
+
+/** Whether a list below its button would be cut off, and above it there is more room. */
+function lacksRoom(anchor, list) {
+  const box = anchor.getBoundingClientRect(), frame = anchor.closest("main, dialog")?.getBoundingClientRect() ?? document.body.getBoundingClientRect();
+  const below = frame.bottom - box.bottom;
+  return list.offsetHeight + 8 > below && box.top - frame.top > below;
 }
 
 /** Whatever is outside of `anchor`, and Escape, closes it. */
