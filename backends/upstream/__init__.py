@@ -7,6 +7,7 @@ reading.py    payloads to what the model said, whatever the other server's habit
 messages/     Anthropic's Messages
 calls.py      tool calls with broken indexes, put in order
 http1.py      HTTP/1.1 for httpx, over a parser in C
+posting.py    requests whose heads are written once
 replicas.py   which of several servers is asked next, and which one rests
 refusals.py   what another server's error tells a client
 relay.py      one request: replica after replica until an answer begins

@@ -169,8 +169,23 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._kept: dict[Origin, list[Http1Connection]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        origin, head = _origin(request.url), _head(request)
+        origin, head = origin_of(request.url), _head(request)
         body = b"".join([part async for part in cast(httpx.AsyncByteStream, request.stream)])
+        limit = request.extensions["timeout"]["connect"]
+        connection = await self.answered(origin, head, body, limit)
+        return httpx.Response(
+            connection.status,
+            headers=connection.headers,
+            stream=Http1Body(connection, self, origin),
+            request=request,
+        )
+
+    async def answered(
+        self, origin: Origin, head: bytes, body: bytes, limit: float | None
+    ) -> Http1Connection:
+        """A connection with the head of the response to a request. `limit`: seconds that it may
+        take to connect. Raises httpx.HTTPError.
+        """
         connection = self._pop(origin)
         if connection is not None:
             try:
@@ -180,14 +195,9 @@ class Http1Transport(httpx.AsyncBaseTransport):
                     raise
                 connection = None  # it was closed while it was idle: nobody has read the request
         if connection is None:
-            connection = await self._connected(origin, request)
+            connection = await self._connected(origin, limit)
             await self._asked(connection, head, body)
-        return httpx.Response(
-            connection.status,
-            headers=connection.headers,
-            stream=_Body(connection, self, origin),
-            request=request,
-        )
+        return connection
 
     async def aclose(self) -> None:
         """Close what is idle; answers under way close their own."""
@@ -222,9 +232,9 @@ class Http1Transport(httpx.AsyncBaseTransport):
             connection.abort()
         return None
 
-    async def _connected(self, origin: Origin, request: httpx.Request) -> Http1Connection:
+    async def _connected(self, origin: Origin, limit: float | None) -> Http1Connection:
         encrypted, host, port = origin
-        loop, limit = asyncio.get_running_loop(), request.extensions["timeout"]["connect"]
+        loop = asyncio.get_running_loop()
         trusted = self._trusted if encrypted else None
         try:
             async with asyncio.timeout(limit):
@@ -232,13 +242,13 @@ class Http1Transport(httpx.AsyncBaseTransport):
                     Http1Connection, host, port, ssl=trusted
                 )
         except TimeoutError:
-            raise httpx.ConnectTimeout("no connection in time", request=request) from None
+            raise httpx.ConnectTimeout("no connection in time") from None
         except OSError as error:  # ssl.SSLError is one
-            raise httpx.ConnectError(str(error), request=request) from None
+            raise httpx.ConnectError(str(error)) from None
         return connection
 
 
-class _Body(httpx.AsyncByteStream):
+class Http1Body(httpx.AsyncByteStream):
     """A response's, piece by piece as they arrive."""
 
     def __init__(self, connection: Http1Connection, pool: Http1Transport, origin: Origin) -> None:
@@ -258,16 +268,21 @@ class _Body(httpx.AsyncByteStream):
             self._pool.give_back(connection, self._origin)
 
 
-def _origin(url: httpx.URL) -> Origin:
+def origin_of(url: httpx.URL) -> Origin:
+    """Where a URL leads."""
     encrypted = url.scheme == "https"
     return encrypted, url.host, url.port or (443 if encrypted else 80)
 
 
 def _head(request: httpx.Request) -> bytes:
     """Raises httpx.LocalProtocolError for a header that would end its line."""
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-    for name, value in request.headers.raw:
-        if b"\r" in value or b"\n" in value:
-            raise httpx.LocalProtocolError("a header of more than one line", request=request)
-        lines.append(b"%b: %b" % (name, value))
-    return b"\r\n".join((*lines, b"", b""))
+    first = b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)
+    lines = (header_line(name, value) for name, value in request.headers.raw)
+    return b"\r\n".join((first, *lines, b"", b""))
+
+
+def header_line(name: bytes, value: bytes) -> bytes:
+    """Without its end. Raises httpx.LocalProtocolError for a header that would end its line."""
+    if b"\r" in value or b"\n" in value:
+        raise httpx.LocalProtocolError("a header of more than one line")
+    return b"%b: %b" % (name, value)

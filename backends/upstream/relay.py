@@ -16,6 +16,7 @@ import msgspec
 from backends.errors import UpstreamError
 from backends.remote import Caller, RemoteEvent, RemoteEvents
 from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
+from backends.upstream.posting import Posted, post
 from backends.upstream.reading import AnswerReader
 from backends.upstream.refusals import ELSEWHERE, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
@@ -71,7 +72,7 @@ class Relay:
     async def asked(self, question: Question) -> AsyncIterator[RemoteEvents]:
         """The answer, once it has begun. Raises UpstreamError; leaving closes the connection."""
 
-        async def begun(response: httpx.Response) -> RelayedAnswer:
+        async def begun(response: Posted) -> RelayedAnswer:
             reader = question.reader() if question.reader else None
             made = reader or AnswerReader(question.choices)
             answer = answer_of(response, made, self._config)
@@ -86,7 +87,7 @@ class Relay:
         the other server's fault. Raises UpstreamError.
         """
 
-        async def found(response: httpx.Response) -> T:
+        async def found(response: Posted) -> T:
             plain(response)
             body = await read_body(response, self._config.max_body)
             return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
@@ -97,7 +98,7 @@ class Relay:
 
     @asynccontextmanager
     async def _first(
-        self, question: Question, begin: Callable[[httpx.Response], Awaitable[T]]
+        self, question: Question, begin: Callable[[Posted], Awaitable[T]]
     ) -> AsyncIterator[tuple[Replica, T]]:
         """The first replica with whose response `begin` succeeds, and what that gave."""
         tried: list[Replica] = []
@@ -156,20 +157,15 @@ class Relay:
         held: AsyncExitStack,
         replica: Replica,
         question: Question,
-        begin: Callable[[httpx.Response], Awaitable[T]],
+        begin: Callable[[Posted], Awaitable[T]],
     ) -> T:
         """What `begin` makes of a response that is no refusal."""
         config = self._config
-        request = self._client.build_request(
-            "POST",
-            replica.url + question.path,
-            content=question.body,
-            headers=self._headers(question.caller),
-        )
+        url, headers = replica.url + question.path, self._headers(question.caller)
         with told(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
-                    response = await self._client.send(request, stream=True)
+                    response = await post(self._client, url, question.body, headers)
                     held.push_async_callback(response.aclose)
                     if response.status_code != httpx.codes.OK:
                         raise await refused(response)
@@ -236,8 +232,8 @@ class RelayedAnswer(Protocol):
 class StreamedAnswer:
     """Server-sent events."""
 
-    def __init__(self, response: httpx.Response, reader: Reader, sse: EventReader) -> None:
-        self._parts = response.stream.__aiter__()  # type: ignore[union-attr]  # it was sent async
+    def __init__(self, response: Posted, reader: Reader, sse: EventReader) -> None:
+        self._parts = response.stream.__aiter__()
         self._reader = reader
         self._sse = sse
         self._first: Sequence[RemoteEvent] | None = None
@@ -282,7 +278,7 @@ class StreamedAnswer:
 class WholeAnswer:
     """One body."""
 
-    def __init__(self, response: httpx.Response, reader: Reader, limit: int) -> None:
+    def __init__(self, response: Posted, reader: Reader, limit: int) -> None:
         self._response = response
         self._reader = reader
         self._limit = limit
@@ -305,7 +301,7 @@ class WholeAnswer:
         return None
 
 
-def answer_of(response: httpx.Response, reader: Reader, config: UpstreamConfig) -> RelayedAnswer:
+def answer_of(response: Posted, reader: Reader, config: UpstreamConfig) -> RelayedAnswer:
     """The answer in a response with status 200, by its content type, whatever was asked for.
 
     Raises Unhealthy where it can't be one.
@@ -321,16 +317,16 @@ def answer_of(response: httpx.Response, reader: Reader, config: UpstreamConfig) 
     raise broken(f"{kind or 'a body without a content type'} where an answer was expected")
 
 
-def plain(response: httpx.Response) -> None:
+def plain(response: Posted) -> None:
     """Raises Unhealthy for a compressed body: none was asked for, and a few bytes can be many."""
     if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
         raise broken(f"a body in the coding {coding!r}, which was not asked for")
 
 
-async def read_body(response: httpx.Response, limit: int) -> bytes:
+async def read_body(response: Posted, limit: int) -> bytes:
     """All of it. Raises Unhealthy past `limit` bytes."""
     found, size = [], 0
-    async for part in response.stream:  # type: ignore[union-attr]  # it was sent async
+    async for part in response.stream:
         size += len(part)
         if size > limit:
             raise too_large(f"a body of more than {limit} bytes")
@@ -338,7 +334,7 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     return b"".join(found)
 
 
-async def refused(response: httpx.Response) -> UpstreamError:
+async def refused(response: Posted) -> UpstreamError:
     """The error in a response; of a body that is too long, its status alone."""
     body = b""
     with suppress(UpstreamError, httpx.HTTPError):

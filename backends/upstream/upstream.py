@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
+from typing import Any
 
 import anyio
 import httpx
@@ -33,6 +34,7 @@ from backends.upstream.lists import Lists
 from backends.upstream.messages.body import messages_body, messages_changes
 from backends.upstream.messages.reading import MessagesReader
 from backends.upstream.messages.signatures import Signatures
+from backends.upstream.posting import DirectClient
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers
 from backends.upstream.replicas import Balance, Replica
@@ -143,18 +145,22 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     if config.key is not None:
         headers |= key_headers(config, config.key)
     trusted = _trusted(config)
-    direct = not config.http2 and config.proxy is None
+    options: dict[str, Any] = {
+        "trust_env": False,
+        "follow_redirects": False,
+        # One user's cookies are not another's.
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        "headers": headers,
+        "timeout": httpx.Timeout(None, connect=config.connect_timeout),
+    }
+    if not config.http2 and config.proxy is None:
+        return DirectClient(Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE), **options)
     return httpx.AsyncClient(
-        transport=Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE) if direct else None,
         verify=trusted or False,  # where nothing is encrypted there is nothing to check
         http2=config.http2,
         proxy=config.proxy,
-        trust_env=False,
-        follow_redirects=False,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # one user's are not another's
-        headers=headers,
         limits=httpx.Limits(max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=IDLE),
-        timeout=httpx.Timeout(None, connect=config.connect_timeout),
+        **options,
     )
 
 
