@@ -59,7 +59,11 @@ def _context_length(status: ModelStatus) -> int | None:
     """None too where another server doesn't tell."""
     if status.info is not None:
         return status.info.context_length or None
-    return (status.files.context_length or None) if status.files is not None else None
+    if status.files is None:
+        return None
+    trained = status.files.context_length
+    wanted = status.options.context_length if status.options is not None else None
+    return (min(wanted, trained) if wanted and trained else trained) or None
 
 
 def status_wire(status: ModelStatus) -> StatusWire:

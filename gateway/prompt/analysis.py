@@ -70,13 +70,18 @@ def analyse(
 
 
 def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
-    """How a user's words are handed over, and whether pictures may stand among them."""
+    """How a user's words are handed over, and whether pictures may stand among them.
+
+    A template that shows nothing of them is its author's business: it is used as it is.
+    """
     part = {"type": "text", "text": ASK}
     refused: TemplateRefused | None = None
+    mute: TemplateTraits | None = None
     for no_tools in ("null", "empty"):
         tools: list[Mapping[str, Any]] | None = None if no_tools == "null" else []
         try:
             plain = trial.render([{"role": "user", "content": ASK}], {}, tools, prompt=True)
+            mute = mute or replace(traits, no_tools=no_tools)
         except TemplateRefused as error:
             refused, plain = refused or error, ""
         parts = _user_says(trial, [part], tools)
@@ -85,7 +90,10 @@ def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
             pictured = _user_says(trial, [part, {"type": "image"}], tools)
             images = bool(parts and pictured) and parts != pictured
             return replace(traits, content=content, images=images, no_tools=no_tools)
-    raise refused or TemplateRefused("it doesn't show what the user says")
+    if mute is not None:
+        return mute
+    assert refused is not None, "it renders, or refuses"
+    raise refused
 
 
 def _user_says(trial: Trial, content: Any, tools: list[Mapping[str, Any]] | None) -> str:

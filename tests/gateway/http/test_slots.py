@@ -222,7 +222,11 @@ async def test_only_administrators_order(tmp_path: Path) -> None:
 
 async def test_props_tell_what_a_request_gets_by_default(tmp_path: Path) -> None:
     keyed = msgspec.structs.replace(settings(tmp_path), keys=KEYS)
-    tiny = msgspec.structs.replace(keyed.models[0], sampling={"seed": 42, "temperature": 0.3})
+    tiny = msgspec.structs.replace(
+        keyed.models[0],
+        sampling={"seed": 42, "temperature": 0.3},
+        options={"context_length": 256},
+    )
     keyed = msgspec.structs.replace(keyed, models=(tiny, *keyed.models[1:]))
     async with serving(keyed, tmp_path) as running:
         path = f"/props?model={TINY}"
@@ -238,6 +242,7 @@ async def test_props_tell_what_a_request_gets_by_default(tmp_path: Path) -> None
     params = awake["default_generation_settings"]["params"]
     assert (params["seed"], params["temperature"]) == (42, 0.3)
     assert params == asleep["default_generation_settings"]["params"]
+    assert params["n_ctx"] == awake["default_generation_settings"]["n_ctx"] == 256
 
 
 async def test_tokens_come_with_their_pieces(running: Running) -> None:

@@ -39,9 +39,9 @@ def test_a_template_that_renders_nothing_is_refused_with_its_own_words() -> None
         ChatTemplate("{{ raise_exception('not today') }}", SPECIAL)
 
 
-def test_a_template_that_loses_the_users_words_is_refused() -> None:
-    with pytest.raises(InvalidTemplate, match="what the user says"):
-        ChatTemplate("{{ messages | length }}", SPECIAL)
+def test_a_template_that_ignores_the_user_is_used_as_it_is() -> None:
+    template = ChatTemplate("{{ messages | length }} said", SPECIAL)
+    assert template.render(request(user("Well,"))).text == "1 said"
 
 
 def test_a_broken_template_makes_the_model_unavailable() -> None:

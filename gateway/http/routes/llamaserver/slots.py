@@ -20,6 +20,7 @@ from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import slots as told
 from gateway.dialects.llamaserver import wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
+from gateway.http.cards import card
 from gateway.http.plain import Plain
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
@@ -41,8 +42,7 @@ async def slots(
     states = await _states(status)
     if fail_on_no_slot == "1" and all(one.task is not None for one in states):
         raise ModelUnavailable("All slots are busy.", retry_after=1)
-    assert status.entry is not None, "a name that resolves has its files"
-    length = (status.info or status.entry.files).context_length
+    length = card(status, None, None).context_length or 0
     shows = access.role == "admin"
     return Plain(
         body([told.slot_wire(one, context_length=length, shows_params=shows) for one in states])

@@ -278,6 +278,19 @@ def test_only_the_assistant_can_be_continued() -> None:
     assert chat_fault(continue_final_message=True).param == "continue_final_message"
 
 
+@pytest.mark.parametrize("fields", [{}, {"continue_final_message": True}])
+def test_only_one_message_at_the_end_can_be_a_prefix(fields: dict[str, Any]) -> None:
+    error = chat_fault(messages=[USER, PREFIX, PREFIX], **fields)
+    assert error.param == "messages[2]"
+    turns = chat(messages=[USER, PREFIX, PREFIX], add_generation_prompt=True).request
+    assert (len(turns.messages), turns.continue_final) == (3, False)
+
+
+def test_a_message_is_continued_or_an_answer_begun_and_not_both() -> None:
+    both = {"add_generation_prompt": True, "continue_final_message": True}
+    assert chat_fault(messages=[USER, PREFIX], **both).param == "continue_final_message"
+
+
 def test_a_prompt_without_a_generation_prompt_is_told_to_be_ignored() -> None:
     assert chat(add_generation_prompt=False).ignored == ("add_generation_prompt",)
 
