@@ -29,6 +29,16 @@ def test_the_workflow_runs_what_ci_runs_on_the_pythons_that_are_promised() -> No
         assert f"Python :: {version}" in project
 
 
+def test_a_container_for_cards_is_built_for_cards_that_are_not_there_yet() -> None:
+    """llama.cpp asks the machine that builds for its cards, unless it is told not to."""
+    service = yaml.safe_load((ROOT / "deploy/compose.cuda.yaml").read_text())["services"]
+    arguments = service["roundhouse"]["build"]["args"]
+    assert arguments["CMAKE_ARGS"].split() == ["-DGGML_CUDA=on", "-DGGML_NATIVE=off"]
+    docker = (ROOT / "deploy/Dockerfile").read_text()
+    assert all(f"ARG {name}" in docker for name in arguments)
+    assert all(f"{name}={value}" in docker for name, value in arguments.items())
+
+
 def test_systemd_waits_for_running_answers() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
