@@ -33,8 +33,8 @@ def settings(**options: str) -> Mapping[str, str]:
 
 @contextlib.contextmanager
 def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
-    """All servers run from the start to the end; those that aren't measured wait. On an `idle`
-    machine the bare loop and small caches, too.
+    """All servers run from the start to the end; those that aren't measured wait. Each has answered
+    once. On an `idle` machine the bare loop and small caches, too.
     """
     slots, context, model = LlamaCppOptions().max_concurrent, model_context(plan.model), plan.model
     ours = {report.OURS: settings(), ONE_THREAD: settings(threads="1", threads_batch="1")}
@@ -50,6 +50,8 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
         for name, cache in theirs.items():
             peer = llama_server(model, context, slots, cache_type=cache)
             measures[name] = over_http(plan, running.enter_context(peer), ENDLESS)
+        for name in (*ours, *theirs):
+            measures[name](1)
         yield measures
 
 
@@ -61,7 +63,7 @@ def times_busy(rows: Sequence[report.Row]) -> Iterator[report.Target]:
             theirs = speeds[report.LLAMA_SERVER, streams]
             told = f"{speed:,.0f} against {theirs:,.0f}"
             promise = f"beside a busy process, {streams} streams: {TIMES:g} times llama-server"
-            yield report.Target(promise, told, speed >= TIMES * theirs)
+            yield report.Target(promise, told, speed > 0 and speed >= TIMES * theirs)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -187,7 +187,7 @@ def _times(ours: Figures, peers: Sequence[Figures]) -> Target:
 def _ahead(ours: Figures, theirs: Figures, streams: int) -> Iterator[Target]:
     """Of llama.cpp's own server."""
     speeds = f"{ours.tokens_per_second:,.0f} against {theirs.tokens_per_second:,.0f}"
-    faster = ours.tokens_per_second >= theirs.tokens_per_second
+    faster = ours.tokens_per_second >= theirs.tokens_per_second > 0
     yield Target(f"at {streams} streams llama-server's tokens/s at least", speeds, faster)
     if ours.ttft_p50 is not None and theirs.ttft_p50 is not None:
         waits = f"{_milliseconds(ours.ttft_p50)} ms against {_milliseconds(theirs.ttft_p50)} ms"
