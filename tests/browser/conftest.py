@@ -13,11 +13,14 @@ from typing import Any, TypeAlias
 
 import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 import bundled
 from tests.browser import told
 from tests.browser.standin import Answers, StandIn, standing_in
+from tests.gateway.hub.standin import StandIn as HubStandIn
+from tests.gateway.hub.standin import standin as hub_standin
 from tests.hang import HANG
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +117,7 @@ LINES = [
 
 
 @contextmanager
-def real_server(folder: Path, *, keys: bool = False) -> Iterator[str]:
+def real_server(folder: Path, *, keys: bool = False, hub: str | None = None) -> Iterator[str]:
     """The bundled model and two scripted ones on a port of their own; the address of the page."""
     alpha, beta = folder / "alpha.script.json", folder / "beta.script.json"
     alpha.write_text(json.dumps({"lines": LINES, "size_bytes": 400_000_000}))
@@ -128,7 +131,7 @@ def real_server(folder: Path, *, keys: bool = False) -> Iterator[str]:
             {"name": "beta", "path": str(beta), "options": {"load_seconds": 0.5}},
         ],
         "model_dirs": [str(folder / "models")],
-        "hub": {"cached_models": False},
+        "hub": {"cached_models": False, "endpoint": hub},
         "swap": {"ttl": 900.0},
     }
     (folder / "models").mkdir()
@@ -168,8 +171,17 @@ def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with real_server(tmp_path_factory.mktemp("open")) as url:
+def hub() -> Iterator[HubStandIn]:
+    """A hub whose one repository, org/small, has the bundled model."""
+    with start_blocking_portal() as portal:
+        files = {"small-Q4_K_M.gguf": bundled.GGUF.read_bytes()}
+        with portal.wrap_async_context_manager(hub_standin(files)) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, hub: HubStandIn) -> Iterator[str]:
+    with real_server(tmp_path_factory.mktemp("open"), hub=hub.url) as url:
         yield url
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
 
+import bundled
 from tests.browser.conftest import ADMIN, USER, OpenPage
+from tests.gateway.hub.standin import StandIn as HubStandIn
 
 pytestmark = pytest.mark.browser
 
@@ -164,6 +166,47 @@ def test_a_load_with_options(real: str, open_page: OpenPage) -> None:
     expect(row(page, "beta")).to_contain_text("idle")
     expect(row(page, "beta")).to_contain_text("2k")
     unloaded(page, "beta")
+
+
+def test_a_model_is_downloaded_stopped_and_resumed(
+    real: str, hub: HubStandIn, open_page: OpenPage, shoot: Shoot
+) -> None:
+    page = open_page(f"{real}#/models")
+    hub.cut["small-Q4_K_M.gguf"] = 500_000
+    page.get_by_text("Add a model").click()
+    page.get_by_label("Name on the hub").fill("org/small")
+    page.get_by_text("Look").click()
+    choice = page.get_by_role("listitem", name=None).filter(has_text="Q4_K_M")
+    expect(choice).to_contain_text("fits")
+    choice.get_by_label("Download Q4_K_M").click()
+    transfer = page.locator(".transfer", has_text="org/small")
+    transfer.get_by_label(re.compile("^Stop ")).click()
+    expect(transfer).to_contain_text("Stopped")
+    shoot(page, "real-download")
+    hub.cut.clear()
+    transfer.get_by_label(re.compile("^Resume ")).click()
+    expect(transfer).to_contain_text("There: ")
+    expect(page.locator(".model", has_text="small-Q4_K_M")).to_be_visible()
+    transfer.get_by_label(re.compile("off the list")).click()
+    expect(transfer).to_have_count(0)
+
+
+def test_a_file_is_added_from_this_computer(real: str, open_page: OpenPage) -> None:
+    page = open_page(f"{real}#/models")
+    page.get_by_text("Add a model").click()
+    payload: FilePayload = {
+        "name": "mine.gguf",
+        "mimeType": "application/octet-stream",
+        "buffer": bundled.GGUF.read_bytes(),
+    }
+    page.get_by_label("GGUF files").set_input_files(payload)
+    expect(page.get_by_text("mine.gguf is there.")).to_be_visible()
+    expect(row(page, "mine")).to_be_visible()
+    row(page, "mine").get_by_text("Load", exact=True).click()
+    expect(row(page, "mine")).to_contain_text("idle")
+    page.get_by_text("Add a model").click()
+    page.get_by_label("GGUF files").set_input_files({**payload, "buffer": b"no model"})
+    expect(page.locator(".transfer .bad").first).to_contain_text("mine")
 
 
 def test_memory_says_who_holds_what(real: str, open_page: OpenPage, shoot: Shoot) -> None:

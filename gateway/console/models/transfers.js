@@ -63,8 +63,8 @@ function Download({ download }) {
 
 function words({ state, file, done, total, bytes_per_second: rate, seconds_left: left, path }) {
   if (state === "finished") return `There: ${path}`;
-  const much = total ? `${bytes(done)} of ${bytes(total)}` : done ? bytes(done) : "asking the hub";
-  if (state === "stopped") return `Stopped at ${much}`;
-  if (state === "failed") return `Failed at ${much}`;
-  return [file, much, rate && `${bytes(rate)}/s`, left !== null && `${seconds(left)} left`].filter(Boolean).join(" · ");
+  const much = total ? `${bytes(done)} of ${bytes(total)}` : done ? bytes(done) : "";
+  if (state === "stopped") return much ? `Stopped at ${much}` : "Stopped";
+  if (state === "failed") return much ? `Failed at ${much}` : "Failed";
+  return [file, much || "asking the hub", rate && `${bytes(rate)}/s`, left !== null && `${seconds(left)} left`].filter(Boolean).join(" · ");
 }
