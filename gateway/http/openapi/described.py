@@ -9,14 +9,16 @@ DEFAULT = "default"  # the configured default model, by the name that it always 
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """`takes`: its JSON body, a type or a `models.Body`; `gives`: its JSON answer, any of these;
-    `events`: what a stream of it tells, as server-sent events or, with `lines`, as lines of JSON;
-    `query`: a struct of parameters that Litestar doesn't know of; `examples`: bodies by what they
-    show, each of which a server with a default model, one that embeds and one that ranks answers
-    with `status`; `text`: the type of an answer that is no JSON.
+    """`takes`: its JSON body, a type or a `models.Body`, or with `takes_file` a file as it is;
+    `gives`: its JSON answer, any of these; `events`: what a stream of it tells, as server-sent
+    events or, with `lines`, as lines of JSON; `query`: a struct of parameters that Litestar doesn't
+    know of; `examples`: bodies by what they show, each of which a server with a default model, one
+    that embeds and one that ranks answers with `status`; `text`: the type of an answer that is no
+    JSON.
     """
 
     takes: Any = None
+    takes_file: bool = False
     gives: tuple[Any, ...] = ()
     events: tuple[Any, ...] = ()
     lines: bool = False

@@ -28,6 +28,7 @@ from gateway.http.openapi.page import STYLE_DIGEST, page
 from gateway.http.plain import Plain
 
 JSON_TYPE, EVENTS_TYPE, LINES_TYPE = "application/json", "text/event-stream", "application/x-ndjson"
+BYTES_TYPE = "application/octet-stream"
 TITLE = "Roundhouse"
 ABOUT = (
     "Every API that this server speaks, over every model. Unknown fields are accepted: what is not "
@@ -142,6 +143,8 @@ def _complete(operation: Schema, described: Described, models: Models) -> None:
     operation["summary"] = about.split(". ")[0].rstrip(".")
     if described.takes is not None:
         operation["requestBody"] = {"content": {JSON_TYPE: _content(described, models)}}
+    if described.takes_file:  # bytes have no schema (OpenAPI 3.1, "Binary Data")
+        operation["requestBody"] = {"content": {BYTES_TYPE: {"schema": {"type": "string"}}}}
     if described.query is not None:
         operation["parameters"] = [*operation.get("parameters", ()), *_query(described.query)]
     error = models.ref(_error(operation))

@@ -28,10 +28,14 @@ MODELS = ["default", "roundhouse-tiny", "scripted"]
 ENDLESS = {"/models/sse", "/v1/admin/events"}  # their answers have no end
 GROWTH = 512 << 20  # bytes that the process may grow by; it grew by 40 MB in 10,000 cases
 BUDGET = 1 << 30  # bytes of models: an administrator may load one with a context of millions
+NO_HUB = "http://127.0.0.1:9"  # nobody listens there: strangers' servers are none to try things on
+FROM_THE_HUB = ("/v1/admin/hub/files", "/v1/download", "/models", "/api/pull")
 # What TabbyAPI's clients expect to be a 503, and a load that can never fit the memory there is.
 EXPECTED = (
     ("/v1/model/unload", "No model is loaded."),
     ("/v1/model/load", " for models"),
+    ("/infill", "it has no tokens for it"),
+    *((path, "the hub can't be asked") for path in FROM_THE_HUB),
 )
 
 
@@ -46,6 +50,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
         "default_model": "scripted",
         "models": [tiny, {"name": "scripted", "path": str(script)}],
         "swap": {"memory": {"cpu": BUDGET}, "backoff": 0.0},
+        "hub": {"endpoint": NO_HUB},
         "log": {"level": "warning"},
     }
     file = tmp_path / "config.yaml"
