@@ -58,7 +58,9 @@ def roundhouse(
 
 
 @contextlib.contextmanager
-def llama_cpp_python(model: Path, context: int, *, interrupt: bool) -> Iterator[Running]:
+def llama_cpp_python(
+    model: Path, context: int, *, interrupt: bool, embedding: bool = False
+) -> Iterator[Running]:
     """llama-cpp-python's server with one context of `context` tokens. Raises DidNotStart.
 
     `interrupt`, its default: a request that comes cuts off the one that runs. Without, requests
@@ -74,6 +76,7 @@ def llama_cpp_python(model: Path, context: int, *, interrupt: bool) -> Iterator[
         "--logits_all": "false",  # its default keeps all logits, which nobody asks for here
         "--verbose": "false",
         "--interrupt_requests": str(interrupt).lower(),
+        "--embedding": str(embedding).lower(),
     }
     flat = [word for option in options.items() for word in option]
     python = str(peer_python("peers", LLAMA_CPP_PYTHON))

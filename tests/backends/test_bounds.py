@@ -13,12 +13,15 @@ from backends import bounds
 from backends.bound_kinds import Number, Texts
 from backends.bounds import (
     BUDGET,
+    ENCODER_INPUT,
     GENERATION,
     GREEDY_BELOW,
     SAMPLING,
     bounded,
     check_choice,
+    check_inputs,
 )
+from backends.encoding import EncoderInput
 from backends.errors import InvalidJob, PromptTooLong
 from backends.protocol import (
     Constraint,
@@ -362,3 +365,27 @@ def test_no_sampling_within_the_bounds_ends_llama_cpp_s_process() -> None:
 @pytest.mark.long
 def test_no_sampling_within_the_bounds_ever_ends_llama_cpp_s_process() -> None:
     survives(5_000)
+
+
+def test_every_field_of_an_encoders_input_has_a_bound() -> None:
+    assert ENCODER_INPUT.keys() == set(EncoderInput.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens", "param"),
+    [(2_049, 1, "input"), (2_048, 100, None), (1, 101, "input[0]"), (2, 0, "input[0]")],
+)
+def test_how_much_one_request_may_have_encoded(count: int, tokens: int, param: str | None) -> None:
+    inputs = [EncoderInput((1,) * tokens)] * count
+    if param is None:
+        check_inputs(inputs, INFO)
+        return
+    with pytest.raises(InvalidJob) as caught:
+        check_inputs(inputs, INFO)
+    assert caught.value.param == param
+
+
+def test_all_texts_together_have_a_bound() -> None:
+    wide = msgspec.structs.replace(INFO, context_length=10_000)
+    with pytest.raises(InvalidJob, match="1,048,576"):
+        check_inputs([EncoderInput((1,) * 10_000)] * 105, wide)
