@@ -58,6 +58,7 @@ def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
     wishes = (
         ("return_progress", asked.tells_progress),
         ("logprobs_of", asked.logprobs_of != "content"),
+        ("return_tokens", asked.tells_tokens and not asked.streamed),
     )
     return tuple(name for name, is_asked in wishes if is_asked)
 

@@ -6,6 +6,7 @@ through the gateway.
 """
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from itertools import accumulate
@@ -110,6 +111,7 @@ class Metrics:
         self._gaps = _Gaps()
         self._metrics.register(self._gaps)
         self._llama = LlamaMetrics()
+        self.started = int(time.time())  # Unix time
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
         """Tell of the models in memory as well, as they are when Prometheus asks."""

@@ -174,8 +174,12 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
     if services.doorman.admit(request.headers).models:
         raise Forbidden("the numbers tell of all models, and this key is limited to some")
-    llama_names = services.config.llamaserver.metric_names
-    return Plain(services.metrics.text(llama_names=llama_names), media_type=CONTENT_TYPE)
+    if not services.config.llamaserver.metric_names:
+        return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
+    # As llama-server spells it, whose clients look for it so.
+    started = {"Process-Start-Time-Unix": str(services.metrics.started)}
+    text = services.metrics.text(llama_names=True)
+    return Plain(text, media_type=CONTENT_TYPE, headers=started)
 
 
 ROUTES = (chat_completions, completions, embeddings, bare_embeddings, models, model)

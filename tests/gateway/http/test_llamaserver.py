@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from config.settings import ModelConfig
 from tests.backends.random_gguf import FILLING, Dimensions, write
+from tests.backends.upstream.far import far, with_status
 from tests.gateway.http.serving import Running, config, events, serving
+from tests.gateway.http.test_upstreams import relaying
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +216,32 @@ async def test_an_error_names_the_field_and_the_lengths(running: Running) -> Non
     assert "n_ctx" not in error
     error = await refusal(running, prompt="Hi", n_predict="much")
     assert (error["status"], error["param"]) == (400, "n_predict")
+
+
+async def test_of_a_model_elsewhere_what_can_not_be_known_is_said(tmp_path: Path) -> None:
+    choices = [{"index": index, "text": "a", "finish_reason": "stop"} for index in (0, 1)]
+    said = {"choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 2}}
+    async with (
+        far(with_status(200, msgspec.json.encode(said))) as one,
+        relaying(tmp_path, one) as running,
+    ):
+        body = {"model": "far", "prompt": ["Hi", {"prompt_string": "Ho"}], "return_tokens": True}
+        answer = await running.client.post("/completion", json={**body, "id_slot": 1})
+        assert answer.headers["x-roundhouse-ignored"] == "return_tokens"
+        assert one.asked[0].json["prompt"] == ["Hi", "Ho"]
+        assert one.asked[0].json["id_slot"] == 1
+        for fields, param in (
+            ({"prompt": [1, "a"]}, "prompt"),
+            ({"logit_bias": {"word": -1}}, "logit_bias"),
+            ({"n_probs": 1, "post_sampling_probs": True}, "post_sampling_probs"),
+        ):
+            error = await refusal(running, **{**body, **fields})
+            assert (error["status"], error["param"]) == (400, param)
+        around = {"model": "far", "input_prefix": "a", "input_suffix": "b"}
+        refused = await running.client.post("/infill", json=around)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_suffix")
+        assert (await running.client.get("/slots?model=far")).status_code == 501
+    assert len(one.asked) == 1
 
 
 # ------------------------------------------------------------------------------------------ filling

@@ -317,9 +317,12 @@ async def test_llama_server_s_names_are_told_where_they_are_wanted(tmp_path: Pat
             body = {"model": "roundhouse-tiny", "prompt": "Once upon a time " * 4, "n_predict": 8}
             told = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
             numbers = await scraped(running)
-            text = (await running.client.get("/metrics")).text
+            answer = await running.client.get("/metrics")
+            text = answer.text
         found = {name: value for name, value in numbers.items() if name.startswith("llamacpp:")}
         assert bool(found) == settings.llamaserver.metric_names
+        is_told = "process-start-time-unix" in answer.headers
+        assert is_told == settings.llamaserver.metric_names
     timings = [one["timings"] for one in told]
     for name, field in (
         ("prompt_tokens_total", "prompt_n"),
