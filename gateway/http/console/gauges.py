@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import anyio
 import msgspec
 
-from backends.errors import BackendError
 from backends.slots import SlotState
 from gateway.http.console.activity import Activity
 from gateway.http.console.wire import ClaimWire, DeviceWire, GaugesWire, HeldWire, SpeedWire
@@ -108,7 +107,7 @@ class Sampler:
             return
         try:
             states = await status.slots.states()
-        except BackendError:  # it is closing
+        except Exception:  # noqa: BLE001 - an engine that closes, or broke, may raise anything
             return
         if (kept := kept_tokens(states)) is not None:
             self._kept[status.id] = kept

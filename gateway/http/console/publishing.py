@@ -1,15 +1,18 @@
-"""Writes the feed: what changed in the registry and among the requests, and the gauges.
+"""Writes the feed: what changed in the registry and among requests, downloads and the log's lines,
+and the gauges.
 
 While nobody reads, and for a while nobody has, only the hour's history is kept.
 """
 
 import time
+from collections.abc import Awaitable, Callable
 
 import anyio
+import structlog
 
 from gateway.http.console.feed import Feed
 from gateway.http.console.models import model_news
-from gateway.http.console.news import DownloadGone, ModelGone, RequestNews
+from gateway.http.console.news import DownloadGone, ModelGone, News, RequestNews
 from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions
@@ -17,6 +20,22 @@ from gateway.tasks import companions
 BREATH = 0.25  # seconds between two looks: what changes more often is told as it is then
 SECOND = 1.0  # between two gauges
 LINGER = 60.0  # seconds after its last reader in which one may come again and miss nothing
+REST = 10.0  # seconds after a look that failed
+
+log = structlog.get_logger(__name__)
+
+
+async def again_and_again(
+    look: Callable[[], Awaitable[None]], every: float, rest: float = REST
+) -> None:
+    """For ever. The server outlives whatever goes wrong in a look: nobody's answer hangs on it."""
+    while True:
+        await anyio.sleep(every)
+        try:
+            await look()
+        except Exception:
+            log.exception("the console missed something")
+            await anyio.sleep(rest)
 
 
 class Publisher:
@@ -26,14 +45,14 @@ class Publisher:
         self._services = services
         self._feed: Feed = services.feed
         self._read = -LINGER  # when somebody last did
+        self._sampled = -LINGER
+        self._last_line = services.lines.last
 
     async def run(self) -> None:
         """Until the server stops."""
         async with companions() as tasks:
-            tasks.start_soon(self._follow_requests)
-            tasks.start_soon(self._measure)
-            tasks.start_soon(self._follow_log)
-            tasks.start_soon(self._follow_downloads)
+            tasks.start_soon(again_and_again, self._look, BREATH)
+            tasks.start_soon(again_and_again, self._measure, SECOND)
             with self._services.registry.watchers.watching() as changes:
                 await self._follow_models(changes)
             self._feed.end()
@@ -51,7 +70,10 @@ class Publisher:
     async def _follow_models(self, changes: Changes) -> None:
         while names := await changes.read():
             if self._is_read():
-                await self._tell_models(names)
+                try:
+                    await self._tell_models(names)
+                except Exception:  # as in `again_and_again`
+                    log.exception("the console missed a model")
             await anyio.sleep(BREATH)
 
     async def _tell_models(self, names: frozenset[str]) -> None:
@@ -61,46 +83,28 @@ class Publisher:
         for name in sorted(names.difference(one.id for one in statuses)):
             self._feed.add(ModelGone(name))
 
-    async def _follow_requests(self) -> None:
-        """Those that run are told again each second, since their answers grow."""
-        activity, told = self._services.activity, time.monotonic()
-        while True:
-            await anyio.sleep(BREATH)
-            is_read, growing = self._is_read(), time.monotonic() - told >= SECOND
-            told = time.monotonic() if growing else told
-            for owner, standing in activity.take_moved(running=is_read and growing):
-                if is_read:
-                    self._feed.add(RequestNews(owner, standing))
-
-    async def _follow_log(self) -> None:
-        lines = self._services.lines
-        last = lines.last
-        while True:
-            await anyio.sleep(BREATH)
-            is_read = self._is_read()
-            for line in lines.after(last):
-                last = line.number
-                if is_read:
-                    self._feed.add(line)
-
-    async def _follow_downloads(self) -> None:
-        while True:
-            await anyio.sleep(BREATH)
-            moved, gone = self._services.downloads.take_moved()
-            if self._is_read():
-                for state in moved:
-                    self._feed.add(state)
-                for name in gone:
-                    self._feed.add(DownloadGone(name))
+    async def _look(self) -> None:
+        """At what can't say by itself that it has changed."""
+        is_read = self._is_read()
+        moved = self._services.activity.take_moved(running=False)
+        downloads, gone = self._services.downloads.take_moved()
+        lines = self._services.lines.after(self._last_line)
+        self._last_line = lines[-1].number if lines else self._last_line
+        if not is_read:
+            return
+        found: list[News] = [RequestNews(owner, standing) for owner, standing in moved]
+        for news in (*found, *downloads, *map(DownloadGone, gone), *lines):
+            self._feed.add(news)
 
     async def _measure(self) -> None:
-        services, sampled = self._services, -LINGER
-        while True:
-            is_read = self._is_read()
-            if is_read or time.monotonic() - sampled >= services.history.every:
-                sampled = time.monotonic()
-                gauges = await services.sampler.sample()
-                services.history.take(gauges)
-                if is_read:
-                    self._feed.add(gauges)
-            await anyio.sleep(SECOND)
+        """The gauges; and requests that run, since their answers grow."""
+        services, is_read = self._services, self._is_read()
+        if not is_read and time.monotonic() - self._sampled < services.history.every:
+            return
+        self._sampled = time.monotonic()
+        gauges = await services.sampler.sample()
+        services.history.take(gauges)
+        if is_read:
+            self._feed.add(gauges)
+            for owner, standing in services.activity.take_moved(running=True):
+                self._feed.add(RequestNews(owner, standing))

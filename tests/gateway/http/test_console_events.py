@@ -16,6 +16,7 @@ from gateway.http.console.feed import Feed
 from gateway.http.console.gauges import kept_tokens
 from gateway.http.console.models import progress_of
 from gateway.http.console.news import ModelGone
+from gateway.http.console.publishing import again_and_again
 from gateway.registry import ModelStatus
 from gateway.registry.survey import NO_PARTS, Cost
 from gateway.reloading import ConfigSource
@@ -297,6 +298,22 @@ async def test_a_model_that_fails_is_told_without_its_place_to_users(tmp_path: P
                 None if key is USER else {"verdict": "unknown", "unload": [], "why": None}
             )
             assert key is BOSS or str(tmp_path) not in msgspec.json.encode(torn).decode()
+
+
+async def test_what_goes_wrong_behind_the_stream_stops_nothing() -> None:
+    looks: list[int] = []
+
+    async def look() -> None:
+        looks.append(len(looks))
+        if len(looks) < 3:
+            raise OSError("no such device")
+
+    with anyio.fail_after(HANG):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(again_and_again, look, 0.0, 0.0)
+            while len(looks) < 5:
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
 
 
 # ---------------------------------------------------------------------------------------- the feed
