@@ -128,6 +128,11 @@ class Driven(msgspec.Struct, frozen=True, kw_only=True):
         return self.requests / self.seconds
 
     @property
+    def cpu_per_request(self) -> float:
+        """Seconds: what other work on the machine changes least."""
+        return self.cpu / self.requests
+
+    @property
     def chunks_per_second(self) -> float:
         return self.requests_per_second * CHUNKS
 
@@ -281,6 +286,7 @@ async def measure(name: str, port: int, pid: int, seconds: float) -> None:
             if stream:
                 line += f", {told.chunks_per_second:8.0f} chunks/s"
                 line += f", {told.cpu_per_chunk:6.2f} us CPU per chunk"
+            line += f", {told.cpu_per_request * 1e3:6.2f} ms CPU per request"
             print(line, flush=True)
 
 

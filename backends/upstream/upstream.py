@@ -188,32 +188,35 @@ class UpstreamModel(RemoteContainer):
         self._find = find
         self._target = target
         self._seen = find()
+        self._offers = self._seen.lists.offers
         self._info = _info(self._seen.config, target)
 
     @property
     def info(self) -> ModelInfo:
-        upstream, target = self._now()
-        if upstream is not self._seen or target != self._target:
-            self._seen, self._target = upstream, target
-            self._info = _info(upstream.config, target)
+        self._now()
         return self._info
 
     @property
     def splits(self) -> bool:
-        return self._now()[0].config.split == "there"
+        return self._now().config.split == "there"
 
     def changes(self, request: RemoteRequest) -> RemoteChanges:
-        upstream, _ = self._now()
+        upstream = self._now()
         if upstream.config.protocol == "anthropic":
             return messages_changes(request, upstream.config)
         return chat_changes(request, upstream.config, upstream.server(self._target.model))
 
-    def _now(self) -> tuple[Upstream, RemoteTarget]:
-        """What is gone is as it was: an answer may still be under way."""
+    def _now(self) -> Upstream:
+        """The upstream, and with it what is known of the model. What is gone is as it was: an
+        answer may still be under way.
+        """
         with suppress(UpstreamError):
             upstream = self._find()
-            return upstream, upstream.target(self._target.model)
-        return self._seen, self._target
+            if upstream is not self._seen or upstream.lists.offers is not self._offers:
+                self._seen, self._offers = upstream, upstream.lists.offers
+                self._target = upstream.target(self._target.model)
+                self._info = _info(upstream.config, self._target)
+        return self._seen
 
     @asynccontextmanager
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
