@@ -12,6 +12,7 @@ from gateway.cli.errors import CommandFailed
 
 # A model may be loaded, and others served, before the first byte of an answer.
 PATIENCE = httpx.Timeout(10.0, read=None)
+UNAUTHORIZED = 401
 
 
 class Remote:
@@ -91,8 +92,11 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 
 def refusal(answer: httpx.Response) -> str:
     """What a server says of an answer that was read and is an error."""
+    hint = (
+        " (--key or $ROUNDHOUSE_KEY gives one here)" if answer.status_code == UNAUTHORIZED else ""
+    )
     try:
-        return _message(answer.json())
+        return _message(answer.json()) + hint
     except (ValueError, KeyError, TypeError):
         return f"{answer.url} answered {answer.status_code}"
 

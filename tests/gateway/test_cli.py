@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 import bundled
 from gateway.cli import main
 from gateway.cli.arguments import parser
+from gateway.cli.remote import refusal
 
 SCRIPT = {
     "context_length": 16_384,
@@ -106,6 +108,12 @@ def test_run_prints_the_answer_and_nothing_that_moves_a_terminal(
     assert "It is a greeting." not in text  # reasoning, which a pipe couldn't tell from the answer
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+def test_where_a_key_is_wanted_it_is_said_how_to_give_it() -> None:
+    error = {"error": {"message": "No API key was given."}}
+    assert "--key" in refusal(httpx.Response(401, json=error))
+    assert refusal(httpx.Response(403, json=error)) == "No API key was given."
 
 
 def test_run_reads_stdin_and_gives_json(
