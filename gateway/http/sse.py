@@ -49,7 +49,8 @@ SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment
 NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
-DIRECT = "roundhouse.direct"  # in a request's state: its connection's `Direct`
+# In a request's state: its connection's `Direct`. Who wraps `send` to see the body takes it away.
+DIRECT = "roundhouse.direct"
 
 
 class Direct(Protocol):
