@@ -66,10 +66,12 @@ class Connection(asyncio.Protocol):
         )  # uvloop's own class doesn't derive from it
 
     def data_received(self, data: bytes) -> None:
+        body = data
         if not self._arrivals:
             self._expected = expected_length(data)
+            body = data[data.find(HEAD_END) + len(HEAD_END) :]  # a head may end like a last chunk
         self._arrivals.append(Arrival(time.perf_counter(), data))
-        self._tail = (self._tail + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+        self._tail = (self._tail + body[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
         if self._complete():
             self._end()
 
@@ -163,7 +165,11 @@ async def _stream(load: Load, stream: int, end: float) -> list[Answer]:
             break
         if not connection.open:
             connection = await _connect(load.port)
-        answers.append(await connection.exchange(request(load, prompt)))
+        answer = await connection.exchange(request(load, prompt))
+        if not answer.arrivals:  # it hung up behind the answer before: llama-server does
+            connection = await _connect(load.port)
+            answer = await connection.exchange(request(load, prompt))
+        answers.append(answer)
     connection.close()
     return answers
 

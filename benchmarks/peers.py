@@ -5,6 +5,7 @@ of its own inside the present one.
 """
 
 import contextlib
+import http.client
 import os
 import socket
 import subprocess
@@ -96,7 +97,23 @@ def llama_server(
     script = str(Path(__file__).parent / "llama_server.py")
     arguments = [str(model), str(port), str(context), str(slots), cache_type]
     with serving([python, script, *arguments], port) as running:
+        _wait_until_healthy(port)
         yield running
+
+
+def _wait_until_healthy(port: int) -> None:
+    """llama-server listens before its model is loaded, and refuses until then. Raises
+    DidNotStart.
+    """
+    deadline = time.perf_counter() + PATIENCE
+    while time.perf_counter() < deadline:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        with contextlib.closing(connection):
+            connection.request("GET", "/health")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        time.sleep(LOOK_AGAIN)
+    raise DidNotStart("llama-server's model was not loaded in time")
 
 
 def peer_python(name: str, install: Sequence[str]) -> Path:

@@ -104,3 +104,31 @@ async def test_a_server_that_answers_is_measured_without_a_flaw() -> None:
     assert result.answers >= LOAD.streams
     assert result.tokens_per_second > 0
     assert (result.errors, result.cut_off) == (0, 0)
+
+
+async def test_a_head_that_ends_like_a_last_chunk_is_no_end() -> None:
+    head = b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
+    assert await exchanged(head, b"0\r\n", b"\r\n") == head + b"0\r\n\r\n"
+
+
+async def test_a_server_that_hangs_up_behind_each_answer_is_asked_again() -> None:
+    """It says nothing of it beforehand, so that the next request may be under way."""
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = expected_length(head)
+        assert length is not None
+        await reader.readexactly(length - len(head))
+        writer.write(HEAD)
+        for frame in FRAMES:
+            writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
+        writer.write(b"0\r\n\r\n")
+        await reader.read(1)  # the next request, at least its first byte
+        writer.close()
+
+    server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        result = await drive(msgspec.structs.replace(LOAD, port=port))
+    assert result.answers > LOAD.streams
+    assert (result.errors, result.cut_off) == (0, 0)
