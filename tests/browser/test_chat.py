@@ -314,3 +314,32 @@ def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: Open
     page.get_by_label("To the end").click()
     expect(page.locator(".markdown")).to_contain_text("Paragraph 399")
     expect(page.get_by_label("What was sent")).to_be_in_viewport()
+
+
+SLOW_SHELF = """
+    const open = IDBFactory.prototype.open;
+    const released = new Promise(done => { window.release = done; });
+    IDBFactory.prototype.open = function (...given) {
+        const real = open.apply(this, given);
+        return {
+            set onupgradeneeded(act) { real.onupgradeneeded = act; },
+            set onerror(act) { real.onerror = act; },
+            set onsuccess(act) { real.onsuccess = () => released.then(act); },
+            get result() { return real.result; },
+        };
+    };
+"""
+
+
+def test_what_is_said_while_the_browser_reads_stays(stand: Stand, open_page: OpenPage) -> None:
+    server = stand(answers={CHAT: told.answer("It stays. " * 60, pause=0.03, size=10)})
+    page = open_page("about:blank")
+    page.add_init_script(SLOW_SHELF)
+    page.goto(server.url)
+    page.get_by_label("Message", exact=True).fill("Before the shelf is open")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer .markdown")).to_contain_text("It stays.")
+    page.evaluate("window.release()")
+    expect(page.get_by_label("What was sent")).to_be_visible()
+    expect(page.locator(".answer .markdown")).to_contain_text("It stays. " * 59)
+    expect(page.locator(".list-item")).to_have_count(1)

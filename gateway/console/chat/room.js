@@ -38,8 +38,16 @@ function preferred() {
   return remembered ?? first?.id;
 }
 
-export async function readConversations() {
-  if (conversations.value === null) conversations.value = await readAll();
+let reading = null;
+
+/** What the shelf has, beside what was said while it was read. */
+export function readConversations() {
+  reading ??= readAll().then((kept) => {
+    const present = conversations.value ?? [];
+    const known = new Set(present.map((one) => one.id));
+    conversations.value = [...present, ...kept.filter((one) => !known.has(one.id))];
+  });
+  return reading;
 }
 
 export function begin() {
