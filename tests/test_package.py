@@ -90,6 +90,10 @@ def serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
     assert answer.status_code == 200, answer.text
+    page = httpx.get(f"{url}/ui/", timeout=HANG)
+    assert page.headers["content-type"].startswith("text/html"), page.text
+    settings = httpx.get(f"{url}/v1/admin/settings", timeout=HANG)  # out of the package's schema
+    assert settings.status_code == 200, settings.text
 
 
 def test_no_other_name_is_taken(start: Callable[..., subprocess.Popen[str]], site: Path) -> None:
