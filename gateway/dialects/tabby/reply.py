@@ -15,7 +15,7 @@ from gateway.dialects.openai.errors import ErrorDetail, envelope
 from gateway.dialects.openai.models import ModelCard
 from gateway.errors import GatewayError
 
-Phase: TypeAlias = Literal["vision", "draft", "model"]
+Phase: TypeAlias = Literal["vision", "draft", "model", "embedding_model"]
 
 _PHASES: Mapping[str, Phase] = {"vision": "vision", "draft": "draft"}
 
@@ -60,6 +60,11 @@ class LoadReply:
 def load_body() -> bytes:
     """The one answer for who doesn't want a stream."""
     return body(TabbyLoadEvent("model", 1, 1, "finished"))
+
+
+def embedding_load_body() -> bytes:
+    """The same of an embedding model."""
+    return body(TabbyLoadEvent("embedding_model", 1, 1, "finished"))
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

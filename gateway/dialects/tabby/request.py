@@ -66,6 +66,13 @@ class UnloadRequest(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
+class EmbeddingLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Load an embedding model. Where it computes, its engine's options say."""
+
+    embedding_model_name: Name
+    embeddings_device: str | None = None
+
+
 class SpecialFlags(msgspec.Struct, frozen=True, kw_only=True):
     """What is to become of special tokens."""
 

@@ -9,11 +9,11 @@ from gateway.dialects.llamaserver import slots as llama_slots
 from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.ollama import models as ollama_models
 from gateway.dialects.ollama import wire as ollama
-from gateway.dialects.openai.models import ModelList
+from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
 from gateway.dialects.tabby import request as tabby
 from gateway.http.openapi.described import DEFAULT, Described
-from gateway.http.routes import admin, hub, upstreams
+from gateway.http.routes import admin, hub, tabby_embedding, upstreams
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
@@ -74,7 +74,12 @@ _KOBOLD: Mapping[Any, Described] = {
 
 _TABBY: Mapping[Any, Described] = {
     tabby_routes.model_list: Described(gives=(ModelList,)),
-    tabby_routes.embedding_list: Described(gives=(ModelList,)),
+    tabby_embedding.embedding_list: Described(gives=(ModelList,)),
+    tabby_embedding.current_embedding: Described(gives=(ModelCard,)),
+    tabby_embedding.embedding_load: Described(
+        takes=tabby.EmbeddingLoad, gives=(tabby_reply.TabbyLoadEvent,)
+    ),
+    tabby_embedding.embedding_unload: Described(gives=(None,)),
     tabby_routes.current_model: Described(gives=(tabby_reply.CurrentModel,)),
     tabby_routes.load: Described(
         takes=tabby.LoadWire,

@@ -30,6 +30,7 @@ from gateway.errors import (
 )
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
+from gateway.http.routes import tabby_embedding
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting
@@ -52,14 +53,6 @@ async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
     return openai.model_list(
         [card(one, known.get(one.id), services.facts(one)) for one in statuses]
     )
-
-
-@get("/v1/model/embedding/list")
-async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
-    """The embedding models that the caller may use."""
-    access = services.doorman.admit(request.headers)
-    statuses = [one for one in services.usable(access) if one.task == "embed"]
-    return Plain(await _listed(services, statuses))
 
 
 @get("/v1/model")
@@ -359,7 +352,7 @@ def wants_json(headers: Mapping[str, str]) -> bool:
 
 ROUTES = (
     model_list,
-    embedding_list,
+    *tabby_embedding.ROUTES,
     current_model,
     load,
     unload,

@@ -318,6 +318,22 @@ async def test_tabbyapi_lists_embedding_models_and_the_one_that_is_loaded(server
     await embed(server, input="a")
     listed = (await server.client.get("/v1/model/embedding/list")).json()["data"]
     assert [one["id"] for one in listed] == ["minilm"]
+    current = (await server.client.get("/v1/model/embedding")).json()
+    assert (current["id"], current["state"]) == ("minilm", "loaded")
+
+
+async def test_tabbyapi_loads_and_lets_go_of_embedding_models(server: Running) -> None:
+    gone = await server.client.post("/v1/model/embedding/unload")
+    assert (gone.status_code, gone.json()) == (200, None)
+    assert server.registry.status("minilm").state == "unloaded"
+    order = {"embedding_model_name": "minilm", "embeddings_device": "cpu"}
+    there = await server.client.post("/v1/model/embedding/load", json=order)
+    assert there.json()["model_type"] == "embedding_model"
+    assert there.headers["x-roundhouse-ignored"] == "embeddings_device"
+    assert server.registry.status("minilm").state == "loaded"
+    order = {"embedding_model_name": "roundhouse-tiny"}
+    refused = await server.client.post("/v1/model/embedding/load", json=order)
+    assert refused.status_code == 400
 
 
 async def test_tokens_of_an_encoder_are_told(server: Running) -> None:

@@ -26,6 +26,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/slots/{slot}",  # its query says what is to be done
     "/infill",  # the bundled model has no tokens for it
     "/v1/template/switch",
+    "/v1/model/embedding/load",
     "/v1/admin/models/remove",
     "/v1/admin/downloads",
     "/v1/admin/settings/check",
@@ -85,6 +86,7 @@ async def test_every_body_is_described(told: Running) -> None:
         "/v1/admin/requests/{number}/cancel",
         "/v1/responses/{response_id}/cancel",
         "/v1/sampling/override/unload",
+        "/v1/model/embedding/unload",
         "/v1/admin/reload",
     }
     for method, path, operation in operations(await document(told)):
