@@ -1,6 +1,7 @@
 """Raw prompts as tokens: texts, token ids, both in turn, and texts to be filled in."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from backends.protocol import ModelContainer, SpecialTokens
 from gateway.answers.tokens import Tokens
@@ -54,13 +55,15 @@ def _framed(request: TextRequest, container: ModelContainer, prompt: Prompt) -> 
 
 
 def _text(prompt: Prompt, container: ModelContainer) -> str:
-    match prompt:
-        case str(text):
-            return text
-        case parts:
-            return "".join(
-                part if isinstance(part, str) else container.detokenize((part,)) for part in parts
-            )
+    """Neighbouring tokens are read together: a character may take several."""
+    if isinstance(prompt, str):
+        return prompt
+    texts: list[str] = []
+    for _, alike in groupby(prompt, lambda part: isinstance(part, str)):
+        parts = tuple(alike)
+        tokens = tuple(part for part in parts if isinstance(part, int))
+        texts += [container.detokenize(tokens)] if tokens else map(str, parts)
+    return "".join(texts)
 
 
 # ------------------------------------------------------------------------------------------ filling

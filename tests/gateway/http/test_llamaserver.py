@@ -118,6 +118,14 @@ async def test_prompts_may_be_objects_and_mixed(running: Running) -> None:
     mixed = await complete(running, prompt=[*tokens, TEXT])
     assert mixed["prompt"] == TEXT + TEXT
     assert mixed["tokens_evaluated"] == 2 * len(tokens)
+    train = (await running.client.post("/tokenize", json={**body, "content": "🚂"})).json()[
+        "tokens"
+    ]
+    assert len(train) > 1
+    echoed = await running.client.post(
+        "/v1/completions", json={"model": TINY, "prompt": train, "echo": True, "max_tokens": 0}
+    )
+    assert echoed.json()["choices"][0]["text"] == "🚂"
 
 
 async def test_only_the_fields_that_were_chosen_are_told(running: Running) -> None:
