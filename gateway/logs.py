@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from time import time
 from typing import Any, Literal, TextIO, TypeAlias, cast
 
@@ -18,7 +18,7 @@ from config.settings import LogConfig
 MOST_LINES = 2000  # kept, and
 MOST_LETTERS = 4 << 20  # of all of them together
 LONGEST = 2000  # letters of one text in a line
-MOST_FIELDS = 32
+MOST_IN_FIELDS = 6000  # letters of all of a line's fields: whoever follows the log keeps lines too
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
@@ -75,10 +75,7 @@ class LogLines:
 
     def add(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """One more; the oldest go where there are too many."""
-        shown = {
-            str(name)[:LONGEST]: _cut(str(value))
-            for name, value in list(fields.items())[:MOST_FIELDS]
-        }
+        shown = dict(_shown(fields))
         with self._one_writes:
             self._last += 1
             line = LogLine(
@@ -106,6 +103,17 @@ class LogLines:
         levels, small = LEVELS[LEVELS.index(level) :], text.lower()
         lines = [one for one in self.after(after) if one.level in levels and one.holds(small)]
         return lines[-limit:] if limit else ()
+
+
+def _shown(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """As many of them as a line takes."""
+    left = MOST_IN_FIELDS
+    for name, value in fields.items():
+        one = str(name)[:LONGEST], _cut(str(value))
+        left -= len(one[0]) + len(one[1])
+        if left < 0:
+            return
+        yield one
 
 
 def _cut(text: str) -> str:

@@ -25,9 +25,13 @@ def test_lines_letters_and_fields_have_bounds() -> None:
         lines.add("info", str(number), {})
     assert [line.event for line in lines.after(0)] == ["2", "3", "4"]
     lines.add("info", "x" * 10**6, {f"field {n}": "y" * 10**6 for n in range(100)})
-    assert not lines.after(0)  # even alone it was too large
+    (line,) = lines.after(5)
+    assert list(line.fields) == ["field 0", "field 1"]
+    assert line.letters < 10_000
+    lines.add("info", "another", {"field": "y" * 10**6, "other": "y" * 10**6})
+    assert [line.event for line in lines.after(0)] == ["another"]  # together they were too many
     lines.add("info", f"begin{'x' * 10**6}end", {})
-    (line,) = lines.after(0)
+    (line,) = lines.after(7)
     assert len(line.event) < LONGEST
     assert line.event.startswith("begin")
     assert line.event.endswith("end")
