@@ -30,12 +30,25 @@ GROWTH = 512 << 20  # bytes that the process may grow by; it grew by 40 MB in 10
 BUDGET = 1 << 30  # bytes of models: an administrator may load one with a context of millions
 NO_HUB = "http://127.0.0.1:9"  # nobody listens there: strangers' servers are none to try things on
 FROM_THE_HUB = ("/v1/admin/hub/files", "/v1/download", "/models", "/api/pull")
+FOR_ENCODERS = (
+    "/v1/embeddings",
+    "/embedding",
+    "/embeddings",
+    "/rerank",
+    "/reranking",
+    "/v1/rerank",
+    "/v1/reranking",
+    "/v2/rerank",
+    "/api/embed",
+    "/api/embeddings",
+)
 # What TabbyAPI's clients expect to be a 503, and a load that can never fit the memory there is.
 EXPECTED = (
     ("/v1/model/unload", "No model is loaded."),
     ("/v1/model/load", " for models"),
     ("/infill", "it has no tokens for it"),
     *((path, "the hub can't be asked") for path in FROM_THE_HUB),
+    *((path, "There is no model here that can ") for path in FOR_ENCODERS),
 )
 
 
