@@ -29,7 +29,8 @@ CACHES = (
 async def counted(path: Path, backend: str, options: EngineOptions) -> tuple[int, int]:
     """The bytes estimated, and those the loaded model says it takes."""
     files, found = catalog.recognise(path, backend), catalog.BACKENDS[backend]
-    container = await found.container.load(files, options, lambda _: None)
+    load = found.container.load if files.task == "generate" else found.container.load_encoder
+    container = await load(files, options, lambda _: None)
     memory = container.info.memory
     await container.aclose()
     assert memory is not None
@@ -53,6 +54,16 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_the_model(
     path = random_gguf.write(tmp_path / "model.gguf", random_gguf.MODELS[name])
     estimate, taken = await counted(path, "llamacpp", LlamaCppOptions())
     assert taken / WITHIN < estimate < taken * WITHIN
+
+
+@pytest.mark.parametrize("options", [LlamaCppOptions(), LlamaCppOptions(context_length=128)])
+async def test_llama_cpp_takes_what_was_estimated_for_encoders(
+    options: LlamaCppOptions, embed_gguf: Path, rank_gguf: Path
+) -> None:
+    pytest.importorskip("llama_cpp")
+    for path in (embed_gguf, rank_gguf):
+        estimate, taken = await counted(path, "llamacpp", options)
+        assert taken / WITHIN < estimate < taken * WITHIN
 
 
 TOWERS = {
