@@ -99,7 +99,10 @@ def test_an_answer_is_stopped(stand: Stand, open_page: OpenPage) -> None:
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
     expect(page.locator(".markdown")).to_contain_text("word word")
+    told_of = page.locator(".chat > [role=status]")  # what a screen reader says
+    expect(told_of).to_have_text("The answer is being written.")
     page.keyboard.press("Escape")
+    expect(told_of).to_have_text("The answer is complete.")
     expect(page.locator(".ending")).to_have_text("Stopped.")
     expect(page.get_by_label("Send", exact=True)).to_be_visible()
 

@@ -31,6 +31,7 @@ export default function ChatPage() {
       onDragLeave=${(event) => { if (!event.currentTarget.contains(event.relatedTarget)) setOver(false); }}
       onDrop=${(event) => { event.preventDefault(); setOver(false); addPictures(event.dataTransfer.files); }}>
     <h1 class="unseen">Chat</h1>
+    <div class="unseen" role="status">${progressTold()}</div>
     ${isShown("list", hasList) && html`<${Aside} name="list" title="Conversations" isDrawer=${isNarrow}><${List} /></${Aside}>`}
     <section class="chat-main" aria-label="Conversation">
       <${Bar} onList=${toggle("list", hasList)} onPanel=${toggle("panel", hasPanel)} isPanel=${isShown("panel", hasPanel)} isList=${isShown("list", hasList)} />
@@ -39,6 +40,12 @@ export default function ChatPage() {
     </section>
     ${isShown("panel", hasPanel) && html`<${Aside} name="panel" title="Settings" isDrawer=${isNarrow}><${Panel} /></${Aside}>`}
   </div>`;
+}
+
+/** For screen readers: the text itself, which changes many times a second, is not announced. */
+function progressTold() {
+  if (isBusy.value) return "The answer is being written.";
+  return open.value.turns.length ? "The answer is complete." : "";
 }
 
 function useNarrow() {
