@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -539,40 +540,48 @@ async def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
 
 
 async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: Path) -> None:
-    """Whoever had got nothing yet is answered by the other one."""
-    gone = asyncio.Event()
+    """Whoever had got nothing yet is answered by the other one. Each has ten of twenty, of which
+    five have begun.
+    """
+    gone, begun, numbers = asyncio.Event(), set[int](), itertools.count()
 
     async def dies(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
-        number = len(dying.asked)
-        if number % 2:
+        if next(numbers) % 2:
             writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
             writer.write(other.piece(other.event(chunk({"content": "x"}))))
             await writer.drain()
         await gone.wait()
         writer.transport.abort()
 
-    async def first_half() -> list[Any]:
-        return await asyncio.gather(
-            *(
-                ask(running, stream=True, messages=[{"role": "user", "content": str(k)}])
-                for k in range(20)
-            )
-        )
+    async def lives(asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        await gone.wait()
+        await streams(*text("y"))(asked, writer)
 
-    async with far(dies) as dying, far(streams(*text("y"))) as living:
+    async def stream(number: int) -> str:
+        body = chat(stream=True, messages=[{"role": "user", "content": str(number)}])
+        told = ""
+        async with running.client.stream("POST", "/v1/chat/completions", json=body) as got:
+            async for part in got.aiter_text():
+                told += part
+                if '"content":"x"' in part:
+                    begun.add(number)
+        return told
+
+    async with far(dies) as dying, far(lives) as living:
         async with relaying(tmp_path, dying, living) as running, asyncio.timeout(HANG):
-            asking = asyncio.ensure_future(first_half())
-            while len(dying.asked) < 5:
+            asking = [asyncio.ensure_future(stream(number)) for number in range(20)]
+            while (len(dying.asked), len(living.asked), len(begun)) != (10, 10, 5):
                 await asyncio.sleep(0.005)
             gone.set()
-            answers = await asking
+            answers = await asyncio.gather(*asking)
 
-    ended = [one for one in answers if one.text.endswith("data: [DONE]\n\n")]
-    broken = [one for one in answers if one not in ended]
-    assert all('"content":"y"' in one.text and '"x"' not in one.text for one in ended)
-    assert all('"content":"x"' in one.text and "upstream_cut" in one.text for one in broken)
-    assert broken
-    assert len(ended) > len(broken)
+    for number, told in enumerate(answers):
+        if number in begun:
+            assert "upstream_cut" in told
+            assert "[DONE]" not in told
+        else:
+            assert told.endswith("data: [DONE]\n\n")
+            assert '"content":"y"' in told
 
 
 # -------------------------------------------------------------------------------- a second of ours
