@@ -312,6 +312,9 @@ async def test_a_page_that_is_refused_is_counted(running: Running) -> None:
 async def test_llama_server_s_names_are_told_where_they_are_wanted(tmp_path: Path) -> None:
     plain = config(tmp_path)
     named = msgspec.structs.replace(plain, llamaserver=LlamaServerConfig(metric_names=True))
+    told: list[Any] = []
+    found: dict[str, float] = {}
+    text = ""
     for settings in (plain, named):
         async with serving(settings, tmp_path) as running:
             body = {"model": "roundhouse-tiny", "prompt": "Once upon a time " * 4, "n_predict": 8}
