@@ -17,6 +17,7 @@ import msgspec
 
 from backends.encoding import EncoderContainer
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.installing import Platform, Way
 from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling, Task
 from backends.remote import RemoteTarget
 from config.engines import EngineOptions
@@ -75,6 +76,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()  # distributions that it doesn't bring along
     needs_card: bool = False  # it does not run on CPUs
     for_cards: str | None = None  # the command that installs it for cards
+    ways: Mapping[Platform, Way]  # how it is installed on each platform, and what was tried there
 
 
 # The value of an option by another name, as options of the engine. Raises ValueError, which says

@@ -1,8 +1,32 @@
-"""How what is missing is installed where this code runs: in a checkout, or from an index."""
+"""How what is missing is installed where this code runs: in a checkout, or from an index; and what
+an engine says of the platforms it can be installed on.
+"""
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+Platform: TypeAlias = Literal[
+    "Linux, CPUs", "Linux, CUDA", "Linux, ROCm", "Linux, Vulkan", "macOS (Metal)", "Windows"
+]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """`command`: what installs an engine. `tried`: what the tests of this project ran there; ""
+    nothing. `note`: what else it needs, or why it isn't possible where `command` is "".
+    """
+
+    command: str
+    tried: str = ""
+    note: str = ""
+
+
+IN_WSL = Way("as Linux, in WSL2")
+SUITE = "the whole suite"
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "install"
 

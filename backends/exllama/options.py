@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 
 from backends.catalog import LoadFacts, Translation, renamed
+from backends.installing import IN_WSL, Platform, Way
 from config.engines import ExLlamaOptions
+
+EXTENSION = "nvcc; its extension is compiled at the installation"
+_NEEDS_CUDA = Way("", note="it needs CUDA")
+WAYS: Mapping[Platform, Way] = {  # an engine adds its own for CUDA
+    "Linux, CPUs": _NEEDS_CUDA,
+    "Linux, ROCm": _NEEDS_CUDA,
+    "Linux, Vulkan": _NEEDS_CUDA,
+    "macOS (Metal)": _NEEDS_CUDA,
+    "Windows": IN_WSL,
+}
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     "cache_size": renamed("cache_tokens"),

@@ -7,6 +7,7 @@ import msgspec
 
 from backends.catalog import Installation, LoadFacts, Translation, renamed
 from backends.exllama import options as shared
+from backends.installing import Way
 from config.engines import EngineOptions, ExLlamaV2Options
 
 CACHES = ("fp16", "q8", "q6", "q4")
@@ -18,7 +19,16 @@ def _cache(mode: str) -> Mapping[str, Any]:
     return {"cache_type": mode.lower()}
 
 
-INSTALLATION = Installation(package="exllamav2", needs_card=True)
+INSTALLATION = Installation(
+    package="exllamav2",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way(
+            "scripts/install exllamav2", note=f"{shared.EXTENSION}; flash-attn to batch"
+        ),
+    },
+)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,

@@ -6,6 +6,7 @@ from typing import Any
 
 from backends.catalog import Installation, LoadFacts, Translation, renamed
 from backends.exllama import options as shared
+from backends.installing import Way
 from config.engines import EngineOptions, ExLlamaV3Options
 
 CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
@@ -19,7 +20,14 @@ def _cache(mode: str) -> Mapping[str, Any]:
     return {"cache_type": kind}
 
 
-INSTALLATION = Installation(package="exllamav3", needs_card=True)
+INSTALLATION = Installation(
+    package="exllamav3",
+    needs_card=True,
+    ways={
+        **shared.WAYS,
+        "Linux, CUDA": Way("scripts/install exllamav3", note=shared.EXTENSION),
+    },
+)
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.catalog import Installation, LoadFacts, Translation, renamed
+from backends.installing import IN_WSL, SUITE, Way
 from config.engines import EngineOptions, LlamaCppOptions
 
 _CACHE_TYPES = {  # by TabbyAPI's names, and by bits
@@ -33,6 +34,14 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
 INSTALLATION = Installation(
     package="llama-cpp-python",
     for_cards="CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
+    ways={
+        "Linux, CPUs": Way("make run", SUITE),
+        "Linux, CUDA": Way("make run", note="nvcc, or LLAMA_INDEX"),
+        "Linux, ROCm": Way("make run", note="hipcc"),
+        "Linux, Vulkan": Way("CMAKE_ARGS=-DGGML_VULKAN=on make run", note="Vulkan's SDK"),
+        "macOS (Metal)": Way("make run"),
+        "Windows": IN_WSL,
+    },
 )
 
 LOAD_OPTIONS: Mapping[str, Translation] = {

@@ -3,12 +3,21 @@
 from collections.abc import Mapping
 
 from backends.catalog import Installation, LoadFacts, Translation, renamed
+from backends.installing import IN_WSL, SUITE, Way
 from config.engines import EngineOptions, TransformersOptions
 
 INSTALLATION = Installation(
     package="torch",
     others=("transformers", "accelerate", "safetensors"),
     for_cards="TORCH_INDEX=… scripts/install transformers",
+    ways={
+        "Linux, CPUs": Way("scripts/install transformers", SUITE),
+        "Linux, CUDA": Way("TORCH_INDEX=… scripts/install transformers"),
+        "Linux, ROCm": Way("TORCH_INDEX=… scripts/install transformers"),
+        "Linux, Vulkan": Way("", note="torch has no build for it"),
+        "macOS (Metal)": Way("scripts/install transformers", note="on CPUs: MPS is not used"),
+        "Windows": IN_WSL,
+    },
 )
 
 LOAD_OPTIONS: Mapping[str, Translation] = {"cache_size": renamed("cache_tokens")}

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from backends.catalog import BACKENDS, CPU, Backend, Installation
 from backends.errors import BackendError
 from backends.gpus import memory
-from backends.installing import absent, command
+from backends.installing import Platform, Way, absent, command
 from gateway.cli.listing import size, table
-from gateway.cli.platforms import TABLE, Platform, Way, this_platform
+from gateway.cli.platforms import TABLE, this_platform
 from gateway.registry.gauges import SystemGauge
 
 TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc")
