@@ -7,12 +7,15 @@ import json
 import mimetypes
 import queue
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
+
+from tests.hang import HANG
 
 CONSOLE = Path(__file__).parents[2] / "gateway" / "console"
 POLICY = (
@@ -165,9 +168,16 @@ class StandIn:
             stream.put(END)
 
     def sent(self, method: str, path: str) -> list[Any]:
-        """The bodies that were sent there."""
+        """The bodies that were sent there. Waits for the first: a click is no request yet."""
         wanted = (method, path)
-        return [body for how, where, body in self.calls if (how, urlsplit(where).path) == wanted]
+        ends = time.monotonic() + HANG
+        while True:
+            calls = list(self.calls)
+            found = [body for how, where, body in calls if (how, urlsplit(where).path) == wanted]
+            if found:
+                return found
+            assert time.monotonic() < ends, f"nothing was sent: {method} {path}"
+            time.sleep(0.01)
 
 
 @contextmanager

@@ -46,6 +46,7 @@ FOR_ENCODERS = (
 EXPECTED = (
     ("/v1/model/unload", "No model is loaded."),
     ("/v1/model/load", " for models"),
+    ("/v1/model/embedding", "no embedding model"),
     ("/infill", "it has no tokens for it"),
     *((path, "the hub can't be asked") for path in FROM_THE_HUB),
     *((path, "There is no model here that can ") for path in FOR_ENCODERS),
