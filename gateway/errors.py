@@ -27,6 +27,7 @@ fault.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from typing import Self
 
 from backends.errors import (
     BackendError,
@@ -54,6 +55,12 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after  # seconds
+
+    def __copy__(self) -> Self:
+        """Whatever the subclass is made of: exceptions are copied by calling their class."""
+        same = type(self).__new__(type(self), *self.args)
+        same.__dict__.update(self.__dict__)
+        return same
 
 
 class InvalidRequest(GatewayError):
