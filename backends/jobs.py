@@ -230,10 +230,13 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """`work` is to be done once `ready`; then `answer` gets what it returned or raised."""
+    """`work` is to be done once `ready`, if it is still `wanted`; then `answer` gets what it
+    returned or raised.
+    """
 
     work: Callable[[], object]
     ready: Callable[[], bool]
+    wanted: Callable[[], bool]
     answer: Callable[[object, BaseException | None], None]
 
     def carry_out(self) -> None:
@@ -260,11 +263,14 @@ class Questions:
 
     def answer_ready(self) -> None:
         """Carry out those whose time has come."""
-        if self._open:
-            ready = [asked for asked in self._open if asked.ready()]
-            self._open = [asked for asked in self._open if asked not in ready]
-            for asked in ready:
+        waiting, self._open = self._open, []
+        for asked in waiting:
+            if not asked.wanted():  # whoever asked has left
+                continue
+            if asked.ready():
                 asked.carry_out()
+            else:
+                self._open.append(asked)
 
     def give_up(self, error: BackendError) -> None:
         """None of them will be carried out."""
@@ -292,7 +298,10 @@ def question(
         else:
             future.set_exception(error)
 
-    return Asked(work, ready, lambda *said: call(lambda: tell(*said))), future
+    def wanted() -> bool:
+        return not future.done()
+
+    return Asked(work, ready, wanted, lambda *said: call(lambda: tell(*said))), future
 
 
 class Close(msgspec.Struct, frozen=True):

@@ -1,12 +1,13 @@
 """What a mailbox promises whoever reads it, and whoever its pieces are offered to first."""
 
 import asyncio
+from collections.abc import Callable
 
 import anyio
 import pytest
 
 from backends.errors import GenerationFailed
-from backends.jobs import JobOutputs, Mailbox
+from backends.jobs import JobOutputs, Mailbox, Questions, question
 from backends.protocol import Ended, Piece
 
 pytestmark = pytest.mark.anyio
@@ -89,3 +90,28 @@ async def test_an_engine_s_error_comes_behind_what_was_said() -> None:
     with pytest.raises(GenerationFailed):
         await reader.run()
     assert reader.said == ["a"]
+
+
+async def test_a_question_of_someone_who_left_is_not_carried_out() -> None:
+    done: list[str] = []
+    is_ready = False
+    questions, loop = Questions(), asyncio.get_running_loop()
+
+    def call(function: Callable[[], None]) -> None:
+        loop.call_soon(function)
+
+    def ask(name: str) -> "asyncio.Future[object]":
+        asked, answer = question(loop, call, lambda: done.append(name), lambda: is_ready)
+        questions.join(asked)
+        return answer
+
+    left, stays = ask("left"), ask("stays")
+    questions.answer_ready()
+    left.cancel()
+    questions.answer_ready()
+    assert done == []
+    is_ready = True
+    questions.answer_ready()
+    await stays
+    assert done == ["stays"]
+    assert not questions
