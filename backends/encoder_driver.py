@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from backends.bounds import check_inputs, check_tokens
-from backends.encoding import EncoderInput, Tokenizer
+from backends.encoding import EncoderInput, EncoderTokenizer
 from backends.errors import BackendError, GenerationFailed, OutOfMemory, while_generating
 from backends.protocol import ModelInfo
 
@@ -38,7 +38,7 @@ class Pass(msgspec.Struct, frozen=True):
     pads: bool
 
 
-class EncoderEngine(Tokenizer, Protocol):
+class EncoderEngine(EncoderTokenizer, Protocol):
     """One model on one device. Only one thread calls it, except what reads texts, which any may."""
 
     @property
@@ -85,24 +85,24 @@ class EncoderJob:
 Row: TypeAlias = tuple[EncoderJob, int]  # one text of a request, by its index
 
 
-class Submit(msgspec.Struct, frozen=True):
+class SubmitTexts(msgspec.Struct, frozen=True):
     """A job joins the line."""
 
     job: EncoderJob
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopTexts(msgspec.Struct, frozen=True):
     """A job leaves; `stopped` is called when the device doesn't work for it."""
 
     job: EncoderJob
     stopped: Callable[[], None]
 
 
-class Close(msgspec.Struct, frozen=True):
+class CloseEncoder(msgspec.Struct, frozen=True):
     """The thread ends after this."""
 
 
-Command: TypeAlias = Submit | Stop | Close
+Command: TypeAlias = SubmitTexts | StopTexts | CloseEncoder
 
 
 def compose(jobs: "deque[EncoderJob]", most: Pass, tokens: int) -> list[Row]:
@@ -149,16 +149,16 @@ class EncoderDriver:
         self._thread.start()
 
     def submit(self, job: EncoderJob) -> None:
-        self._put(Submit(job))
+        self._put(SubmitTexts(job))
 
     async def stop(self, job: EncoderJob) -> None:
         """When this returns, the device no longer works for the job."""
         stopped = anyio.Event()
-        self._put(Stop(job, lambda: self._call(stopped.set)))
+        self._put(StopTexts(job, lambda: self._call(stopped.set)))
         await stopped.wait()
 
     async def close(self) -> None:
-        self._commands.put(Close())
+        self._commands.put(CloseEncoder())
         await anyio.to_thread.run_sync(self._thread.join)
 
     def _put(self, command: Command) -> None:
@@ -193,25 +193,25 @@ class EncoderDriver:
         with suppress(queue.Empty):
             while True:
                 match self._commands.get_nowait():
-                    case Submit(job):
+                    case SubmitTexts(job):
                         self._fail((job,), GenerationFailed("the model has been closed"))
-                    case Stop(_, stopped):
+                    case StopTexts(_, stopped):
                         stopped()
-                    case Close():
+                    case CloseEncoder():
                         pass
 
     def _take_commands(self) -> None:
         while self._open and (not self._jobs or not self._commands.empty()):
             match self._commands.get():
-                case Submit(job) if self.failure is not None:
+                case SubmitTexts(job) if self.failure is not None:
                     self._fail((job,), GenerationFailed(self.failure))
-                case Submit(job):
+                case SubmitTexts(job):
                     self._jobs.append(job)
-                case Stop(job, stopped):
+                case StopTexts(job, stopped):
                     if job in self._jobs:
                         self._jobs.remove(job)
                     stopped()
-                case Close():
+                case CloseEncoder():
                     self._open = False
 
     def _step(self) -> None:

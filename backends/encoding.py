@@ -30,7 +30,7 @@ class EncoderInput(msgspec.Struct, frozen=True):
     cut: int = 0
 
 
-class Tokenizer(Protocol):
+class EncoderTokenizer(Protocol):
     """What every container here has, whatever its task."""
 
     @property
@@ -45,7 +45,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class EncoderContainer(Tokenizer, Protocol):
+class EncoderContainer(EncoderTokenizer, Protocol):
     """A model in memory. Every container passes `tests/backends/encoder_contract.py`."""
 
     @property

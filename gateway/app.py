@@ -36,8 +36,8 @@ from gateway.http.auth import (
 from gateway.http.console.activity import Activity
 from gateway.http.console.feed import Feed
 from gateway.http.console.files import FOLDER, page_files, page_routes
-from gateway.http.console.gauges import Sampler
-from gateway.http.console.history import History
+from gateway.http.console.gauges import GaugeSampler
+from gateway.http.console.history import GaugeHistory
 from gateway.http.console.news import reloaded
 from gateway.http.console.publishing import Publisher
 from gateway.http.encoding import TRUNCATED_HEADER
@@ -227,8 +227,8 @@ def _services(
         generations=Generations(),
         activity=activity,
         feed=feed,
-        sampler=Sampler(registry, activity),
-        history=History(),
+        sampler=GaugeSampler(registry, activity),
+        history=GaugeHistory(),
         catalog=catalog,
         lines=lines,
         downloads=Downloads(),

@@ -40,7 +40,7 @@ async def load_encoder(
     assert isinstance(options, LlamaCppOptions)
     chosen, telling = options, _telling(files, report)
     loaded = await run_abandonable(
-        lambda wanted: encoder.load(files, chosen, telling(wanted)), encoder.EncoderModel.free
+        lambda wanted: encoder.load(files, chosen, telling(wanted)), encoder.LlamaEncoderModel.free
     )
     return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
 

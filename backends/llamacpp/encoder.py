@@ -37,7 +37,7 @@ class PairFormat(msgspec.Struct, frozen=True):
     template: str = ""
 
 
-class EncoderModel(msgspec.Struct, frozen=True):
+class LlamaEncoderModel(msgspec.Struct, frozen=True):
     """What the engine works with. `free` gives all of it back; harmless a second time."""
 
     context: api.llama_context_p
@@ -56,7 +56,7 @@ class EncoderModel(msgspec.Struct, frozen=True):
 
 def load(
     files: ModelFiles, options: LlamaCppOptions, progress: Callable[[float], bool]
-) -> EncoderModel:
+) -> LlamaEncoderModel:
     """As `loading.load`: on the calling thread, abandoned when `progress` returns False.
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
@@ -70,7 +70,7 @@ def load(
         undone.callback(api.llama_free, context)
         ranks = api.llama_pooling_type(context) == RANK
         width = api.llama_model_n_cls_out(model) if ranks else api.llama_model_n_embd_out(model)
-        return EncoderModel(
+        return LlamaEncoderModel(
             context=context,
             vocabulary=vocabulary,
             info=_info(files, options, vocabulary, None if ranks else width),
@@ -145,7 +145,7 @@ def _ids(token: int) -> tuple[int, ...]:
 class LlamaCppEncoder:
     """See `backends.encoder_driver.EncoderEngine`. Owns the model and the context it was given."""
 
-    def __init__(self, loaded: EncoderModel) -> None:
+    def __init__(self, loaded: LlamaEncoderModel) -> None:
         self._loaded = loaded
         self._context = loaded.context
         self._memory = api.llama_get_memory(loaded.context)

@@ -34,7 +34,7 @@ LONGEST_BY_DEFAULT = 8_192  # tokens of one text: a pass takes it as a whole
 MOST_ROWS = 64  # texts of one pass
 
 
-class EncoderShape(msgspec.Struct, frozen=True):
+class GgufEncoderShape(msgspec.Struct, frozen=True):
     """Of a context: tokens of one text, of one pass, and of what is computed at once."""
 
     length: int
@@ -57,13 +57,13 @@ def task(header: Header) -> Task:
     return "rank" if kind == RANK else "embed"
 
 
-def shape(files: ModelFiles, options: LlamaCppOptions) -> EncoderShape:
+def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
     """Only a text whose last token tells of the whole can be computed in parts: one that is read
     from its beginning. Files don't tell that here, so that all others are computed at once.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     tokens = max(length, options.micro_batch_size)
-    return EncoderShape(length=length, tokens=tokens, at_once=tokens)
+    return GgufEncoderShape(length=length, tokens=tokens, at_once=tokens)
 
 
 def estimate(files: ModelFiles, options: LlamaCppOptions, weights: int) -> MemoryNeed:

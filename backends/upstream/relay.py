@@ -30,7 +30,7 @@ LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
 LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for after [DONE]
 
 
-class Reader(Protocol):
+class RemoteReader(Protocol):
     """Makes events of one answer's payloads."""
 
     is_done: bool  # the other server said that all is said
@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     caller: Caller
     conversation: int | None
-    reader: Callable[[], Reader] | None = None  # None: OpenAI's words
+    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's words
     model: str = ""  # by the upstream's name
 
 
@@ -232,7 +232,7 @@ class RelayedAnswer(Protocol):
 class StreamedAnswer:
     """Server-sent events."""
 
-    def __init__(self, response: Posted, reader: Reader, sse: EventReader) -> None:
+    def __init__(self, response: Posted, reader: RemoteReader, sse: EventReader) -> None:
         self._parts = response.stream.__aiter__()
         self._reader = reader
         self._sse = sse
@@ -278,7 +278,7 @@ class StreamedAnswer:
 class WholeAnswer:
     """One body."""
 
-    def __init__(self, response: Posted, reader: Reader, limit: int) -> None:
+    def __init__(self, response: Posted, reader: RemoteReader, limit: int) -> None:
         self._response = response
         self._reader = reader
         self._limit = limit
@@ -301,7 +301,7 @@ class WholeAnswer:
         return None
 
 
-def answer_of(response: Posted, reader: Reader, config: UpstreamConfig) -> RelayedAnswer:
+def answer_of(response: Posted, reader: RemoteReader, config: UpstreamConfig) -> RelayedAnswer:
     """The answer in a response with status 200, by its content type, whatever was asked for.
 
     Raises Unhealthy where it can't be one.

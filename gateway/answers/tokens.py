@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from backends.encoding import Tokenizer
+from backends.encoding import EncoderTokenizer
 from backends.protocol import ModelContainer, ModelInfo, Task
 from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
@@ -50,7 +50,7 @@ class Tokens:
 
     async def of(
         self,
-        container: Tokenizer,
+        container: EncoderTokenizer,
         text: str,
         *,
         special: bool = True,
@@ -213,7 +213,7 @@ def _of_part(
 
 
 def _of_text(
-    container: Tokenizer, text: str, *, special: bool, add_bos: bool | None
+    container: EncoderTokenizer, text: str, *, special: bool, add_bos: bool | None
 ) -> tuple[int, ...]:
     bos = container.info.special.bos
     wanted = bool(bos) and (container.info.adds_bos if add_bos is None else add_bos)
@@ -351,6 +351,6 @@ class Encoding:
         return (await self._registry.find(model or "", access)).name
 
 
-def _without_control(container: Tokenizer, tokens: Sequence[int]) -> tuple[int, ...]:
+def _without_control(container: EncoderTokenizer, tokens: Sequence[int]) -> tuple[int, ...]:
     control = {container.tokenize(text, special=True) for text in container.info.special.control}
     return tuple(token for token in tokens if (token,) not in control)

@@ -17,7 +17,7 @@ from gateway.cli.remote import Remote, refusal
 LONG_PROMPT = 400  # words of the prompt whose prefill is measured
 
 
-class Measured(msgspec.Struct, frozen=True):
+class BenchFigures(msgspec.Struct, frozen=True):
     """One answer. `first`: seconds to its first text; tokens by the server's own count."""
 
     first: float
@@ -71,7 +71,7 @@ def _long(index: int) -> str:
 
 def _measured(
     arguments: Namespace, tokens: int, count: int, prompt: Callable[[int], str]
-) -> list[Measured]:
+) -> list[BenchFigures]:
     """As `_round`. Raises CommandFailed."""
     try:
         return anyio.run(_round, arguments, tokens, count, prompt)
@@ -81,9 +81,9 @@ def _measured(
 
 async def _round(
     arguments: Namespace, tokens: int, count: int, prompt: Callable[[int], str]
-) -> list[Measured]:
+) -> list[BenchFigures]:
     """`count` requests at once, each for `tokens`."""
-    answers: list[Measured] = []
+    answers: list[BenchFigures] = []
     headers = {"Authorization": f"Bearer {arguments.key}"} if arguments.key else {}
     async with httpx.AsyncClient(
         base_url=arguments.url,
@@ -101,7 +101,7 @@ async def _round(
     return answers
 
 
-async def _answer(client: httpx.AsyncClient, model: str, tokens: int, prompt: str) -> Measured:
+async def _answer(client: httpx.AsyncClient, model: str, tokens: int, prompt: str) -> BenchFigures:
     body = {
         "model": model,
         "prompt": prompt,
@@ -120,7 +120,7 @@ async def _answer(client: httpx.AsyncClient, model: str, tokens: int, prompt: st
             if line.startswith("data: {"):
                 first = first or time.perf_counter() - started
                 usage = msgspec.json.decode(line[6:]).get("usage") or usage
-    return Measured(
+    return BenchFigures(
         first=first,
         seconds=time.perf_counter() - started,
         tokens=usage["completion_tokens"],

@@ -38,7 +38,7 @@ class Telling(Protocol):
     def whole(self, usage: Usage) -> bytes: ...
 
 
-class Generation:
+class PolledAnswer:
     """One that runs. `answer`: None as long as nobody answers."""
 
     def __init__(self, owner: str, key: str, reply: Telling) -> None:
@@ -64,13 +64,13 @@ class Generations:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._running: list[Generation] = []
+        self._running: list[PolledAnswer] = []
         self._over: OrderedDict[Name, Sequence[str]] = OrderedDict()
         self._last: dict[str, Last] = {}
         self._counts: Counter[str] = Counter()
 
     @contextmanager
-    def running(self, generation: Generation) -> Iterator[None]:
+    def running(self, generation: PolledAnswer) -> Iterator[None]:
         """It can be found in this context; then only its text."""
         self._running.append(generation)
         try:
@@ -109,10 +109,10 @@ class Generations:
         """How many of the owner's are over."""
         return self._counts[owner]
 
-    def _named(self, owner: str, key: str) -> list[Generation]:
+    def _named(self, owner: str, key: str) -> list[PolledAnswer]:
         return [one for one in self._running if one.name == (owner, key)]
 
-    def _end(self, generation: Generation) -> None:
+    def _end(self, generation: PolledAnswer) -> None:
         owner, _ = generation.name
         self._counts[owner] += 1
         self._last[owner] = Last(generation.usage(), generation.reply.stop_reason)
@@ -132,7 +132,7 @@ class Abortable:
         self,
         exchange: ASGIApp,
         generations: Generations,
-        generation: Generation,
+        generation: PolledAnswer,
         *,
         stream: bool,
         begun: Callable[[bytes], ASGIApp],

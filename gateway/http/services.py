@@ -21,8 +21,8 @@ from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.console.activity import Activity
 from gateway.http.console.feed import Feed
-from gateway.http.console.gauges import Sampler
-from gateway.http.console.history import History
+from gateway.http.console.gauges import GaugeSampler
+from gateway.http.console.history import GaugeHistory
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
@@ -62,8 +62,8 @@ class Services(msgspec.Struct, frozen=True):
     generations: Generations
     activity: Activity
     feed: Feed
-    sampler: Sampler
-    history: History
+    sampler: GaugeSampler
+    history: GaugeHistory
     catalog: Catalog
     lines: LogLines
     downloads: Downloads

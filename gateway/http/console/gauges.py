@@ -64,7 +64,7 @@ def _counted(one: RequestStanding) -> Counters:
     return Counters(one.completion_tokens, prompts)
 
 
-class Sampler:
+class GaugeSampler:
     """Makes gauges. One per server."""
 
     def __init__(self, registry: Registry, activity: Activity) -> None:

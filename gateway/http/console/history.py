@@ -20,7 +20,7 @@ MOST_MODELS = 100
 T = TypeVar("T")
 
 
-class History:
+class GaugeHistory:
     """One per server."""
 
     def __init__(self, every: float = EVERY, kept: int = KEPT) -> None:

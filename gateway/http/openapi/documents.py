@@ -23,7 +23,7 @@ from gateway.http.openapi.console import CONSOLE
 from gateway.http.openapi.described import Described
 from gateway.http.openapi.encoding import ENCODING
 from gateway.http.openapi.management import MANAGEMENT
-from gateway.http.openapi.models import Models, Schema
+from gateway.http.openapi.models import Schema, SchemaModels
 from gateway.http.openapi.page import STYLE_DIGEST, page
 from gateway.http.plain import Plain
 
@@ -113,7 +113,7 @@ def _document(routers: Sequence[Router], release: str) -> Schema:
         if (operation := document["paths"].get(path, {}).get(method.lower())) is not None
     ]
     errors = [_error(operation) for operation, _ in told]
-    models = Models([*errors, *(kind for _, described in told for kind in described.kinds())])
+    models = SchemaModels([*errors, *(kind for _, described in told for kind in described.kinds())])
     for operation, described in told:
         _complete(operation, described, models)
     schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
@@ -136,7 +136,7 @@ def _handlers(app: Litestar) -> Iterator[tuple[str, str, HTTPRouteHandler]]:
                 yield route.path_format, method, handler
 
 
-def _complete(operation: Schema, described: Described, models: Models) -> None:
+def _complete(operation: Schema, described: Described, models: SchemaModels) -> None:
     """Add to what Litestar knows."""
     about = " ".join(operation.get("description", "").split())
     operation["description"] = about
@@ -157,7 +157,7 @@ def _complete(operation: Schema, described: Described, models: Models) -> None:
     }
 
 
-def _content(described: Described, models: Models) -> Schema:
+def _content(described: Described, models: SchemaModels) -> Schema:
     examples = {name: {"value": body} for name, body in described.examples.items()}
     return {"schema": models.ref(described.takes), **({"examples": examples} if examples else {})}
 
@@ -169,7 +169,7 @@ def _query(parameters: type[msgspec.Struct]) -> Iterator[Schema]:
         yield {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _answers(described: Described, models: Models) -> Schema:
+def _answers(described: Described, models: SchemaModels) -> Schema:
     """By their media types."""
     found: Schema = {}
     if described.gives:
@@ -182,6 +182,6 @@ def _answers(described: Described, models: Models) -> Schema:
     return found
 
 
-def _any(kinds: Sequence[Any], models: Models) -> Schema:
+def _any(kinds: Sequence[Any], models: SchemaModels) -> Schema:
     schemas = [models.ref(kind) for kind in kinds]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

@@ -49,7 +49,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
         return self.names.get(field) or SPELLINGS.get(field, (field,))
 
 
-class Models:
+class SchemaModels:
     """The components of one document. Knows no routes."""
 
     def __init__(self, kinds: Sequence[Any]) -> None:

@@ -53,7 +53,7 @@ class MemoryWire(msgspec.Struct, frozen=True, kw_only=True):
     history: HistoryWire
 
 
-class Reader:
+class FeedReader:
     """One client on its way through the feed. Its key is looked at again with each batch, so that
     one which is taken away, or may do less, hears no more than it may.
     """
@@ -141,7 +141,7 @@ async def models_for(services: Services, access: Access) -> list[ModelWire]:
 @get("/v1/admin/events")
 async def events(request: AnyRequest, services: Services) -> ASGIApp:
     """Everything as it is, and then each change; behind `Last-Event-ID` what was missed."""
-    reader = Reader(services, request)
+    reader = FeedReader(services, request)
     return ProgressStream(
         reader.tell, openai.error_event, quiet=services.config.server.comment_after
     )

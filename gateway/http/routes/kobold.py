@@ -18,7 +18,7 @@ from gateway.dialects.frames import body
 from gateway.dialects.kobold import wire
 from gateway.http.auth import caller
 from gateway.http.exchange import ID_HEADER, Exchange, Telling, new_id
-from gateway.http.generations import Abortable, Generation
+from gateway.http.generations import Abortable, PolledAnswer
 from gateway.http.plain import JSON, Plain
 from gateway.http.services import Services
 from gateway.http.sse import SSE
@@ -51,7 +51,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     name = await services.wording.named(exchange.request.model, access)
     asked = msgspec.structs.replace(exchange.request, model=name)
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
-    generation = Generation(access.owner, exchange.genkey, reply)
+    generation = PolledAnswer(access.owner, exchange.genkey, reply)
     request_id = new_id(request)
 
     def answered(answer: Answer) -> kobold.KoboldReply:
