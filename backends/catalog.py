@@ -37,6 +37,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     size_bytes: int  # weights on disk
     added_bytes: int = 0  # that weights take in memory beyond those
+    repacked: bool = True  # its weights may be copied into layouts that suit the CPU
     context_length: int  # tokens the model was trained for
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
     modalities: tuple[Modality, ...] = ("text",)

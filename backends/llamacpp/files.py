@@ -112,6 +112,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         architecture=architecture,
         size_bytes=sum(file.stat().st_size for file in files),
         added_bytes=repacking.added_bytes(tensors, layouts),
+        repacked=layouts.bears(tensors),
         context_length=header.number(f"{architecture}.context_length", 2048),
         cache_bytes_per_token=0 if architecture in encoders.ENCODERS else graph.cache,
         state_bytes=graph.state,

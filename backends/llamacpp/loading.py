@@ -138,6 +138,9 @@ def load_model(
     params.load_mode = (
         options.mmap * api.LLAMA_LOAD_MODE_MMAP + options.mlock * api.LLAMA_LOAD_MODE_MLOCK
     )
+    params.use_extra_bufts = files.repacked
+    if not files.repacked:
+        log.warning("llama.cpp was compiled by a GCC that breaks AMX: quantized weights go without")
     _spread(params, options)
     callback = api.llama_progress_callback(lambda done, _data: progress(done))
     params.progress_callback = callback

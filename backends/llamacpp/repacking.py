@@ -10,7 +10,8 @@ file's layout allows, so that it is held in both.
 
 import mmap
 import platform
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,6 +40,12 @@ REPACKED: Mapping[str, Mapping[int, int]] = {
 # Texts that are in llama.cpp's CPU library if it was built with these buffers.
 AMX_BUILT, REPACK_BUILT = b"AMX is not ready", b"CPU_REPACK"
 
+# The first of each GCC that compiles how llama.cpp configures AMX's tiles. Those before leave most
+# of it unwritten, and the first quantized matrix ends the process (gcc.gnu.org/PR114098;
+# github.com/ggml-org/llama.cpp/pull/26954).
+COMPILER = re.compile(rb"GCC: \([^)\0]*\) (\d+)\.(\d+)")
+SOUND_FROM: Mapping[int, int] = {11: 5, 12: 4, 13: 3}
+
 
 class CpuLayouts(msgspec.Struct, frozen=True):
     """Which buffers llama.cpp uses: `features` of the CPU as Linux names them, and what the
@@ -48,10 +55,16 @@ class CpuLayouts(msgspec.Struct, frozen=True):
     features: frozenset[str] = frozenset()
     amx_built: bool = False
     repack_built: bool = False
+    tiles_sound: bool = True  # see `COMPILER`
 
     @property
     def amx(self) -> bool:
         return self.amx_built and {"amx_int8", "avx512_vnni"} <= self.features
+
+    def bears(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether a model's matrices can be multiplied in them. 16 bits need no tiles."""
+        tiled = (t for t in tensors if len(t.shape) == 2 and t.kind != F16 and _fits_amx(t))
+        return self.tiles_sound or not self.amx or next(tiled, None) is None
 
     def packed_bytes(self, tensor: Tensor) -> int | None:
         """Of a matrix of weights in the buffer that takes it; None: it stays as in the file."""
@@ -79,8 +92,10 @@ def _fits_amx(tensor: Tensor) -> bool:
     )
 
 
-def added_bytes(tensors: Iterable[Tensor], layouts: CpuLayouts) -> int:
+def added_bytes(tensors: Sequence[Tensor], layouts: CpuLayouts) -> int:
     """What the weights take beyond the bytes in the file, if all of them are in main memory."""
+    if not layouts.bears(tensors):
+        return 0
     by_name = {tensor.name: tensor for tensor in tensors}
     tied = by_name.get(EMBEDDING) if OUTPUT not in by_name else None
     grown = sum(
@@ -103,6 +118,7 @@ def of_this_machine() -> CpuLayouts:
         features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),
         amx_built=any(_has(file, AMX_BUILT) for file in libraries),
         repack_built=any(_has(file, REPACK_BUILT) for file in libraries),
+        tiles_sound=all(is_sound(file) for file in libraries),
     )
 
 
@@ -113,6 +129,13 @@ def _features(cpuinfo: Path) -> frozenset[str]:
         if name.strip() in ("flags", "Features"):
             return frozenset(words.split())
     return frozenset()
+
+
+def is_sound(library: Path) -> bool:
+    """By the compiler that it names; where it names none, as that of other systems' wheels."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = [(int(major), int(minor)) for major, minor in COMPILER.findall(data)]
+    return all(minor >= SOUND_FROM.get(major, 0) for major, minor in found)
 
 
 def _has(library: Path, text: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends import catalog
@@ -9,8 +10,9 @@ from backends.llamacpp import files, repacking
 from backends.llamacpp.gguf import Tensor
 from backends.llamacpp.logged import counted
 from backends.llamacpp.repacking import CpuLayouts
+from backends.protocol import Generation, Sampling
 from config.engines import LlamaCppOptions
-from tests.backends import random_gguf
+from tests.backends import contract, random_gguf
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +54,41 @@ def test_a_library_built_without_them_uses_none() -> None:
     matrix = Tensor("blk.0.ffn_up.weight", Q4_0, (256, 64))
     assert CpuLayouts(AMX.features).packed_bytes(matrix) is None
     assert CpuLayouts(AMX.features, repack_built=True).packed_bytes(matrix) == matrix.size
+
+
+BROKEN = msgspec.structs.replace(AMX, tiles_sound=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "borne"),
+    [(F16, 256, True), (Q5_0, 256, True), (Q8_0, 256, False), (Q4_K, 256, False), (F32, 256, True)],
+)
+def test_amx_is_not_used_where_its_first_product_would_end_the_process(
+    kind: int, columns: int, borne: bool
+) -> None:
+    matrix = Tensor("blk.0.ffn_up.weight", kind, (columns, 64))
+    norm = Tensor("blk.0.ffn_norm.weight", F32, (columns,))
+    assert BROKEN.bears([norm, matrix]) == borne
+    assert AMX.bears([norm, matrix])
+    if not borne:
+        assert repacking.added_bytes([norm, matrix], BROKEN) == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "sound"),
+    [
+        (b"GCC: (Debian 12.2.0-14+deb12u1) 12.2.0", False),
+        (b"GCC: (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", False),
+        (b"GCC: (GNU) 11.5.0 20240719 (Red Hat 11.5.0-5)", True),
+        (b"GCC: (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0", True),
+        (b"GCC: (Debian 14.2.0-19) 14.2.0", True),
+        (b"Debian clang version 14.0.6", True),
+    ],
+)
+def test_a_library_names_its_compiler(named: bytes, sound: bool, tmp_path: Path) -> None:
+    library = tmp_path / "libggml-cpu.so"
+    library.write_bytes(bytes(5000) + named + b"\0.shstrtab\0")
+    assert repacking.is_sound(library) == sound
 
 
 @pytest.mark.parametrize(("layouts", "added"), [(AMX, 2 * 256 * 32_000), (AVX2, 0)])
@@ -113,6 +150,19 @@ async def test_this_machine_takes_what_was_estimated(
     await container.aclose()
     assert memory is not None
     assert 0 <= files.estimate(found, options).weights - memory.weights < VOCABULARY
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+async def test_every_quantization_is_computed(name: str, plain: Path, tmp_path: Path) -> None:
+    """A prompt of several tokens, and one token after the other."""
+    found = catalog.recognise(_quantized(plain, tmp_path / "model.gguf", QUANTIZED[name]))
+    container = await catalog.BACKENDS["llamacpp"].container.load(
+        found, LlamaCppOptions(context_length=128), lambda _: None
+    )
+    job = Generation(prompt=tuple(range(10, 60)), max_tokens=3, sampling=Sampling(ban_eos=True))
+    _, ended = await contract.run(container, job)
+    await container.aclose()
+    assert (ended.prompt_tokens, ended.completion_tokens) == (50, 3)
 
 
 def _quantized(source: Path, target: Path, kind: int) -> Path:
