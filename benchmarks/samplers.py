@@ -24,7 +24,7 @@ from backends.transformers.engine import TransformersEngine
 from backends.transformers.loading import load as load_folder
 from config.engines import LlamaCppOptions, TransformersOptions
 from gateway.dialects.fields import read_fields
-from gateway.dialects.sampling import read_sampling
+from gateway.dialects.parameters import read_sampling
 
 PROMPT = 40  # tokens
 # The samplers of the body that SillyTavern 1.19 sends to TabbyAPI by default.

@@ -34,15 +34,12 @@ from gateway.http.auth import (
     server_names,
 )
 from gateway.http.console.activity import Activity
-from gateway.http.console.feed import Feed
+from gateway.http.console.feed import Feed, reloaded
 from gateway.http.console.files import FOLDER, page_files, page_routes
-from gateway.http.console.gauges import GaugeSampler
-from gateway.http.console.history import GaugeHistory
-from gateway.http.console.news import reloaded
+from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
-from gateway.http.encoding import TRUNCATED_HEADER
 from gateway.http.errors import Handler, handlers
-from gateway.http.exchange import HEADERS, ID_HEADER
+from gateway.http.exchange import HEADERS, ID_HEADER, TRUNCATED_HEADER
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
@@ -53,7 +50,6 @@ from gateway.http.routes import (
     console_events,
     console_hub,
     console_models,
-    console_sampling,
     console_settings,
     conversations,
     hub,
@@ -64,7 +60,6 @@ from gateway.http.routes import (
     rerank,
     responses,
     tabby,
-    upstreams,
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
@@ -82,7 +77,6 @@ _CONSOLE_ROUTES = (
     *console_events.ROUTES,
     *console_hub.ROUTES,
     *console_models.ROUTES,
-    *console_sampling.ROUTES,
     *console_settings.ROUTES,
 )
 
@@ -141,7 +135,7 @@ def _spoken(services: Services) -> list[Router]:
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)
     for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
-    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES, *upstreams.ROUTES)
+    own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES)
     table = (
         ("OpenAI", apis.openai, openai.ROUTES, plain),
         ("Rerank", apis.rerank, rerank.ROUTES, plain),

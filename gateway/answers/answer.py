@@ -20,7 +20,7 @@ from backends.protocol import (
     Scored,
     TokenLogprob,
 )
-from gateway.answers.checked import Check, Checked
+from gateway.answers.constraints import Checked, ContentCheck
 from gateway.answers.fingerprint import fingerprint
 from gateway.answers.stopping import Splitting, StopStrings
 from gateway.errors import translated
@@ -62,7 +62,7 @@ class Choice:
         *,
         prompt: int = 0,
         one_call: bool = False,
-        check: Check | None = None,
+        check: ContentCheck | None = None,
         asked: GenerationParams = PLAIN,
     ) -> None:
         """`check`: see `Checked`. `asked`: what is to be told besides the text."""
@@ -264,10 +264,10 @@ class Answer:
         self._choices = choices
         self._source = source
         self._outputs = outputs
-        self._check: Check | None = None
+        self._check: ContentCheck | None = None
         self._checked: dict[int, Checked] = {}  # by choice
 
-    def check_with(self, check: Check) -> None:
+    def check_with(self, check: ContentCheck) -> None:
         """Each choice's content is checked, see `Checked`. To be said before the first delta."""
         self._check = check
 

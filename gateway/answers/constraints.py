@@ -6,19 +6,19 @@ tools with every message.
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.constraints.tokenizer import control_tokens
 from backends.protocol import Constraint, ModelContainer
-from gateway.answers import checked
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
-from gateway.constraints.compiling import grammar_of
+from gateway.constraints.compiling import fault_elsewhere, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
-from gateway.constraints.texts import fault_elsewhere
 from gateway.errors import InvalidRequest
+from gateway.events import Content, Delta, Finished
 from gateway.request import ChatRequest, GenerationParams
 from gateway.shapes import Shape
 from gateway.splitter import Format
@@ -26,6 +26,30 @@ from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_
 from gateway.splitter.grammar.places import Thinking
 from gateway.splitter.grammar.sections import Unwritable
 from gateway.tasks import WorkerThreads
+
+ContentCheck: TypeAlias = Callable[
+    [str], Awaitable[str | None]
+]  # a content -> what is wrong with it
+
+
+class Checked:
+    """Deltas of one choice, whose last one tells what `check` says of the whole content, unless it
+    was cut or calls tools.
+    """
+
+    def __init__(self, check: ContentCheck) -> None:
+        self._check = check
+        self._content: list[str] = []
+
+    async def of(self, delta: Delta) -> Delta:
+        """`delta`, whose `Finished` says how the whole content misses what was asked for."""
+        self._content += [event.text for event in delta.events if isinstance(event, Content)]
+        match delta.events:
+            case (*before, Finished(reason="stop") as finished):
+                fault = await self._check("".join(self._content))
+                return replace(delta, events=(*before, replace(finished, fault=fault)))
+        return delta
+
 
 T = TypeVar("T")
 KEPT = 128  # grammars of each kind
@@ -39,7 +63,7 @@ class AnswerConstraint(msgspec.Struct, frozen=True):
 
     constraint: Constraint | None = None
     relaxed: tuple[str, ...] = ()
-    check: checked.Check | None = None
+    check: ContentCheck | None = None
     optional: bool = False
 
 
@@ -99,7 +123,7 @@ class Constraints:
         bound = self._bound(output, compiled, answering)
         return msgspec.structs.replace(bound, optional=optional)
 
-    def elsewhere(self, shape: Shape | None) -> checked.Check | None:
+    def elsewhere(self, shape: Shape | None) -> ContentCheck | None:
         """The check of what another server answers, since nobody here knows whether it holds its
         answers to a shape; None where there is none.
         """

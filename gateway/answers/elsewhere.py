@@ -1,17 +1,145 @@
-"""Requests for models that other servers run: who takes the answer apart, and the check of what was
-asked of its shape.
+"""Requests for models that other servers run: who takes the answer apart, the check of what was
+asked of its shape, and chats that are rendered and split here.
+
+A chat is split here where its model has a template and a format of ours: the prompt goes over as a
+raw text, and what comes back is read like an engine's output. The other server tokenizes the
+prompt, so what a client spells like a control token becomes one.
 """
 
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
-from backends.remote import Caller, RemoteContainer
-from gateway.answers.answer import Answer
+import msgspec
+
+from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
+from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
+from gateway.answers.answer import Answer, Choice
+from gateway.answers.choices import merged
 from gateway.answers.constraints import Constraints
-from gateway.answers.remote import remote_chat, remote_text
-from gateway.answers.split_here import split_here
+from gateway.answers.handing import text_parameters
+from gateway.answers.interpreter import Interpreter
+from gateway.answers.parameters import ignored_there, refuse_ignored
+from gateway.answers.remote import remote_chat, remote_text, tell_of
+from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
+from gateway.errors import InvalidRequest, translated
+from gateway.prompt import RenderedPrompt
 from gateway.registry import Lease
 from gateway.request import ChatRequest, GenerationParams, TextRequest
+
+
+class RemoteOutputs:
+    """The events of one raw answer as an engine's outputs. Tokens are known elsewhere alone."""
+
+    def __init__(self, events: RemoteEvents) -> None:
+        self._outputs = self._read(events)
+        self._stopped = False
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self._outputs
+
+    async def __anext__(self) -> Output:
+        return await anext(self._outputs)
+
+    def stop(self) -> None:
+        """See `Outputs.stop`: no more is read."""
+        self._stopped = True
+
+    def offer(self, take: Callable[[Piece], bool]) -> None:
+        """See `Outputs.offer`: there is no quicker way."""
+
+    async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
+        usage, finished, stop = RemoteUsage(), "stop", None
+        async for batch in events:
+            for event in batch:
+                if isinstance(event, RemoteUsage):
+                    usage = event
+                    continue
+                if event.content or event.logprobs:
+                    yield Piece(event.content, (), event.logprobs)
+                if event.finished is not None:
+                    finished, stop = event.finished, event.stop
+                if self._stopped:
+                    break
+            if self._stopped:
+                break
+        yield Ended(
+            cause="stopped" if self._stopped else _cause(finished, stop),
+            stop_string=stop,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+
+
+def _cause(finished: str, stop: str | None) -> Cause:
+    if stop is not None:
+        return "stop_string"
+    return "max_tokens" if finished == "length" else "end_token"
+
+
+async def split_here(
+    held: AsyncExitStack,
+    lease: Lease,
+    container: RemoteContainer,
+    request: ChatRequest,
+    asked: GenerationParams,
+    prompt: tuple[Interpreter, RenderedPrompt],
+    caller: Caller,
+) -> Answer:
+    """One request for each choice; `held` holds them. Raises GatewayError."""
+    interpreter, rendered = prompt
+    if rendered.pictures:
+        text = "images: not for a model elsewhere whose prompts are made here (split: here)."
+        raise InvalidRequest(text, param="messages")
+    choices = [
+        Choice(
+            index,
+            Generation(prompt=()),
+            stopping(interpreter.splitter(request, rendered.framed), request, asked),
+            one_call=request.one_call,
+        )
+        for index in range(asked.n)
+    ]
+    remotes = [
+        _request(rendered.text, request, _varied(asked, index), lease, caller)
+        for index in range(asked.n)
+    ]
+    changes = container.changes(remotes[0])
+    if asked.strict:
+        refuse_ignored(changes, request.answering)
+    outputs: list[Outputs] = []
+    with translated():
+        for remote in remotes:
+            events = await held.enter_async_context(container.complete(remote))
+            outputs.append(RemoteOutputs(events))
+    source = await merged(held, choices, outputs)
+    answer = Answer(lease, ignored_there(changes, asked), choices, source)
+    tell_of(answer, changes, remotes[0], asked)
+    return answer
+
+
+def _request(
+    text: str, request: ChatRequest, asked: GenerationParams, lease: Lease, caller: Caller
+) -> RemoteText:
+    raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
+    parameters = text_parameters(raw, asked, lease)
+    return RemoteText(
+        prompts=(text,),
+        parameters=parameters,
+        shape=asked.shape,
+        streamed=asked.streamed,
+        caller=caller,
+    )
+
+
+def _varied(asked: GenerationParams, index: int) -> GenerationParams:
+    """Stop strings are found here, in the content alone; several choices count on from one seed."""
+    values = asked.sampling.values
+    if values.seed is not None and index:
+        values = msgspec.structs.replace(values, seed=values.seed + index)
+    sampling = msgspec.structs.replace(asked.sampling, values=values)
+    return msgspec.structs.replace(asked, stop=(), sampling=sampling)
 
 
 class Elsewhere:

@@ -17,7 +17,7 @@ from config.document import parse
 from config.errors import ConfigError
 from gateway.dialects.fields import read_fields
 from gateway.dialects.openai import read_text
-from gateway.dialects.sampling import SamplingWire
+from gateway.dialects.parameters import SamplingWire
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.paths import listed
 from gateway.prompt import ChatTemplate

@@ -25,10 +25,9 @@ from backends.protocol import ModelContainer, Outputs, Sampling
 from backends.remote import NOBODY, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice
+from gateway.answers.choices import jobs_of, merged, unmet
 from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
 from gateway.answers.elsewhere import Elsewhere
-from gateway.answers.jobs import jobs_of, unmet
-from gateway.answers.merging import merged
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters, refuse_unread
 from gateway.answers.remote import told_of_wait

@@ -24,7 +24,7 @@ from backends.remote import (
 )
 from gateway.answers.answer import Answer
 from gateway.answers.handing import chat_parameters, text_parameters, thinking_of, unmet_elsewhere
-from gateway.answers.remote_parameters import ignored_there, parameters_there, refuse_ignored
+from gateway.answers.parameters import ignored_there, parameters_there, refuse_ignored
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
     ArgumentsGrown,

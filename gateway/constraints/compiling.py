@@ -1,14 +1,23 @@
-"""From a shape to its grammar.
+"""From a shape to its grammar, and the check of a finished text that nobody here held to its shape.
 
-It takes milliseconds for what clients send and is bounded for what they shouldn't, so it belongs
-into a worker thread; llguidance lets other threads run meanwhile. Same shape, same result: what it
-gives can be kept.
+A grammar takes milliseconds for what clients send and is bounded for what they shouldn't, so it
+belongs into a worker thread, as the check does; llguidance lets other threads run meanwhile. Same
+shape, same result: what it gives can be kept. The check is linear in the text, and given up after
+`SECONDS`.
 """
 
-from gateway.constraints.grammars import Entry, ShapeGrammar, proven
+import time
+
+from llguidance import LLMatcher
+
+from backends.grammar_limits import parser_limits
+from gateway.constraints.checking import SECONDS, Unchecked, fault_of
+from gateway.constraints.grammars import Check, Entry, ShapeGrammar, byte_tokenizer, proven
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.lark import choices_rule, lark_grammar, regex_rule
+from gateway.constraints.reading import read
 from gateway.constraints.structural_tags import tags_grammar
+from gateway.errors import InvalidRequest
 from gateway.shapes import (
     Choices,
     Grammar,
@@ -44,3 +53,35 @@ def grammar_of(shape: Shape, name: str = "answer") -> ShapeGrammar:
 def _of_lark(name: str, lark: str, field: str) -> ShapeGrammar:
     entry: Entry = {"name": name, "lark_grammar": lark}
     return ShapeGrammar(name=name, entries=proven((entry,), field))
+
+
+AT_ONCE = 4_096  # bytes between two looks at the clock
+
+
+def fault_elsewhere(shape: Shape, text: str) -> str | None:
+    """How `text` misses `shape`, or why that can't be told; None where it has it."""
+    try:
+        match shape:
+            case JsonObject(field=field):
+                return fault_of(Check(read(b'{"type": "object"}', field).check), text)
+            case JsonSchema(schema=schema, field=field):
+                return fault_of(Check(read(schema, field).check), text)
+        return _fault(grammar_of(shape), text)
+    except InvalidRequest as error:
+        return str(Unchecked(error.message))
+
+
+def _fault(grammar: ShapeGrammar, text: str) -> str | None:
+    """By the grammar that would have held it here, byte by byte."""
+    matcher = LLMatcher(byte_tokenizer(), grammar.text, log_level=0, limits=parser_limits())
+    until, written = time.thread_time() + SECONDS, text.encode()
+    for start in range(0, len(written), AT_ONCE):
+        some = list(written[start : start + AT_ONCE])
+        taken = matcher.try_consume_tokens(some)
+        if matcher.is_error():
+            return str(Unchecked("the check takes too long"))
+        if taken < len(some):
+            return f"it isn't of the shape from byte {start + taken} on"
+        if time.thread_time() > until:
+            return str(Unchecked("the check takes too long"))
+    return None if matcher.is_accepting() else "it ends before its shape is whole"

@@ -1,12 +1,183 @@
 """A client's JSON schema as a grammar: carried by llguidance as far as it can, relaxed to the
-nearest that it can where it can't, and the whole of it for the check afterwards.
+nearest that it can compile where it can't, and the whole of it for the check afterwards.
+
+llguidance says only that something is wrong, so what it can't take is looked for: the smallest part
+that it refuses alone, and there the keyword without which it doesn't. It is dropped, named, and the
+whole is tried again. Dropping only ever lets the grammar allow more.
 """
 
-from gateway.constraints.grammars import Check, CompileBudget, Relaxation, ShapeGrammar, runnable
-from gateway.constraints.reading import read
-from gateway.constraints.relaxing import relaxed, schema_entry
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from gateway.constraints.effort import bounded, every, inside, referred
+from gateway.constraints.grammars import (
+    Check,
+    CompileBudget,
+    Entry,
+    Relaxation,
+    ShapeGrammar,
+    brief,
+    fault,
+    runnable,
+)
+from gateway.constraints.keywords import KEYWORDS
+from gateway.constraints.reading import Schema, read
 from gateway.errors import InvalidRequest
 from gateway.shapes import JsonSchema
+
+Carried: TypeAlias = dict[str, Any] | bool
+Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root
+
+# What models write: `{"a": 1, "b": [2, 3]}`, or the same without the spaces. White space elsewhere
+# is none, so a model can't write it for ever, and keys are forced.
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+UNSATISFIABLE = "Unsatisfiable schema"
+TEXT = frozenset(("pattern", "format", "minLength", "maxLength"))
+TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
+
+
+def schema_entry(schema: Carried, name: str = "") -> Entry:
+    """Llguidance's entry for `schema`."""
+    node = schema if isinstance(schema, dict) else {}
+    return {"name": name, "json_schema": {**node, "x-guidance": LAYOUT}}
+
+
+def relaxed(
+    schema: Schema, field: str, allowance: CompileBudget
+) -> tuple[Carried, tuple[Relaxation, ...]]:
+    """What of `schema` llguidance can carry, and all that it can't.
+
+    Raises InvalidRequest where it allows nothing, or takes too long.
+    """
+    notes = list(schema.notes)
+    if schema.carried is False:
+        raise InvalidRequest(f"{field}: no JSON satisfies it.", param=field)
+    if isinstance(schema.carried, dict):
+        bounded(schema.carried, field)
+        _require_writable_names(schema.carried, field)
+        notes += _Search(schema, schema.carried, field, allowance).notes()
+    reached = _reached(schema.carried)
+    return schema.carried, tuple(dict.fromkeys(note for owner, note in notes if owner in reached))
+
+
+def _require_writable_names(carried: dict[str, Any], field: str) -> None:
+    """The grammar engine writes a name as it stands, but lets no string hold U+007F unescaped.
+
+    Raises InvalidRequest for a property that could never be written.
+    """
+    for root in (carried, *carried.get("$defs", {}).values()):
+        for node in every(root):
+            if any("\x7f" in name for name in node.get("properties", ())):
+                message = f"{field}: a property whose name holds U+007F can't be written."
+                raise InvalidRequest(message, param=field)
+
+
+class _Search:
+    """Drops from `root`, in place, what llguidance refuses."""
+
+    def __init__(
+        self, schema: Schema, root: dict[str, Any], field: str, allowance: CompileBudget
+    ) -> None:
+        self.root = root
+        self.origins = schema.origins
+        self.field = field
+        self.allowance = allowance
+        self.definitions: dict[str, Any] = root.get("$defs", {})
+        self.seen: set[int] = set()
+
+    def notes(self) -> Iterator[Note]:
+        """Each thing dropped, until llguidance takes what is left."""
+        yield from self._texts()
+        if (message := self._refusal(self.root)) is not None:
+            if message.startswith(UNSATISFIABLE):
+                raise self._error(f"no JSON satisfies it: {brief(message)}")
+            if any(words in message for words in TOO_LARGE):
+                raise self._error(f"too intricate: {brief(message)}")
+            yield from self._mend(self.root)
+
+    def _error(self, message: str) -> InvalidRequest:
+        return InvalidRequest(f"{self.field}: {message}", param=self.field)
+
+    def _texts(self) -> Iterator[Note]:
+        """Regexes first, each alone: together they could take any time."""
+        tried: dict[str, None] = {}
+        for root in (self.root, *self.definitions.values()):
+            for node in every(root):
+                if "pattern" in node or "format" in node:
+                    alone = {key: node[key] for key in sorted(TEXT & node.keys())}
+                    text = repr(alone)
+                    if text not in tried and not self._at_fault(alone):
+                        tried[text] = None
+                    if text not in tried:
+                        yield from self._relax(node)
+
+    def _refusal(self, node: dict[str, Any]) -> str | None:
+        """Why llguidance doesn't take `node` alone, with the definitions where it has any use for
+        them.
+        """
+        self.allowance.check(self.field)
+        refers = any("$ref" in each for each in every(node))
+        whole = {**node, "$defs": self.definitions} if refers else node
+        return fault((schema_entry(whole),))
+
+    def _at_fault(self, node: dict[str, Any]) -> bool:
+        """What nothing satisfies is right for a part: it may be left out."""
+        message = self._refusal(node)
+        return message is not None and not message.startswith(UNSATISFIABLE)
+
+    def _mend(self, node: dict[str, Any]) -> Iterator[Note]:
+        """What is wrong in the parts of `node`, each alone; then what still is in it."""
+        name = referred(node)
+        parts = [*inside(node), *([self.definitions[name]] if name is not None else [])]
+        for part in parts:
+            if isinstance(part, dict) and id(part) not in self.seen:
+                self.seen.add(id(part))
+                if self._at_fault(part):
+                    yield from self._mend(part)
+        yield from self._relax(node)
+
+    def _relax(self, node: dict[str, Any]) -> Iterator[Note]:
+        """Drops keywords until it isn't refused: the one whose lack suffices, or several."""
+        while self._at_fault(node):
+            present = [keyword for keyword in KEYWORDS if keyword in node]
+            enough = (each for each in present if not self._at_fault(without(node, each)))
+            keyword = next(enough, present[0])
+            less = without(node, keyword)
+            yield self._dropped(node, keyword)
+            node.clear()
+            node.update(less)
+
+    def _dropped(self, node: dict[str, Any], keyword: str) -> Note:
+        """What is said of it. A regex that llguidance lacks the check lacks too."""
+        origin, row = self.origins[id(node)], KEYWORDS[keyword]
+        usable = keyword != "pattern" or self._usable(node["pattern"])
+        if not usable and origin.plain:
+            origin.check.pop("pattern", None)
+        note = Relaxation(origin.place, keyword, row.became, checked=row.checked and usable)
+        return origin.owner, note
+
+    def _usable(self, pattern: str) -> bool:
+        return not self._at_fault({"type": "string", "pattern": pattern})
+
+
+def without(node: dict[str, Any], keyword: str) -> dict[str, Any]:
+    """The nearest to `node` that doesn't have `keyword`."""
+    gone = {keyword, *KEYWORDS[keyword].opens}
+    less = {key: value for key, value in node.items() if key not in gone}
+    if keyword == "oneOf":
+        less["allOf"] = [*less.get("allOf", ()), {"anyOf": node["oneOf"]}]
+    return less
+
+
+def _reached(carried: Carried) -> set[str]:
+    """The definitions that a text can come to; "" is the root."""
+    definitions = carried.get("$defs", {}) if isinstance(carried, dict) else {}
+    reached, stack = {""}, [carried]
+    while stack:
+        named = {name for node in every(stack.pop()) if (name := referred(node)) is not None}
+        stack += (definitions[name] for name in named - reached)
+        reached |= named
+    return reached
 
 
 def schema_grammar(

@@ -1,13 +1,17 @@
-"""JSON Schema's keywords: what each holds, since which draft, and what the grammar makes of it.
+"""JSON Schema's keywords: what each holds, since which draft, and what the grammar makes of it; and
+one node of any draft in the words of draft 2020-12.
 
-After `drafts.modern` all are those of draft 2020-12. What isn't in the table is an annotation or
+Drafts 4 to 2020-12 are known by `$schema`. Without it a node may use the words of all of them,
+since most who leave it out don't know which they write. What isn't in the table is an annotation or
 nobody's: it says nothing of what is valid, and goes.
 """
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+from gateway.constraints.patterns import lookaheads
 
 # What stands there. `schema`: one; `schemas`: a list of them; `members`: an object of them.
 Holds: TypeAlias = Literal[
@@ -85,3 +89,137 @@ FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
 TYPES = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
+
+
+Node: TypeAlias = Mapping[str, Any]
+Draft: TypeAlias = int | None  # 4, 6, 7, 2019, 2020; None: not said
+
+DRAFTS: Mapping[str, int] = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+# Where one of these stands beside it, `unevaluatedProperties` sees more than `properties`.
+IN_PLACE = frozenset(
+    ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "$ref", "not")
+)
+
+
+def draft_of(document: Any) -> Draft:
+    """The draft that a schema says it is written in; None where it names none, or another."""
+    named = document.get("$schema") if isinstance(document, dict) else None
+    if not isinstance(named, str):
+        return None
+    bare = named.rstrip("#").replace(
+        "https://json-schema.org/draft-", "http://json-schema.org/draft-"
+    )
+    return DRAFTS.get(bare)
+
+
+def modern(node: Node, draft: Draft) -> Node:
+    """`node` in the words of draft 2020-12, in its order; its parts as they are."""
+    for applies, step in STEPS:
+        if applies(draft):
+            node = step(node)
+    return node
+
+
+def too_new(node: Node, draft: Draft) -> list[str]:
+    """The keywords that `draft`, where it is named, doesn't know yet."""
+    if draft is None:
+        return []
+    return [key for key in node if key in KEYWORDS and KEYWORDS[key].since > draft]
+
+
+def _without_siblings(node: Node) -> Node:
+    """Up to draft 7 a reference stands alone, whatever is written beside it."""
+    return {"$ref": node["$ref"]} if isinstance(node.get("$ref"), str) else node
+
+
+def _references(node: Node) -> Node:
+    """What a dynamic reference leads to if nothing outside the schema takes part."""
+    old = [key for key in ("$recursiveRef", "$dynamicRef") if isinstance(node.get(key), str)]
+    if not old:
+        return node
+    rest = {key: value for key, value in node.items() if key not in old}
+    if len(old) == 1 and "$ref" not in node:
+        return rest | {"$ref": node[old[0]]}
+    return _also(rest, *({"$ref": node[key]} for key in old))
+
+
+def _tuples(node: Node) -> Node:
+    """`items` with a list, and `additionalItems`, which says nothing without one."""
+    if not isinstance(node.get("items"), list):
+        return {key: value for key, value in node.items() if key != "additionalItems"}
+    names = {"items": "prefixItems", "additionalItems": "items"}
+    return {names.get(key, key): value for key, value in node.items() if key != "prefixItems"}
+
+
+def _exclusive(node: Node) -> Node:
+    """Draft 4 has a flag beside the limit."""
+    changed = dict(node)
+    for exclusive, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        flag = node.get(exclusive)
+        if isinstance(flag, bool):
+            del changed[exclusive]
+            if flag and limit in node:
+                changed[exclusive] = changed.pop(limit)
+    return changed
+
+
+def _dependencies(node: Node) -> Node:
+    """Lists of names and schemas, in one object; 2019-09 made two of it."""
+    both = node.get("dependencies")
+    if not isinstance(both, dict):
+        return node
+    changed = {key: value for key, value in node.items() if key != "dependencies"}
+    lists = {name: value for name, value in both.items() if isinstance(value, list)}
+    schemas = {name: value for name, value in both.items() if not isinstance(value, list)}
+    for key, members in (("dependentRequired", lists), ("dependentSchemas", schemas)):
+        if members:
+            changed.setdefault(key, members)
+    return changed
+
+
+def _sealed(node: Node) -> Node:
+    """`unevaluatedProperties`, where it says what `additionalProperties` does."""
+    if "additionalProperties" in node or IN_PLACE & node.keys():
+        return node
+    names = {"unevaluatedProperties": "additionalProperties"}
+    return {names.get(key, key): value for key, value in node.items()}
+
+
+def _lookaheads(node: Node) -> Node:
+    """A pattern's lookaheads, as schemas of their own: `patterns.lookaheads`."""
+    pattern = node.get("pattern")
+    parts = lookaheads(pattern) if isinstance(pattern, str) else []
+    if not parts:
+        return node
+    rest = {key: value for key, value in node.items() if key != "pattern"}
+    found = ({"pattern": part} for _, part in parts)
+    return _also(
+        rest,
+        *(
+            each if wanted else {"not": each}
+            for (wanted, _), each in zip(parts, found, strict=True)
+        ),
+    )
+
+
+def _also(node: Node, *schemas: Node) -> Node:
+    """`node`, and each of `schemas` too."""
+    given = node.get("allOf", [])
+    return {**node, "allOf": [*given, *schemas]} if isinstance(given, list) else node
+
+
+STEPS: tuple[tuple[Callable[[Draft], bool], Callable[[Node], Node]], ...] = (
+    (lambda draft: draft in (4, 6, 7), _without_siblings),
+    (lambda draft: draft in (None, 2019, 2020), _references),
+    (lambda draft: draft != 2020, _tuples),
+    (lambda draft: draft in (None, 4), _exclusive),
+    (lambda _: True, _dependencies),
+    (lambda _: True, _lookaheads),
+    (lambda draft: draft in (None, 2019, 2020), _sealed),
+)

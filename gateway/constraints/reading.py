@@ -11,9 +11,19 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
-from gateway.constraints.drafts import Draft, Node, draft_of, modern, too_new
 from gateway.constraints.grammars import Relaxation
-from gateway.constraints.keywords import FORMATS, KEYWORDS, TYPES, Holds, Keyword
+from gateway.constraints.keywords import (
+    FORMATS,
+    KEYWORDS,
+    TYPES,
+    Draft,
+    Holds,
+    Keyword,
+    Node,
+    draft_of,
+    modern,
+    too_new,
+)
 from gateway.constraints.limits import SCHEMA_BYTES, SCHEMA_DATA, SCHEMA_DEFINITIONS
 from gateway.constraints.references import References
 from gateway.errors import InvalidRequest

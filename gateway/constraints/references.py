@@ -11,7 +11,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from gateway.constraints.drafts import Draft, Node
+from gateway.constraints.keywords import Draft, Node
 from gateway.constraints.limits import SCHEMA_DEPTH, SCHEMA_NODES
 
 # Their values are data: an `$id` in there is none.

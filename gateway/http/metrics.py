@@ -1,16 +1,21 @@
-"""What Prometheus reads at `GET /metrics`. Counts what is reported; it measures nothing itself.
+"""What Prometheus reads at `GET /metrics`: our numbers, each model's, and llama-server's by its own
+names, for its dashboards, over all models and without labels. Counts what is reported; it measures
+nothing itself.
 
 Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
 tokens arrive counted by bucket already: a call for each token would cost more than its own way
-through the gateway.
+through the gateway. What llama-server counts of its decoding (`n_decode_total`,
+`n_busy_slots_per_decode`) and of its drafts is not known above the engines, and left out.
 """
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import accumulate
+from typing import Literal
 
+import msgspec
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -24,7 +29,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.events import Usage
-from gateway.http.llama_metrics import LlamaMetrics
 from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
     Happening,
@@ -34,6 +38,81 @@ from gateway.registry import (
     ModelStatus,
     ModelUnloaded,
 )
+
+
+class Number(msgspec.Struct, frozen=True):
+    """One metric of llama-server (tools/server/README.md, `GET /metrics`)."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    about: str
+    value: float
+
+
+class LlamaMetrics:
+    """Counts what answers cost. Rates are of all answers since the start."""
+
+    def __init__(self) -> None:
+        self._prompt = self._cached = self._predicted = self._longest = 0
+        self._prompt_seconds = self._predicted_seconds = 0.0
+        self._steps = 0  # of answers: the first token comes with the prompt
+        self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
+
+    def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
+        """Tell of running and waiting requests as well, as they are when somebody asks."""
+        self._statuses = statuses
+
+    def count(self, usage: Usage) -> None:
+        """An answer is over."""
+        self._prompt += usage.prompt_tokens - usage.cached_tokens
+        self._cached += usage.cached_tokens
+        self._predicted += usage.completion_tokens
+        self._longest = max(self._longest, usage.prompt_tokens + usage.completion_tokens)
+        self._prompt_seconds += usage.prefill_seconds
+        self._predicted_seconds += usage.decode_seconds
+        self._steps += max(0, usage.completion_tokens - 1)
+
+    def text(self) -> bytes:
+        """Prometheus' text format."""
+        return "".join(
+            f"# HELP llamacpp:{one.name} {one.about}\n"
+            f"# TYPE llamacpp:{one.name} {one.kind}\n"
+            f"llamacpp:{one.name} {float(one.value)!r}\n"
+            for one in self._numbers()
+        ).encode()
+
+    def _numbers(self) -> Iterator[Number]:
+        statuses = self._statuses()
+        reading, writing = self._prompt_seconds, self._predicted_seconds
+        yield Number("prompt_tokens_total", "counter", "Prompt tokens computed.", self._prompt)
+        yield Number(
+            "prompt_tokens_cached_total", "counter", "Prompt tokens found cached.", self._cached
+        )
+        yield Number("prompt_seconds_total", "counter", "Seconds of computing prompts.", reading)
+        yield Number("tokens_predicted_total", "counter", "Tokens generated.", self._predicted)
+        yield Number("tokens_predicted_seconds_total", "counter", "Seconds of generating.", writing)
+        yield Number("n_tokens_max", "counter", "The longest prompt and answer.", self._longest)
+        yield Number(
+            "prompt_tokens_seconds",
+            "gauge",
+            "Prompt tokens computed in a second.",
+            _rate(self._prompt, reading),
+        )
+        yield Number(
+            "predicted_tokens_seconds",
+            "gauge",
+            "Tokens generated in a second.",
+            _rate(self._steps, writing),
+        )
+        running = sum(status.in_use for status in statuses)
+        waiting = sum(status.waiting for status in statuses)
+        yield Number("requests_processing", "gauge", "Requests under way.", running)
+        yield Number("requests_deferred", "gauge", "Requests in line.", waiting)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 

@@ -21,8 +21,7 @@ from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.console.activity import Activity
 from gateway.http.console.feed import Feed
-from gateway.http.console.gauges import GaugeSampler
-from gateway.http.console.history import GaugeHistory
+from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord

@@ -1,11 +1,17 @@
 """Models from a hub: what its local cache holds, and downloads. Knows no route and no engine."""
 
 from gateway.hub.cache import CachedFiles, CachedModels
-from gateway.hub.choices import Choice, choices
 from gateway.hub.downloads import Downloads, DownloadState
 from gateway.hub.hub import Hub, cached_models
-from gateway.hub.named import SCHEME, HubModel, hub_model
-from gateway.hub.order import DownloadProgress, Order
+from gateway.hub.repository import (
+    SCHEME,
+    Choice,
+    DownloadProgress,
+    HubModel,
+    Order,
+    choices,
+    hub_model,
+)
 from gateway.hub.uploads import Uploads
 
 __all__ = [

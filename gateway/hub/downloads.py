@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from gateway.errors import GatewayError, NotFound, QueueFull
-from gateway.hub.order import DownloadProgress
+from gateway.hub.repository import DownloadProgress
 from gateway.tasks import companions
 
 MOST = 64  # listed

@@ -13,7 +13,7 @@ import httpx
 from anyio import to_thread
 
 from gateway.errors import ModelUnavailable
-from gateway.hub.order import RemoteFile
+from gateway.hub.repository import RemoteFile
 
 CHUNK = 1 << 20  # bytes between two reports
 

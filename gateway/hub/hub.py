@@ -16,9 +16,15 @@ from config.settings import Config
 from gateway.errors import Forbidden, InvalidRequest
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.fetching import fetch
-from gateway.hub.listing import listing
-from gateway.hub.named import HubModel, Usable, snapshot
-from gateway.hub.order import DownloadProgress, Listing, Order
+from gateway.hub.repository import (
+    DownloadProgress,
+    HubModel,
+    Listing,
+    Order,
+    Usable,
+    listing,
+    snapshot,
+)
 from gateway.paths import within
 
 STAGING_DIR = ".downloads"  # hidden, so that nobody takes half a model for a whole one

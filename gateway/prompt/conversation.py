@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
-from gateway.prompt.describing import response_as_user, with_calls_described
 from gateway.prompt.reasoning import marked, unwrapped
+from gateway.prompt.shape import response_as_user, with_calls_described
 from gateway.prompt.traced import joined, text_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, Message, Part, Role, TextPart, ToolCall

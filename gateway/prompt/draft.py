@@ -9,11 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.prompt.conversation import Continuation, arranged
-from gateway.prompt.describing import with_tools_described
 from gateway.prompt.environment import CompiledTemplate
 from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import closed, ends_open, without_opener
-from gateway.prompt.shape import message_shape, tools_shape
+from gateway.prompt.shape import message_shape, tools_shape, with_tools_described
 from gateway.prompt.traced import clients, from_client, rpartition
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import (

@@ -26,8 +26,7 @@ from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry.folder import ModelFolder, Recognise, Unusable
-from gateway.registry.remote import UpstreamModels
+from gateway.registry.sources import ModelFolder, Recognise, Unusable, UpstreamModels
 from gateway.request import RequestedSampling
 
 DEFAULT_NAMES = ("", "default")

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from backends.protocol import Progress
 from backends.remote import RemoteStanding
-from gateway.registry.folder import Unusable
 from gateway.registry.library import ModelEntry
 from gateway.registry.line import Clock
 from gateway.registry.loading import LoadPlan, LoadPlanner
@@ -16,6 +15,7 @@ from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.record import NEVER, ModelRecord
 from gateway.registry.scheduler import Scheduler
+from gateway.registry.sources import Unusable
 from gateway.registry.status import ModelStatus, State, slots_of
 
 

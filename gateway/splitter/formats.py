@@ -7,8 +7,7 @@ tests.
 from collections.abc import Mapping
 
 from gateway.splitter import formats_json, formats_marked
-from gateway.splitter.markings import THINK
-from gateway.splitter.syntax import Format, ReasoningMarkers
+from gateway.splitter.syntax import THINK, Format, ReasoningMarkers
 
 # ---- no calls
 

@@ -1,7 +1,7 @@
 """Formats whose calls are JSON: objects, arrays, or arguments after a name. Data only."""
 
-from gateway.splitter.markings import THINK
 from gateway.splitter.syntax import (
+    THINK,
     Format,
     JsonCalls,
     NamedJsonCalls,

@@ -1,7 +1,7 @@
 """Formats whose arguments are marked up otherwise than as JSON, and harmony. Data only."""
 
-from gateway.splitter.markings import THINK
 from gateway.splitter.syntax import (
+    THINK,
     BareDictCalls,
     ElementCalls,
     Format,

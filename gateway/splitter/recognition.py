@@ -10,9 +10,8 @@ import msgspec
 
 from gateway.splitter.formats import FORMATS
 from gateway.splitter.formats_marked import hunyuan_3
-from gateway.splitter.markings import THINK
 from gateway.splitter.response_templates import declared_format, declared_texts
-from gateway.splitter.syntax import Format, ReasoningMarkers
+from gateway.splitter.syntax import THINK, Format, ReasoningMarkers
 
 
 class Recognised(msgspec.Struct, frozen=True):

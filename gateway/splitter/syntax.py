@@ -1,4 +1,6 @@
-"""The vocabulary of the format table: markers of phases, syntaxes of calls. Data only."""
+"""The vocabulary of the format table: markers of phases, syntaxes of calls, and the reasoning
+markers that several formats share. Data only.
+"""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -212,3 +214,6 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FormatTable: TypeAlias = Mapping[str, Format]
+
+
+THINK = ReasoningMarkers(("<think>",), ("</think>",))

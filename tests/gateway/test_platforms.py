@@ -7,7 +7,7 @@ import pytest
 
 from backends.catalog import BACKENDS
 from gateway.cli import main
-from gateway.cli.platforms import TABLE, markdown, row_of, this_platform
+from gateway.cli.doctor import TABLE, markdown, row_of, this_platform
 
 ROOT = Path(__file__).parent.parent.parent
 

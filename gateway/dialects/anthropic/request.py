@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.answering import read_keep_alive, read_stop
 from gateway.dialects.anthropic.messages import is_bookkeeping, read_system, read_turn
 from gateway.dialects.anthropic.wire import (
     AnsweringWire,
@@ -18,9 +17,8 @@ from gateway.dialects.anthropic.wire import (
     ToolChoiceWire,
     ToolWire,
 )
-from gateway.dialects.fields import Fields, read_fields
-from gateway.dialects.sampling import SamplingWire, read_sampling
-from gateway.dialects.unread import unread
+from gateway.dialects.fields import Fields, read_fields, unread
+from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import ChatRequest, GenerationParams, Message, NamedTool, Thinking, Tool
 from gateway.request import ToolChoice as Choice
 from gateway.shapes import JsonSchema

@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.answering import read_keep_alive, read_stop
 from gateway.dialects.fields import Fields, fields_of, json_object
 from gateway.dialects.kobold.wire import GenerateWire, Keyed
-from gateway.dialects.sampling import SamplingWire, read_sampling
+from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import GenerationParams, TextRequest
 from gateway.shapes import Grammar
 

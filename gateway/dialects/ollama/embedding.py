@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.answering import read_keep_alive
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
 from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.ollama.request import Presence
+from gateway.dialects.parameters import read_keep_alive
 from gateway.request import EmbeddingRequest
 
 

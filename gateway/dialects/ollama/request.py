@@ -4,8 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.dialects.answering import read_keep_alive, read_stop
-from gateway.dialects.fields import Fields, fields_of, json_object, read_fields
+from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unread
 from gateway.dialects.ollama.messages import read_parts, read_tool, read_turns
 from gateway.dialects.ollama.wire import (
     AnsweringWire,
@@ -14,8 +13,7 @@ from gateway.dialects.ollama.wire import (
     NamedModel,
     OptionsWire,
 )
-from gateway.dialects.sampling import SamplingWire, read_sampling
-from gateway.dialects.unread import unread
+from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.errors import InvalidRequest
 from gateway.request import (
     ChatRequest,

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.answering import read_choice_mode, require_tool
-from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep
-from gateway.dialects.unread import unread
+from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unread
+from gateway.dialects.parameters import read_choice_mode, require_tool
 from gateway.request import (
     ImagePart,
     Message,

@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from gateway.dialects.answering import read_keep_alive, read_stop
-from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.fields import Fields, read_fields, unread
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
 from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
-from gateway.dialects.sampling import SamplingWire, read_sampling
-from gateway.dialects.unread import unread
+from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]

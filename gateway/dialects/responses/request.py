@@ -5,15 +5,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.answering import read_keep_alive, read_stop
-from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.fields import Fields, read_fields, unread
+from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.responses.carried import unpacked
 from gateway.dialects.responses.items import as_items, read_items
 from gateway.dialects.responses.references import is_reference, resolved
 from gateway.dialects.responses.tools import read_tools
 from gateway.dialects.responses.wire import ConversationWire, CreateWire, InputWire, Item
-from gateway.dialects.sampling import SamplingWire, read_sampling
-from gateway.dialects.unread import unread
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
 from gateway.shapes import JsonObject, JsonSchema
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.dialects.answering import read_choice_mode, require_tool
 from gateway.dialects.fields import Fields
+from gateway.dialects.parameters import read_choice_mode, require_tool
 from gateway.dialects.responses.wire import ToolChoiceWire, ToolWire
 from gateway.request import NamedTool, Tool, ToolChoice
 

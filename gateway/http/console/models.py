@@ -5,7 +5,7 @@ import time
 from msgspec.structs import replace
 
 from gateway.answers.capabilities import Known
-from gateway.http.console.news import ModelNews
+from gateway.http.console.feed import ModelNews
 from gateway.http.console.wire import LoadProgress, ModelWire
 from gateway.http.services import Services
 from gateway.registry import ModelStatus

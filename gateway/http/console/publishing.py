@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import structlog
 
-from gateway.http.console.feed import Feed
+from gateway.http.console.feed import DownloadGone, Feed, ModelGone, News, RequestNews
 from gateway.http.console.models import model_news
-from gateway.http.console.news import DownloadGone, ModelGone, News, RequestNews
 from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions

@@ -13,12 +13,11 @@ from gateway.dialects.llamaserver.completion import Completion
 from gateway.dialects.ollama import reply as ollama_reply
 from gateway.dialects.ollama import wire as ollama
 from gateway.dialects.openai import chat_wire, messages, models, request, text_reply, thinking
+from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import reply_wire as responses_reply
 from gateway.dialects.responses import stored
 from gateway.dialects.responses import wire as responses
-from gateway.dialects.sampling import SamplingWire
-from gateway.http.openapi.described import DEFAULT, Described
-from gateway.http.openapi.models import REF, Body, Schema
+from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Schema
 from gateway.http.routes import anthropic as anthropic_routes
 from gateway.http.routes import conversations as conversation_routes
 from gateway.http.routes import kobold as kobold_routes

@@ -19,11 +19,9 @@ from gateway.dialects.ollama.errors import ErrorWire as OllamaError
 from gateway.dialects.openai.errors import ErrorEnvelope
 from gateway.dialects.tabby.reply import Problem
 from gateway.http.openapi.answers import ANSWERS
-from gateway.http.openapi.console import CONSOLE
-from gateway.http.openapi.described import Described
 from gateway.http.openapi.encoding import ENCODING
-from gateway.http.openapi.management import MANAGEMENT
-from gateway.http.openapi.models import Schema, SchemaModels
+from gateway.http.openapi.management import CONSOLE, MANAGEMENT
+from gateway.http.openapi.models import Described, Schema, SchemaModels
 from gateway.http.openapi.page import STYLE_DIGEST, page
 from gateway.http.plain import Plain
 

@@ -7,7 +7,7 @@ from gateway.dialects.llamaserver import embedding as llama
 from gateway.dialects.ollama import embedding as ollama
 from gateway.dialects.openai import embeddings as openai
 from gateway.dialects.rerank import rerank
-from gateway.http.openapi.described import Described
+from gateway.http.openapi.models import Described
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import rerank as rerank_routes

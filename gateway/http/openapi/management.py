@@ -1,4 +1,6 @@
-"""The routes that manage: models, tokens, templates, downloads, versions, states."""
+"""The routes that manage: models, tokens, templates, downloads, versions, states; and what the
+console asks, of which docs/console-api.md says more.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +14,19 @@ from gateway.dialects.ollama import wire as ollama
 from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
 from gateway.dialects.tabby import request as tabby
-from gateway.http.openapi.described import DEFAULT, Described
-from gateway.http.routes import admin, hub, tabby_embedding, upstreams
+from gateway.http.console.wire import ModelWire
+from gateway.http.openapi.models import DEFAULT, Described
+from gateway.http.request_record import RequestStanding
+from gateway.http.routes import (
+    admin,
+    console,
+    console_events,
+    console_hub,
+    console_models,
+    console_settings,
+    hub,
+    tabby_embedding,
+)
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
@@ -23,6 +36,7 @@ from gateway.http.routes.llamaserver import slots as slot_routes
 from gateway.http.routes.llamaserver import status as status_routes
 from gateway.http.routes.llamaserver import streams as stream_routes
 from gateway.http.routes.llamaserver import texts as text_routes
+from gateway.hub import DownloadState
 from gateway.reloading import ReloadReport
 
 _NAMED = {"A model": {"model": DEFAULT}}
@@ -176,9 +190,53 @@ _LLAMASERVER: Mapping[Any, Described] = {
 }
 
 _OWN: Mapping[Any, Described] = {
-    upstreams.upstreams: Described(gives=(list[upstreams.UpstreamWire],)),
-    upstreams.drain: Described(takes=upstreams.DrainWire, gives=(list[upstreams.UpstreamWire],)),
+    admin.upstreams: Described(gives=(list[admin.UpstreamWire],)),
+    admin.drain: Described(takes=admin.DrainWire, gives=(list[admin.UpstreamWire],)),
     admin.reload: Described(gives=(ReloadReport,)),
 }
 
 MANAGEMENT: Mapping[Any, Described] = {**_OLLAMA, **_KOBOLD, **_TABBY, **_LLAMASERVER, **_OWN}
+
+
+CONSOLE: Mapping[Any, Described] = {
+    console.me: Described(gives=(console.MeWire,)),
+    console.requests: Described(gives=(console.RequestsWire,)),
+    console.cancel: Described(gives=(RequestStanding,)),
+    console.logs: Described(gives=(console.LogWire,)),
+    console_events.events: Described(events=(console_events.SnapshotWire,)),
+    console_events.models: Described(gives=(console_events.ModelsWire,)),
+    console_events.memory: Described(gives=(console_events.MemoryWire,)),
+    console_models.load: Described(
+        takes=console_models.LoadOrder, gives=(ModelWire,), status=202, examples=_NAMED
+    ),
+    console_models.unload: Described(
+        takes=console_models.UnloadOrder, gives=(ModelWire,), examples=_NAMED
+    ),
+    console_models.pin: Described(
+        takes=console_models.PinOrder, gives=(ModelWire,), examples=_NAMED
+    ),
+    console_models.options: Described(gives=(console_models.OptionsWire,)),
+    console_models.duplicate: Described(
+        takes=console_models.CopyOrder,
+        gives=(console_models.CopiedWire,),
+        status=201,
+        examples={"A copy": {"model": DEFAULT, "name": "another"}},
+    ),
+    console_models.remove: Described(
+        takes=console_models.RemoveOrder, gives=(console_models.RemovedWire,)
+    ),
+    console_hub.files: Described(gives=(console_hub.RepositoryWire,)),
+    console_hub.downloads: Described(gives=(console_hub.DownloadsWire,)),
+    console_hub.begin: Described(
+        takes=console_hub.DownloadOrder, gives=(DownloadState,), status=202
+    ),
+    console_hub.stop: Described(gives=(DownloadState,)),
+    console_hub.resume: Described(gives=(DownloadState,), status=202),
+    console_hub.remove: Described(gives=(console_hub.RemovedDownload,)),
+    console_hub.upload: Described(takes_file=True, gives=(console_hub.UploadedWire,), status=201),
+    console_models.sampling: Described(gives=(console_models.SamplingWire,)),
+    console_settings.settings: Described(gives=(console_settings.SettingsWire,)),
+    console_settings.check: Described(
+        takes=console_settings.CheckOrder, gives=(console_settings.CheckedWire,)
+    ),
+}

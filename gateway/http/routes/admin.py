@@ -1,22 +1,90 @@
-"""Roundhouse's own calls for administrators, which no other server has."""
+"""Roundhouse's own calls for administrators, which no other server has: another configuration, and
+servers elsewhere, how they do and which of them gets nothing new.
+"""
 
 from typing import Any
 
 import msgspec
-from litestar import Request, post
+from litestar import Request, get, post
 from litestar.types import ASGIApp
 
+from backends.upstream.replicas import Replica
+from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.frames import body
+from gateway.errors import NotFound
 from gateway.http.plain import Plain
 from gateway.http.services import Services
 
+AnyRequest = Request[Any, Any, Any]
+
 
 @post("/v1/admin/reload", status_code=200)
-async def reload(
-    request: Request[Any, Any, Any], services: Services, *, plan: bool = False
-) -> ASGIApp:
+async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
     """Read the configuration again and put it in force; with `plan` tell what that would do."""
     services.doorman.admit(request.headers).require_admin()
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
 
 
-ROUTES = (reload,)
+class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One server. `state`: up, resting after failures, or on trial after a probe."""
+
+    url: str
+    state: str
+    draining: bool
+    busy: int  # requests under way
+    asked: int
+    failed: int
+    reason: str | None  # of its last failure
+
+
+class UpstreamWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One upstream of the configuration."""
+
+    name: str
+    replicas: list[ReplicaWire]
+
+
+class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Which server, and whether it is to get no new requests, or to get them again."""
+
+    upstream: str
+    url: str
+    draining: bool = True
+
+
+@get("/v1/upstreams")
+async def upstreams(request: AnyRequest, services: Services) -> ASGIApp:
+    """Every server of every upstream."""
+    services.doorman.admit(request.headers).require_admin()
+    return Plain(_told(services))
+
+
+@post("/v1/upstreams/drain")
+async def drain(request: AnyRequest, services: Services) -> ASGIApp:
+    """Requests under way go on; answered with all of them as they are now."""
+    services.doorman.admit(request.headers).require_admin()
+    order = Fields(json_object(await request.body()), {}).read(DrainWire)
+    fleet = services.registry.fleet
+    if not fleet.drain(order.upstream, order.url, draining=order.draining):
+        raise NotFound(f"There is no server {order.url!r} of an upstream {order.upstream!r}.")
+    return Plain(_told(services))
+
+
+def _told(services: Services) -> bytes:
+    found = services.registry.fleet.replicas().items()
+    return body([UpstreamWire(name=name, replicas=[*map(_wire, all_)]) for name, all_ in found])
+
+
+def _wire(replica: Replica) -> ReplicaWire:
+    return ReplicaWire(
+        url=replica.url,
+        state=replica.state,
+        draining=replica.draining,
+        busy=replica.busy,
+        asked=replica.asked,
+        failed=replica.failed,
+        reason=replica.reason,
+    )
+
+
+ROUTES = (reload, upstreams, drain)

@@ -11,8 +11,8 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.errors import InvalidKey
+from gateway.http.console.feed import seen_gauges, seen_history, seen_model, told
 from gateway.http.console.models import model_news
-from gateway.http.console.news import seen_gauges, seen_history, seen_model, told
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.plain import Plain
 from gateway.http.request_record import RequestStanding

@@ -22,8 +22,7 @@ from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import models as told
 from gateway.errors import GatewayError
 from gateway.http.auth import caller
-from gateway.http.encoding import EncodingResponse
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, Telling, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services

@@ -14,8 +14,7 @@ from gateway.dialects.llamaserver.embedding import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
 from gateway.http.cards import card
-from gateway.http.encoding import EncodingResponse
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, Telling, new_id
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.routes.llamaserver.embeddings import embedded

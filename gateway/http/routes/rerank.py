@@ -7,8 +7,7 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import rerank as dialect
 from gateway.http.auth import caller
-from gateway.http.encoding import EncodingResponse
-from gateway.http.exchange import new_id
+from gateway.http.exchange import EncodingResponse, new_id
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]

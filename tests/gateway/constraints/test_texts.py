@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.constraints.texts import fault_elsewhere
+from gateway.constraints.compiling import fault_elsewhere
 from gateway.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
 
 TAGS = (

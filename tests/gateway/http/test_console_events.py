@@ -12,10 +12,9 @@ import pytest
 from backends.slots import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
-from gateway.http.console.feed import Feed
+from gateway.http.console.feed import Feed, ModelGone
 from gateway.http.console.gauges import kept_tokens
 from gateway.http.console.models import progress_of
-from gateway.http.console.news import ModelGone
 from gateway.http.console.publishing import again_and_again
 from gateway.registry import ModelStatus
 from gateway.registry.survey import NO_PARTS, Cost

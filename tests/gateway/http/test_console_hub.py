@@ -13,7 +13,7 @@ import bundled
 from backends.catalog import BACKENDS
 from config.settings import HubConfig, KeyConfig, SwapConfig
 from gateway.hub import choices
-from gateway.hub.order import Listing, RemoteFile
+from gateway.hub.repository import Listing, RemoteFile
 from tests.gateway.http.serving import Running, config, serving
 from tests.gateway.hub.standin import StandIn, standin
 from tests.hang import HANG

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backends.protocol import Sampling
-from gateway.dialects.sampling import SamplingWire
+from gateway.dialects.parameters import SamplingWire
 from tests.gateway.dialects.openai.bodies import chat, chat_fault
 
 
