@@ -10,9 +10,10 @@ import msgspec
 
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
-from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
+from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking, soundness
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 from backends.llamacpp.repacking import CpuLayouts
+from backends.llamacpp.soundness import GgufModel
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, LlamaCppOptions
 
@@ -103,6 +104,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
+    encodes = architecture in encoders.ENCODERS
+    soundness.check(GgufModel(header, tensors, encodes))
     graph = dimensions.graph(header, tensors)
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
@@ -114,7 +117,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         added_bytes=repacking.added_bytes(tensors, layouts),
         repacked=layouts.bears(tensors),
         context_length=header.number(f"{architecture}.context_length", 2048),
-        cache_bytes_per_token=0 if architecture in encoders.ENCODERS else graph.cache,
+        cache_bytes_per_token=0 if encodes else graph.cache,
         state_bytes=graph.state,
         recurrent_layers=graph.recurrent_layers,
         chat_template=header.text("tokenizer.chat_template") or None,

@@ -7,15 +7,19 @@ not built.
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 EMBEDDING = "token_embd.weight"
+TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+BYTE_TOKEN = 6  # llama_token_type
 _SCALARS = {
     0: "B",
     1: "b",
@@ -29,11 +33,13 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
-_STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q").unpack_from
+_INT32, _STRING, _ARRAY = 5, 8, 9
 _SHORT = 512  # arrays up to here are read, longer ones only counted
 _MOST_DIMENSIONS = 4  # ggml's
 _SANE = 1 << 32  # a longer text or count means that the file is broken
 
+T = TypeVar("T")
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
 # Bytes per block and values per block of each ggml type (ggml.c, type_traits): enough to size a
@@ -70,11 +76,24 @@ class Tensor(msgspec.Struct, frozen=True):
         return self.blocks * BLOCKS.get(self.kind, (0, 1))[0]
 
 
+class GgufWords(msgspec.Struct, frozen=True):
+    """What a file's list of tokens is like. `twice`: one that is spelled as another; `byte_tokens`:
+    the texts of those that the file says stand for single bytes; `bytes_known`: the bytes that have
+    a token, by themselves or as `<0x41>`.
+    """
+
+    count: int
+    twice: bytes
+    byte_tokens: tuple[bytes, ...]
+    bytes_known: frozenset[int]
+
+
 class Header(msgspec.Struct, frozen=True):
-    """What the file says of itself."""
+    """What the file says of itself. `words`: None: it has no tokens."""
 
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
+    words: GgufWords | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -90,7 +109,7 @@ class Header(msgspec.Struct, frozen=True):
         value = self.metadata.get(key)
         if isinstance(value, tuple) and value:  # per-layer values: the largest counts
             value = max(entry for entry in value if isinstance(entry, int))
-        return int(value) if isinstance(value, int | float) else default
+        return int(value) if isinstance(value, int | float) and isfinite(value) else default
 
     def number_of(self, key: str, layer: int, default: int = 0) -> int:
         """A number that may have a value for each layer."""
@@ -109,8 +128,34 @@ def read_header(path: Path) -> Header:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _Reader(data).header()
-            except (struct.error, IndexError, KeyError, UnicodeDecodeError, ValueError) as error:
+            except (struct.error, LookupError, OverflowError, ValueError) as error:
                 raise BrokenFile(f"its header can't be read ({error})") from error
+
+
+def _twice(words: Sequence[bytes]) -> bytes:
+    """The first that another one before it is; llama.cpp reads each up to a byte 0, and gives those
+    without text names of their own. Nothing: there is none.
+    """
+    if len(set(words)) == len(words) and b"\0" not in b"".join(words):
+        return b""
+    seen: set[bytes] = set()
+    for word in words:
+        if (bare := word.partition(b"\0")[0]) and bare in seen:
+            return bare
+        seen.add(bare)
+    return b""
+
+
+def _places_of(wanted: int, numbers: Sequence[int]) -> Sequence[int]:
+    """Where it stands; few are wanted of many."""
+    if wanted not in numbers:
+        return ()
+    return [place for place, number in enumerate(numbers) if number == wanted]
+
+
+def _bytes_known(words: Sequence[bytes]) -> frozenset[int]:
+    short = {word for word in words if len(word) in (1, 6)}
+    return frozenset(n for n in range(256) if bytes((n,)) in short or b"<0x%02X>" % n in short)
 
 
 class _Reader:
@@ -126,10 +171,50 @@ class _Reader:
             raise BrokenFile(f"its version is {version}, known are 2 and 3")
         tensors, entries = self._count(), self._count()
         metadata: dict[str, Value] = {}
+        places: dict[str, int] = {}
         for _ in range(entries):
             key = self._text()
+            places[key] = self._at
             metadata[key] = self._value(self._number("<I"))
-        return Header(metadata, self._tensor_table(tensors, metadata))
+        table = self._tensor_table(tensors, metadata)
+        return Header(metadata, table, self._vocabulary(places))
+
+    def _vocabulary(self, places: Mapping[str, int]) -> GgufWords | None:
+        """`places`: where the values of keys are."""
+        if TOKENS not in places:
+            return None
+        words = self._list(places[TOKENS], _STRING, self._strings)
+        kinds = self._list(places.get(TOKEN_TYPES, 0), _INT32, self._integers)
+        marked = _places_of(BYTE_TOKEN, kinds[: len(words)])
+        spelled = tuple(words[place] for place in marked)
+        return GgufWords(len(words), _twice(words), spelled, _bytes_known(words))
+
+    def _list(self, at: int, kind: int, read: Callable[[int], Sequence[T]]) -> Sequence[T]:
+        """The array whose value begins at `at`; nothing where it isn't one of that kind."""
+        self._at = at
+        if not at or (self._number("<I"), self._number("<I")) != (_ARRAY, kind):
+            return ()
+        return read(self._count())
+
+    def _integers(self, count: int) -> Sequence[int]:
+        numbers = array("i")
+        numbers.frombytes(self._data[self._at : self._at + 4 * count])
+        return numbers
+
+    def _strings(self, count: int) -> list[bytes]:
+        """A vocabulary has hundreds of thousands, so this is one plain loop; so is the next."""
+        data, at, found = self._data, self._at, []
+        for _ in range(count):
+            begin = at + 8
+            at = begin + _LENGTH(data, at)[0]
+            found.append(data[begin:at])
+        return found
+
+    def _skip_strings(self, count: int) -> None:
+        data, at = self._data, self._at
+        for _ in range(count):
+            at += 8 + _LENGTH(data, at)[0]
+        self._at = at
 
     def _tensor_table(self, count: int, metadata: Mapping[str, Value]) -> tuple[Tensor, ...]:
         end, last, table = 0, "", []
@@ -183,8 +268,6 @@ class _Reader:
             self._at += count * struct.calcsize(_SCALARS[kind])
             return None
         if kind == _STRING and count > _SHORT:
-            for _ in range(count):
-                length = self._count()  # which moves `_at` itself
-                self._at += length
+            self._skip_strings(count)
             return None
         return tuple(self._value(kind) for _ in range(count))
