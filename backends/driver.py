@@ -14,12 +14,10 @@ An engine is a small synchronous object (`backends.engine`); `DrivenContainer` m
 """
 
 import asyncio
-import queue
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVarTuple
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 
@@ -30,26 +28,16 @@ from backends.constraints.grammars import Grammars
 from backends.constraints.masks import MaskThreads
 from backends.constraints.matcher import unbanned
 from backends.engine import Engine, JobFailed, Token
-from backends.errors import (
-    BackendError,
-    GenerationFailed,
-    InvalidJob,
-    OutOfMemory,
-    PromptTooLong,
-    while_generating,
-)
+from backends.engine_thread import Close, EngineThread, Stop, Submit, closed, translated
+from backends.errors import BackendError, GenerationFailed, InvalidJob, PromptTooLong
 from backends.jobs import (
     Asked,
-    Close,
     DriverJob,
     Finish,
     JobOutputs,
     Mailbox,
     Questions,
-    Stop,
-    Submit,
     WaitingLine,
-    closed,
     deliver,
     question,
 )
@@ -62,44 +50,22 @@ from backends.protocol import (
 from backends.slots import SlotKeeper, Slots
 from backends.transcript import Transcript, Written
 
-Arguments = TypeVarTuple("Arguments")
 
-
-class Driver:
-    """The thread. Created on the event loop it reports to; the engine belongs to the thread from
-    then on.
-    """
+class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
+    """The thread of an engine that generates."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Submit | Finish | Stop | Asked | Close] = (
-            queue.SimpleQueue()
-        )
+        super().__init__(engine, f"engine-{name}")
         self._waiting: WaitingLine[DriverJob] = WaitingLine()
         self._active: dict[int, DriverJob] = {}
         self._questions = Questions()
         self._masks = MaskThreads()
-        self._failures = 0  # failed steps since the last job that ended well
-        self.failure: str | None = None  # why the engine is of no use any more
-        self._open = True
-        self._ended = False  # the thread takes no more commands
-        self._thread = threading.Thread(target=self._run, name=f"engine-{name}", daemon=True)
-        self._thread.start()
-
-    def submit(self, running: DriverJob) -> None:
-        self._put(Submit(running))
+        self._start()
 
     def finish(self, running: DriverJob) -> None:
         """The job ends before the next step; nobody waits for that here."""
         if not running.over:
             self._put(Finish(running))
-
-    async def stop(self, running: DriverJob) -> None:
-        """When this returns, the device no longer works for the job."""
-        stopped = anyio.Event()
-        self._put(Stop(running, lambda: self._call(stopped.set)))
-        await stopped.wait()
 
     async def ask(self, work: Callable[[], Any], ready: Callable[[], bool]) -> Any:
         """What `work` returns, called between two steps once `ready` says so. Raises what it
@@ -113,54 +79,31 @@ class Driver:
         """The jobs that the engine has, oldest first. For its thread."""
         return tuple(self._active.values())
 
-    async def close(self) -> None:
-        self._commands.put(Close())
-        await anyio.to_thread.run_sync(self._thread.join)
-
-    def _put(self, command: Submit | Finish | Stop | Asked) -> None:
-        self._commands.put(command)
-        if self._ended:  # looked at second: whichever side comes last finds the command
-            self._answer_the_rest()
-
-    def _call(self, function: Callable[[*Arguments], None], *args: *Arguments) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop has gone: nobody is left to be told
-            self._open = False
-
-    def _run(self) -> None:
-        """Whatever an engine throws, every job is told of its end and the thread goes on."""
+    def _work(self) -> None:
         while self._open:
-            try:
-                self._take_commands()
-                self._questions.answer_ready()  # before others take the place they wait for
-                self._admit_waiting()
-                if self._active:
-                    self._step()
-            except Exception as error:  # noqa: BLE001 - see above
-                self._give_up(error)
-        with suppress(Exception):  # the model is gone, one way or the other
-            self._masks.close()
-            self._engine.close()
-        self._ended = True
-        self._answer_the_rest()
+            self._take_commands()
+            self._questions.answer_ready()  # before others take the place they wait for
+            self._admit_waiting()
+            if self._active:
+                self._step()
 
-    def _answer_the_rest(self) -> None:
-        """Nobody takes commands any more: answer those that are left."""
+    def _let_go(self) -> None:
         self._questions.give_up(closed())
-        with suppress(queue.Empty):
-            while True:
-                match self._commands.get_nowait():
-                    case Submit(running):
-                        self._fail([running], closed())
-                    case Finish(running) if not running.over:
-                        self._fail([running], closed())
-                    case Stop(_, stopped):
-                        stopped()
-                    case Asked(answer=answer):
-                        answer(None, closed())
-                    case Finish() | Close():
-                        pass
+        self._masks.close()
+
+    def _give_up(self, reason: BackendError) -> None:
+        jobs = [*self._active.values(), *self._waiting.leave_all()]
+        self._active.clear()
+        self._fail(jobs, reason)
+
+    def _refuse(self, command: Submit[DriverJob] | Finish | Asked) -> None:
+        match command:
+            case Asked(answer=answer):
+                answer(None, closed())
+            case Submit(running) | Finish(running) if not running.over:
+                self._fail([running], closed())
+            case _:
+                pass
 
     def _take_commands(self) -> None:
         idle = not (self._active or self._waiting or self._questions)
@@ -221,7 +164,7 @@ class Driver:
             try:
                 self._admit(running)
             except Exception as error:  # noqa: BLE001 - as in a step
-                self._fail([running], _translated(error))
+                self._fail([running], translated(error))
 
     def _admit(self, running: DriverJob) -> None:
         length = self._engine.info.context_length
@@ -278,7 +221,7 @@ class Driver:
             written = self._write(running, token, now, ahead)
         except Exception as error:  # noqa: BLE001 - as in `_run`
             self._drop(running)
-            outputs.append((running.mailbox, _translated(error)))
+            outputs.append((running.mailbox, translated(error)))
             return Written()
         if written.piece is not None:
             outputs.append((running.mailbox, written.piece))
@@ -304,37 +247,16 @@ class Driver:
         return running.ended(written.cause, written.stop_string, cached or 0)
 
     def _step_failed(self, error: Exception) -> None:
-        """Only the requests of this step fail, and the engine is rebuilt once; a second failure is
-        final. Where memory ran out the engine is sound: the next requests may be smaller.
-        """
-        reason = _translated(error)
-        self._failures += not isinstance(reason, OutOfMemory)
-        if self._failures > 1:
-            self.failure = str(reason)
-        try:
-            self._engine.recover()
-        except Exception as hopeless:  # noqa: BLE001 - as above
-            self.failure = str(_translated(hopeless))
+        """Only the requests of this step fail; see `_rebuilt`."""
+        reason = self._rebuilt(error)
         failed, self._active = list(self._active.values()), {}
         self._fail(failed, reason)  # last: whoever hears of it looks at `failure`
-
-    def _give_up(self, error: Exception) -> None:
-        """The driver itself has failed, so nobody knows what is true of the engine."""
-        reason = _translated(error)
-        self.failure = str(reason)
-        jobs = [*self._active.values(), *self._waiting.leave_all()]
-        self._active.clear()
-        self._fail(jobs, reason)
 
     def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:
         for running in jobs:
             running.over = True
         outputs = [(running.mailbox, error) for running in jobs]
         self._call(deliver, outputs)
-
-
-def _translated(error: Exception) -> BackendError:
-    return while_generating(error, "the engine")
 
 
 class DrivenContainer:

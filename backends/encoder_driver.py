@@ -7,20 +7,18 @@ in its own order.
 """
 
 import asyncio
-import queue
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Never, Protocol, TypeAlias
 
 import anyio
 import msgspec
 
 from backends.bounds import check_inputs, check_tokens
 from backends.encoding import EncoderInput, EncoderTokenizer
-from backends.errors import BackendError, GenerationFailed, OutOfMemory, while_generating
+from backends.engine_thread import Close, EngineThread, Stop, Submit, closed
+from backends.errors import BackendError, GenerationFailed
 from backends.protocol import ModelInfo
 
 # A pass takes so long, if it may: who comes waits no longer for it, and who leaves neither.
@@ -85,26 +83,6 @@ class EncoderJob:
 Row: TypeAlias = tuple[EncoderJob, int]  # one text of a request, by its index
 
 
-class SubmitTexts(msgspec.Struct, frozen=True):
-    """A job joins the line."""
-
-    job: EncoderJob
-
-
-class StopTexts(msgspec.Struct, frozen=True):
-    """A job leaves; `stopped` is called when the device doesn't work for it."""
-
-    job: EncoderJob
-    stopped: Callable[[], None]
-
-
-class CloseEncoder(msgspec.Struct, frozen=True):
-    """The thread ends after this."""
-
-
-Command: TypeAlias = SubmitTexts | StopTexts | CloseEncoder
-
-
 def compose(jobs: "deque[EncoderJob]", most: Pass, tokens: int) -> list[Row]:
     """Take the rows of the next pass out of `jobs`: about `tokens` tokens, one of each job in turn.
     Whose turn it was goes to the end; who has none left stays, for its vectors are to come.
@@ -130,88 +108,39 @@ def _fits(length: int, rows: int, longest: int, room: int, most: Pass) -> bool:
     return ALIKE * longest <= length <= longest and (rows + 1) * longest <= room
 
 
-class EncoderDriver:
-    """The thread. Created on the event loop it reports to; the engine belongs to the thread from
-    then on.
-    """
+class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
+    """The thread of an engine that encodes."""
 
     def __init__(self, engine: EncoderEngine, name: str) -> None:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        super().__init__(engine, f"encoder-{name}")
         self._jobs: deque[EncoderJob] = deque()
         self._rate = FIRST_GUESS
-        self._failures = 0  # failed passes since the last that went well
-        self.failure: str | None = None
-        self._open = True
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"encoder-{name}", daemon=True)
-        self._thread.start()
+        self._start()
 
-    def submit(self, job: EncoderJob) -> None:
-        self._put(SubmitTexts(job))
-
-    async def stop(self, job: EncoderJob) -> None:
-        """When this returns, the device no longer works for the job."""
-        stopped = anyio.Event()
-        self._put(StopTexts(job, lambda: self._call(stopped.set)))
-        await stopped.wait()
-
-    async def close(self) -> None:
-        self._commands.put(CloseEncoder())
-        await anyio.to_thread.run_sync(self._thread.join)
-
-    def _put(self, command: Command) -> None:
-        self._commands.put(command)
-        if self._ended:  # looked at second: whichever side comes last finds the command
-            self._answer_the_rest()
-
-    def _call(self, function: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # the loop has gone: nobody is left to be told
-            self._open = False
-
-    def _run(self) -> None:
-        """Whatever an engine throws, every job is told of its end and the thread goes on."""
+    def _work(self) -> None:
         while self._open:
-            try:
-                self._take_commands()
-                if self._jobs:
-                    self._step()
-            except Exception as error:  # noqa: BLE001 - see above
-                reason = while_generating(error, "the engine")
-                self.failure = str(reason)
-                self._fail(tuple(self._jobs), reason)
-        with suppress(Exception):  # the model is gone, one way or the other
-            self._engine.close()
-        self._ended = True
-        self._answer_the_rest()
+            self._take_commands()
+            if self._jobs:
+                self._step()
 
-    def _answer_the_rest(self) -> None:
-        self._fail(tuple(self._jobs), GenerationFailed("the model has been closed"))
-        with suppress(queue.Empty):
-            while True:
-                match self._commands.get_nowait():
-                    case SubmitTexts(job):
-                        self._fail((job,), GenerationFailed("the model has been closed"))
-                    case StopTexts(_, stopped):
-                        stopped()
-                    case CloseEncoder():
-                        pass
+    def _give_up(self, reason: BackendError) -> None:
+        self._fail(tuple(self._jobs), reason)
+
+    def _refuse(self, command: Submit[EncoderJob]) -> None:
+        self._fail((command.running,), closed())
 
     def _take_commands(self) -> None:
         while self._open and (not self._jobs or not self._commands.empty()):
             match self._commands.get():
-                case SubmitTexts(job) if self.failure is not None:
+                case Submit(job) if self.failure is not None:
                     self._fail((job,), GenerationFailed(self.failure))
-                case SubmitTexts(job):
+                case Submit(job):
                     self._jobs.append(job)
-                case StopTexts(job, stopped):
+                case Stop(job, stopped):
                     if job in self._jobs:
                         self._jobs.remove(job)
                     stopped()
-                case CloseEncoder():
+                case Close():
                     self._open = False
 
     def _step(self) -> None:
@@ -237,17 +166,8 @@ class EncoderDriver:
             self._rate += 0.3 * (computed / max(seconds, 1e-6) - self._rate)
 
     def _pass_failed(self, rows: Sequence[Row], error: Exception) -> None:
-        """Only the requests of this pass fail; a second failure in a row is final. Where memory ran
-        out the engine is sound: the next requests may be smaller.
-        """
-        reason = while_generating(error, "the engine")
-        self._failures += not isinstance(reason, OutOfMemory)
-        if self._failures > 1:
-            self.failure = str(reason)
-        try:
-            self._engine.recover()
-        except Exception as hopeless:  # noqa: BLE001 - as above
-            self.failure = str(while_generating(hopeless, "the engine"))
+        """Only the requests of this pass fail, unless the failure is final; see `_rebuilt`."""
+        reason = self._rebuilt(error)
         failed = tuple(self._jobs) if self.failure else tuple({job for job, _ in rows})
         self._fail(failed, reason)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from backends.banned_strings import BannedStrings
 from backends.constraints.matcher import Matcher
-from backends.errors import BackendError, GenerationFailed
+from backends.errors import BackendError
 from backends.protocol import (
     Cause,
     Ended,
@@ -205,28 +205,10 @@ class DriverJob:
         )
 
 
-def closed() -> BackendError:
-    """What is told whoever comes when the model is gone."""
-    return GenerationFailed("the model has been closed")
-
-
-class Submit(msgspec.Struct, frozen=True):
-    """A job joins the line."""
-
-    running: DriverJob
-
-
 class Finish(msgspec.Struct, frozen=True):
     """A job has said enough; its `Ended` comes when it is gone."""
 
     running: DriverJob
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """A job leaves; `stopped` is called when it is gone."""
-
-    running: DriverJob
-    stopped: Callable[[], None]
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -302,7 +284,3 @@ def question(
         return not future.done()
 
     return Asked(work, ready, wanted, lambda *said: call(lambda: tell(*said))), future
-
-
-class Close(msgspec.Struct, frozen=True):
-    """The thread ends after this."""

@@ -7,7 +7,8 @@ A model elsewhere gets the texts as they are; where it isn't there no other is a
 of two models mean nothing to each other.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
 import msgspec
@@ -75,14 +76,10 @@ class Encoders:
     ) -> Encoded:
         """The vectors of all texts. Raises GatewayError."""
         _check_texts([one for one in request.inputs if isinstance(one, str)], request.field)
-        entry = await self._model(request, access, "embed")
-        async with self._registry.lease(
-            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
-        ) as lease:
+        async with await self._leased(request, access, "embed", on_wait) as lease:
             if isinstance(lease.container, RemoteContainer):
                 asked = embedding_parameters(request, caller)
-                with translated():
-                    return _told(lease, await lease.container.embed(asked), request)
+                return await _told(lease, request, lease.container.embed(asked))
             info = lease.encoder.info
             assert info.vectors is not None, "its task is to embed"
             prompt, ignored = _prompt(request, info.vectors)
@@ -109,14 +106,10 @@ class Encoders:
         """The scores of all documents. Raises GatewayError."""
         _check_texts([request.query], "query")
         _check_texts(request.documents, request.field)
-        entry = await self._model(request, access, "rank")
-        async with self._registry.lease(
-            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
-        ) as lease:
+        async with await self._leased(request, access, "rank", on_wait) as lease:
             if isinstance(lease.container, RemoteContainer):
                 asked = rerank_parameters(request, caller)
-                with translated():
-                    return _told(lease, await lease.container.rerank(asked), request)
+                return await _told(lease, request, lease.container.rerank(asked))
 
             def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
                 for document in request.documents:
@@ -124,6 +117,15 @@ class Encoders:
 
             size = _size(request.documents) + len(request.query) * len(request.documents)
             return await self._encoded(lease, request, read, size)
+
+    async def _leased(
+        self, request: EncodingParams, access: Access, task: Task, on_wait: OnWait | None
+    ) -> AbstractAsyncContextManager[Lease]:
+        """To be entered: the model for `task`."""
+        entry = await self._model(request, access, task)
+        return self._registry.lease(
+            entry.name, keep_alive=request.keep_alive, on_wait=on_wait, access=access
+        )
 
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
         """The one that is named; else the one in use for this task, else the first there is."""
@@ -184,7 +186,10 @@ class Encoders:
         return work(lambda: True) if short else await self._threads.run(work)
 
 
-def _told(lease: Lease, found: RemoteVectors, request: EncodingParams) -> Encoded:
+async def _told(lease: Lease, request: EncodingParams, asked: Awaitable[RemoteVectors]) -> Encoded:
+    """What another server answers. Raises GatewayError."""
+    with translated():
+        found = await asked
     return Encoded(
         model=lease.name,
         backend=lease.container.info.backend,

@@ -1,0 +1,171 @@
+"""The thread that an engine belongs to: how commands reach it from the event loop, how the loop is
+told, and what becomes of either when one of them has gone. It knows no jobs.
+
+    event loop                                engine thread
+    _put(command) ─────────────────────────▶  _work: takes it, steps the engine, takes the next
+              ◀── _call(function) ──────────
+    close() ── Close ──────────────────────▶  _work returns, the engine is closed
+"""
+
+import asyncio
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar, TypeVarTuple
+
+import anyio
+import msgspec
+
+from backends.errors import BackendError, GenerationFailed, OutOfMemory, while_generating
+
+
+class Owned(Protocol):
+    """What the thread itself does with its engine."""
+
+    def recover(self) -> None:
+        """After a failed step: start anew."""
+        ...
+
+    def close(self) -> None:
+        """Free the device."""
+        ...
+
+
+E = TypeVar("E", bound=Owned)
+Job = TypeVar("Job")
+Command = TypeVar("Command")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Submit(msgspec.Struct, Generic[Job], frozen=True):
+    """A job joins the line."""
+
+    running: Job
+
+
+class Stop(msgspec.Struct, Generic[Job], frozen=True):
+    """A job leaves; `stopped` is called when the device doesn't work for it."""
+
+    running: Job
+    stopped: Callable[[], None]
+
+
+class Close(msgspec.Struct, frozen=True):
+    """The thread ends after this."""
+
+
+class EngineThread(ABC, Generic[E, Job, Command]):
+    """Created on the event loop it reports to; the engine belongs to the thread from then on.
+    Whoever extends it calls `_start` when all of itself is there.
+    """
+
+    def __init__(self, engine: E, name: str) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[Submit[Job] | Stop[Job] | Command | Close] = (
+            queue.SimpleQueue()
+        )
+        self._failures = 0  # failed steps since the last that went well
+        self.failure: str | None = None  # why the engine is of no use any more
+        self._open = True
+        self._ended = False  # the thread takes no more commands
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def submit(self, running: Job) -> None:
+        self._put(Submit(running))
+
+    async def stop(self, running: Job) -> None:
+        """When this returns, the device no longer works for the job."""
+        stopped = anyio.Event()
+        self._put(Stop(running, lambda: self._call(stopped.set)))
+        await stopped.wait()
+
+    async def close(self) -> None:
+        self._commands.put(Close())
+        await anyio.to_thread.run_sync(self._thread.join)
+
+    # -- for whoever extends it ------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _put(self, command: Submit[Job] | Stop[Job] | Command) -> None:
+        self._commands.put(command)
+        if self._ended:  # looked at second: whichever side comes last finds the command
+            self._answer_the_rest()
+
+    def _call(self, function: Callable[[*Arguments], object], *args: *Arguments) -> None:
+        """On the event loop's thread."""
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the loop has gone: nobody is left to be told
+            self._open = False
+
+    # -- on the engine's thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Whatever an engine throws, every job is told of its end and the thread goes on."""
+        while self._open:
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001 - see above
+                reason = translated(error)
+                self.failure = str(reason)  # nobody knows what is true of the engine
+                self._give_up(reason)
+        with suppress(Exception):  # the model is gone, one way or the other
+            self._let_go()
+            self._engine.close()
+        self._ended = True
+        self._answer_the_rest()
+
+    def _rebuilt(self, error: Exception) -> BackendError:
+        """What to tell those whose step failed. The engine is rebuilt once; a second failure in a
+        row is final. Where memory ran out it is sound: the next requests may be smaller.
+        """
+        reason = translated(error)
+        self._failures += not isinstance(reason, OutOfMemory)
+        if self._failures > 1:
+            self.failure = str(reason)
+        try:
+            self._engine.recover()
+        except Exception as hopeless:  # noqa: BLE001 - as in `_run`
+            self.failure = str(translated(hopeless))
+        return reason
+
+    def _answer_the_rest(self) -> None:
+        """Nobody takes commands any more: answer those that are left."""
+        self._give_up(closed())
+        with suppress(queue.Empty):
+            while True:
+                command = self._commands.get_nowait()
+                if isinstance(command, Stop):
+                    command.stopped()
+                elif not isinstance(command, Close):
+                    self._refuse(command)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Take commands and step the engine until `_open` is false."""
+
+    @abstractmethod
+    def _give_up(self, reason: BackendError) -> None:
+        """Every job there is has failed."""
+
+    @abstractmethod
+    def _refuse(self, command: Submit[Job] | Command) -> None:
+        """Nobody will carry it out: tell so."""
+
+    def _let_go(self) -> None:
+        """What there is besides the engine is of no use any more."""
+
+
+def closed() -> BackendError:
+    """What is told whoever comes when the model is gone."""
+    return GenerationFailed("the model has been closed")
+
+
+def translated(error: Exception) -> BackendError:
+    """What an engine threw, in our words."""
+    return while_generating(error, "the engine")
