@@ -5,15 +5,14 @@
     adapters.py   LoRA on a loaded model
     processor.py  the model's own processor, also where torchvision isn't installed
     memory.py     when memory runs out, and giving it back
-    grid.py       the KV cache: rows of cells, one row per sequence
-    masks.py      who may look at whom, for rows of different lengths
+    grid.py       the KV cache: rows of cells, one row per sequence, and how many of them
     forward.py    one pass over neighbouring rows; the trial that shows whether a model can do that
-    room.py       how many rows of how many cells the grid should have (pure)
+    traced.py     the same pass without Python, recorded when the model is loaded
     batching.py   the loop's body: one pass for all answers, prompts in chunks between
-    sampling/     logits -> tokens, each job by its own parameters, all jobs at once
+    sampler.py    the jobs of a pass get their tokens, together or each by itself
     solo.py       jobs that can't share passes, one after another through `generate`
-    pictures.py   pictures in a prompt, through the model's processor
     engine.py     the engine the driver steps: batching and solo side by side
+    encoder.py    models that make vectors or rank; encoders.py: recognises their folders
     container.py  the door: `load`
 
 Batching is our own step loop over the model's plain forward, not transformers'

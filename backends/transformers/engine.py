@@ -121,7 +121,7 @@ def _batching(loaded: TransformersModel, context: SamplingContext) -> Batching |
     if loaded.pattern is None:
         return None
     grid = Grid(loaded.layers)
-    forward = Forward(loaded.model, grid, loaded.pattern)
+    forward = Forward(loaded.model, grid, loaded.pattern, loaded.traced)
     controller = ThreadController(loaded.threads, loaded.threads)
     threads = StepThreads(controller, torch.set_num_threads, IdleCores())
     return Batching(forward, grid, loaded.limit, loaded.vocabulary, context, threads)

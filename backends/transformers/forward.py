@@ -3,17 +3,22 @@ be done so.
 
 A pass feeds each row some tokens (padded at the end to the longest) and returns the logits after
 each row's last one. Whether a model can be run like this is not looked up by its name but tried:
-the same tokens must give the same logits as the model's own plain forward.
+the same tokens must give the same logits as the model's own plain forward. Where the pass was
+recorded beforehand (`traced`), what was recorded runs in place of the model's Python.
 """
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 import torch
 
 from backends.transformers.grid import Grid
+from backends.transformers.memory import ran_out
+
+log = structlog.get_logger(__name__)
 
 # -------------------------------------------------------------------------------------------- masks
 # Who may look at whom: the attention masks of a pass over several sequences of different lengths.
@@ -36,6 +41,10 @@ class LayerPattern(msgspec.Struct, frozen=True):
     ]  # kind of layer -> its window in tokens; None: sees everything
     in_dict: bool
     additive: bool  # eager attention adds the mask to its scores; the others take booleans
+
+    def form(self, made: Sequence[torch.Tensor]) -> Any:
+        """`masks` as the model takes them."""
+        return dict(zip(self.windows, made, strict=True)) if self.in_dict else made[0]
 
 
 def patterns(config: Any) -> list[LayerPattern]:
@@ -61,19 +70,21 @@ def patterns(config: Any) -> list[LayerPattern]:
     return [several, plain] if len(kinds) == 1 else [several]
 
 
-def masks(pattern: LayerPattern, positions: torch.Tensor, length: int, dtype: torch.dtype) -> Any:
-    """For new tokens at `positions` (rows, queries) over `length` cells: a mask, or one per kind of
-    layer.
+def masks(
+    pattern: LayerPattern, positions: torch.Tensor, length: int, dtype: torch.dtype
+) -> list[torch.Tensor]:
+    """For new tokens at `positions` (rows, queries) over `length` cells: one for each kind of
+    layer, (rows, 1, queries, length).
     """
     cells = torch.arange(length, device=positions.device)
     at = positions[:, None, :, None]
-    made = {}
-    for kind, window in pattern.windows.items():
+    made = []
+    for window in pattern.windows.values():
         seen = cells <= at
         if window is not None:
             seen &= cells > at - window
-        made[kind] = _added(seen, dtype) if pattern.additive else seen
-    return made if pattern.in_dict else next(iter(made.values()))
+        made.append(_added(seen, dtype) if pattern.additive else seen)
+    return made
 
 
 def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -89,19 +100,40 @@ TOLERANCE = {torch.float32: 2e-3, torch.float64: 2e-3}  # of the logits' standar
 COARSE = 0.15
 # A forward that doesn't take what the grid gives says so in one of these ways.
 _UNFIT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
-TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4))  # token ids; every vocabulary has them
+TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4, 6))  # token ids; every vocabulary has them
+
+
+class Recorded(Protocol):
+    """Passes that run without Python, see `traced`."""
+
+    def run(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        kept: Sequence[int],
+        made: Sequence[torch.Tensor],
+        cells: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """The logits after the `kept` places (or after all, where the model picks none) of `ids`
+        (rows, tokens) at `positions`, under the masks `made`, which become the first rows of
+        `cells`.
+        """
+        ...
 
 
 class Forward:
     """The model, given the grid for its cache."""
 
-    def __init__(self, model: Any, grid: Grid, pattern: LayerPattern) -> None:
+    def __init__(
+        self, model: Any, grid: Grid, pattern: LayerPattern, recorded: Recorded | None = None
+    ) -> None:
         self._model = model
         self._grid = grid
         self._pattern = pattern
+        self._recorded = recorded
         self._device = model.device
         self._dtype = model.dtype
-        self._picks_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._picks_logits = picks_logits(model)
 
     def run(
         self, first: int, tokens: Sequence[Sequence[int]], starts: Sequence[int]
@@ -110,19 +142,20 @@ class Forward:
         vocabulary), float32.
         """
         counts = [len(row) for row in tokens]
-        return self._last(self._pass(first, tokens, starts, counts), counts)
+        return self._last(self._pass(first, tokens, starts, _ends(counts)), counts)
 
     def score(self, row: int, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Feed one row; the logits after each of its `tokens`: (tokens, vocabulary), float32."""
-        return self._pass(row, [tokens], [start], None)[0].float()
+        return self._pass(row, [tokens], [start], range(len(tokens)))[0].float()
 
     def _pass(
         self,
         first: int,
         tokens: Sequence[Sequence[int]],
         starts: Sequence[int],
-        counts: Sequence[int] | None,
+        kept: Sequence[int],
     ) -> torch.Tensor:
+        """Logits (rows, kept, vocabulary) after the `kept` places, or after all, see `_last`."""
         width = max(map(len, tokens))
         if min(map(len, tokens)) < width:
             tokens = [[*row, *[0] * (width - len(row))] for row in tokens]
@@ -131,34 +164,20 @@ class Forward:
         if width > 1:
             positions = positions + torch.arange(width, device=self._device)
         length = max(starts) + width
+        made = masks(self._pattern, positions, length, self._dtype)
+        if self._recorded is not None and (cells := self._grid.cells):
+            cells = [rows[first:] for rows in cells] if first else cells
+            try:
+                return self._recorded.run(ids, positions, kept, made, cells)
+            except RuntimeError as error:
+                if ran_out(error):
+                    raise
+                log.warning("recorded passes fail; the model runs as it is", error=str(error))
+                self._recorded = None
         self._grid.point(first, positions, length)
-        return self._logits(ids, positions, length, counts)
-
-    def _logits(
-        self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
-        length: int,
-        counts: Sequence[int] | None,
-    ) -> torch.Tensor:
-        """(rows, kept, vocabulary): after the places where a row may end, see `_last`; with
-        `counts` None after all.
-        """
-        wanted: dict[str, Any] = {}
-        if self._picks_logits and counts is not None:
-            last = _ends(counts)
-            wanted["logits_to_keep"] = (
-                1 if last == [ids.shape[1] - 1] else torch.tensor(last, device=self._device)
-            )
-        logits: torch.Tensor = self._model(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=masks(self._pattern, positions, length, self._dtype),
-            past_key_values=self._grid.cache,
-            use_cache=True,
-            **wanted,
-        ).logits
-        return logits
+        only = torch.tensor(kept, device=self._device) if len(kept) > 1 or width > 1 else 1
+        picked = only if self._picks_logits else None
+        return logits_of(self._model, self._grid, self._pattern, ids, positions, made, picked)
 
     def _last(self, logits: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         if logits.shape[1] == 1:
@@ -166,6 +185,34 @@ class Forward:
         kept = _ends(counts) if self._picks_logits else range(max(counts))
         places = [kept.index(count - 1) for count in counts]
         return logits[torch.arange(len(counts)), places].float()
+
+
+def picks_logits(model: Any) -> bool:
+    """Whether its forward can be told after which places logits are wanted."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+def logits_of(
+    model: Any,
+    grid: Grid,
+    pattern: LayerPattern,
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    made: Sequence[torch.Tensor],
+    kept: torch.Tensor | int | None,
+) -> torch.Tensor:
+    """One call of the model: (rows, kept, vocabulary). `kept`: places, or so many of the last;
+    None where the model doesn't pick.
+    """
+    logits: torch.Tensor = model(
+        input_ids=ids,
+        position_ids=positions,
+        attention_mask=pattern.form(made),
+        past_key_values=grid.cache,
+        use_cache=True,
+        **({} if kept is None else {"logits_to_keep": kept}),
+    ).logits
+    return logits
 
 
 def _ends(counts: Sequence[int]) -> list[int]:
@@ -177,16 +224,19 @@ def batching_pattern(model: Any, layers: int) -> LayerPattern | None:
     """The masks with which the grid gives what the model's plain forward gives; None: it can't be
     batched.
     """
+    return next((p for p in patterns(model.config) if stands_trial(model, layers, p)), None)
+
+
+def stands_trial(
+    model: Any, layers: int, pattern: LayerPattern, recorded: Recorded | None = None
+) -> bool:
+    """Whether passes over the grid give the logits of the model's plain forward."""
     with torch.inference_mode():
         plain = [_plain_logits(model, row) for row in TRIAL]
-        return next((p for p in patterns(model.config) if _works(model, layers, p, plain)), None)
-
-
-def _works(model: Any, layers: int, pattern: LayerPattern, plain: Sequence[torch.Tensor]) -> bool:
-    try:
-        return _agrees(model, layers, pattern, plain)
-    except _UNFIT:
-        return False
+        try:
+            return _agrees(model, layers, pattern, plain, recorded)
+        except _UNFIT:
+            return False
 
 
 def _plain_logits(model: Any, row: Sequence[int]) -> torch.Tensor:
@@ -196,15 +246,24 @@ def _plain_logits(model: Any, row: Sequence[int]) -> torch.Tensor:
     return logits[0, -1].float()
 
 
-def _agrees(model: Any, layers: int, pattern: LayerPattern, plain: Sequence[torch.Tensor]) -> bool:
-    """Rows of different lengths, one in two parts and one beside an unrelated row, as in use."""
+def _agrees(
+    model: Any,
+    layers: int,
+    pattern: LayerPattern,
+    plain: Sequence[torch.Tensor],
+    recorded: Recorded | None,
+) -> bool:
+    """Rows of different lengths, read in parts, together and alone, by several tokens and by one,
+    as in use.
+    """
     grid = Grid(layers)
     grid.reshape(rows=len(TRIAL), capacity=16)
-    forward = Forward(model, grid, pattern)
+    forward = Forward(model, grid, pattern, recorded)
     long, short = TRIAL
     forward.run(0, [long[:3], short[:1]], [0, 0])
     forward.run(0, [long[3:5], short[1:2]], [3, 1])
-    logits = forward.run(0, [long[5:], short[2:]], [5, 2])
+    forward.run(1, [short[2:3]], [2])
+    logits = forward.run(0, [long[5:], short[3:]], [5, 3])
     apart = max(
         float((ours - theirs).abs().max()) for ours, theirs in zip(logits, plain, strict=True)
     )

@@ -10,6 +10,7 @@ index, and attention reads the rows' beginnings as a view: nothing is copied. La
 shape from the first tokens they are given.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -56,22 +57,24 @@ def fit(present: Size, rows: int, cells: int, limit: GridLimit) -> Size | None:
 
 
 class Aim:
-    """What a pass is about to write and read; the layers look here."""
+    """What a pass is about to write and read; the layers look here.
 
-    def __init__(self, first: int, positions: torch.Tensor, length: int, capacity: int) -> None:
+    While a pass is recorded (`traced`) sizes are tensors, and so is `length`.
+    """
+
+    def __init__(self, first: int, positions: torch.Tensor, length: int) -> None:
         self.first = first  # the first row
         self.length = length  # cells to read in each row
         self._positions = positions
-        self._capacity = capacity
         self._cells: dict[int, torch.Tensor] = {}
 
-    def cells(self, heads: int) -> torch.Tensor:
+    def cells(self, heads: int, capacity: int) -> torch.Tensor:
         """Where each head of each new token goes, counted over a layer's whole grid."""
         found = self._cells.get(heads)
         if found is None:
             rows, device = self._positions.shape[0], self._positions.device
             lines = torch.arange(self.first * heads, (self.first + rows) * heads, device=device)
-            starts = (lines * self._capacity).view(rows, heads, 1)
+            starts = (lines * capacity).view(rows, heads, 1)
             found = self._cells[heads] = (starts + self._positions[:, None, :]).flatten()
         return found
 
@@ -88,11 +91,20 @@ class GridLayer(CacheLayerMixin):
     def __init__(self, grid: "Grid") -> None:
         super().__init__()
         self._grid = grid
+        self._heads = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = self._blank(key_states)
         self.values = self._blank(value_states)
+        self._heads = self.keys.shape[1]
         self.is_initialized = True
+
+    def over(self, keys: torch.Tensor, values: torch.Tensor, grid: "Grid") -> "GridLayer":
+        """The same layer of another grid, with these cells."""
+        other = GridLayer(grid)
+        other.keys, other.values, other._heads = keys, values, self._heads
+        other.is_initialized = True
+        return other
 
     def _blank(self, states: torch.Tensor) -> torch.Tensor:
         shape = (self._grid.rows, states.shape[1], self._grid.capacity, states.shape[3])
@@ -107,7 +119,10 @@ class GridLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         aim = self._grid.aim
-        return _written(self.keys, key_states, aim), _written(self.values, value_states, aim)
+        return (
+            _written(self.keys, key_states, aim, self._heads),
+            _written(self.values, value_states, aim, self._heads),
+        )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._grid.aim.length, 0
@@ -132,7 +147,7 @@ class Grid:
     def __init__(self, layers: int) -> None:
         self.rows = 0
         self.capacity = 0
-        self.aim = Aim(0, torch.empty(0, 0), 0, 0)
+        self.aim = Aim(0, torch.empty(0, 0), 0)
         self._layers = [GridLayer(self) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
 
@@ -140,7 +155,17 @@ class Grid:
         """The next pass writes row `first + r`'s new tokens at `positions[r]` and reads `length`
         cells of each.
         """
-        self.aim = Aim(first, positions, length, self.capacity)
+        self.aim = Aim(first, positions, length)
+
+    def over(self, cells: Sequence[torch.Tensor]) -> "Grid":
+        """The same layers with other `cells`, as `cells` gives them."""
+        other = Grid(len(self._layers))
+        pairs = zip(cells[::2], cells[1::2], strict=True)
+        for at, layer in enumerate(self._layers):
+            if layer.is_initialized:
+                other._layers[at] = layer.over(*next(pairs), other)
+        other.cache = Cache(layers=other._layers)
+        return other
 
     def reshape(self, rows: int, capacity: int) -> None:
         """Rows and cells beyond the new size are lost."""
@@ -150,12 +175,12 @@ class Grid:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The first `count` cells of row `source` into row `target`."""
-        for cells in self._tensors():
+        for cells in self.cells:
             cells[target, :, :count] = cells[source, :, :count]
 
     def swap(self, one: int, other: int, count: int) -> None:
         """Two rows change places; `count` cells of them matter."""
-        for cells in self._tensors():
+        for cells in self.cells:
             kept = cells[one, :, :count].clone()
             cells[one, :, :count] = cells[other, :, :count]
             cells[other, :, :count] = kept
@@ -167,14 +192,18 @@ class Grid:
             layer.keys = layer.values = None
             layer.is_initialized = False
 
-    def _tensors(self) -> list[torch.Tensor]:
+    @property
+    def cells(self) -> list[torch.Tensor]:
+        """Keys and values of each layer in turn that keeps any; none before the first pass."""
         held = [layer for layer in self._layers if layer.is_initialized]
         return [cells for layer in held for cells in (layer.keys, layer.values)]
 
 
-def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim) -> torch.Tensor:
-    rows, heads, _, width = states.shape
-    cells.view(-1, width).index_copy_(0, aim.cells(heads), states.reshape(-1, width))
+def _written(cells: torch.Tensor, states: torch.Tensor, aim: Aim, heads: int) -> torch.Tensor:
+    rows, width = states.shape[0], states.shape[3]
+    cells.view(-1, width).index_copy_(
+        0, aim.cells(heads, cells.shape[2]), states.reshape(-1, width)
+    )
     return cells[aim.first : aim.first + rows, :, : aim.length]
 
 

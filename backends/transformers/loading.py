@@ -28,6 +28,7 @@ from backends.transformers.files import buffers, cache_bytes, computes_wide, sha
 from backends.transformers.forward import LayerPattern, batching_pattern
 from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
+from backends.transformers.traced import TracedPasses, traced
 from config.engines import TransformersOptions
 
 # transformers announces its progress through one hook for the whole process, so loads take turns.
@@ -44,13 +45,14 @@ class TransformersModel(msgspec.Struct):
     info: ModelInfo
     device: torch.device
     pattern: LayerPattern | None  # None: it can't be batched
+    traced: TracedPasses | None  # None: its passes run as they are
     layers: int
     limit: GridLimit
     threads: tuple[int, ...]  # the counts to choose from
 
     def free(self) -> None:
         """Harmless a second time."""
-        self.model = self.processor = None
+        self.model = self.processor = self.traced = None
         give_back(self.device)
 
 
@@ -97,6 +99,7 @@ def _load(
     vocabulary, _ = vocabulary_of(files, options, rows)
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
+    passes = None if pattern is None or options.compile else traced(model, layers, pattern)
     size = shape(files, options)
     together = options.max_concurrent if pattern is not None else 1
     progress(1.0)
@@ -111,6 +114,7 @@ def _load(
         ),
         device=device,
         pattern=pattern,
+        traced=passes,
         layers=layers,
         limit=GridLimit(rows=together, tokens=size.tokens, length=size.length),
         threads=counts(options.threads if device.type == "cpu" else "all"),

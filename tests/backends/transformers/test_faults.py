@@ -42,6 +42,7 @@ class Subject(DrivenContainer):
         self.faults: list[Exception] = []
         self._process = loaded.processor
         loaded.processor = self._processor
+        loaded.traced = None  # so that what is hung onto the model's forward is called
         super().__init__(TransformersEngine(loaded))
 
     def _processor(self, **inputs: Any) -> Any:

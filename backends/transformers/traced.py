@@ -1,0 +1,141 @@
+"""Passes without Python: what the forward does, recorded once and run by torch's interpreter.
+
+More than half of a small model's step on a CPU is Python: modules that call modules, and a hundred
+small operations' ways into torch (benchmarks/transformers.md). TorchScript's tracer records those
+operations, without a compiler and in about as long as a pass takes in Python; its interpreter runs
+them for whatever sizes come, gives the same numbers, and doesn't hold the GIL meanwhile.
+
+A trace knows nothing of what Python decided on the way. So passes of one token and of several have
+one each; where a decision hung on a number the tracer says so and the model is run as it is; and
+what was recorded must pass the trial that its forward passed.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import _C
+
+from backends.transformers.forward import (
+    LayerPattern,
+    logits_of,
+    masks,
+    picks_logits,
+    stands_trial,
+)
+from backends.transformers.grid import Grid
+from backends.transformers.memory import ran_out
+
+# Where layers are larger a pass computes for so long that its Python is less than a twentieth.
+LARGEST_LAYER = 64 << 20  # bytes of weights
+# Here a decision hangs on sizes alone, and on whether there is one token or several.
+_ABOUT_SIZES = (
+    r"transformers\.integrations\.sdpa_attention",
+    r"transformers\.models\.gemma4\.modeling_gemma4",
+)
+Trace = Callable[..., torch.Tensor]
+
+
+class TracedPasses:
+    """See `forward.Recorded`. Holds the weights, and no copy of them."""
+
+    def __init__(self, single: Trace, wide: Trace) -> None:
+        """`single` for passes of one token in each row."""
+        self._single = single
+        self._wide = wide
+
+    def run(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        kept: Sequence[int],
+        made: Sequence[torch.Tensor],
+        cells: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        trace = self._single if ids.shape[1] == 1 else self._wide
+        # As recorded: the executor's own optimizing is for the sizes that it sees first.
+        with torch.jit.optimized_execution(should_optimize=False):
+            return trace(ids, positions, torch.tensor(kept), *made, *cells)
+
+
+def traced(model: Any, layers: int, pattern: LayerPattern) -> TracedPasses | None:
+    """None where recording gains nothing or isn't possible; then the model is run as it is."""
+    if model.device.type != "cpu" or getattr(model, "is_quantized", False):
+        return None
+    if sum(weights.nbytes for weights in model.parameters()) > layers * LARGEST_LAYER:
+        return None
+    model.requires_grad_(requires_grad=False)  # weights are constants of a trace
+    try:
+        with torch.inference_mode(), _refusing_decisions():
+            grid = _begun(model, layers, pattern)
+            made = TracedPasses(*(_trace(model, grid, pattern, width) for width in (1, 3)))
+    except Exception as error:
+        if ran_out(error):
+            raise
+        return None
+    return made if stands_trial(model, layers, pattern, made) else None
+
+
+@contextmanager
+def _refusing_decisions() -> Iterator[None]:
+    """The tracer warns where a tensor becomes a number of Python's: here that is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        for module in _ABOUT_SIZES:
+            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=module)
+        yield
+
+
+ROWS, LENGTH = 2, 5  # of the passes that are recorded
+
+
+def _begun(model: Any, layers: int, pattern: LayerPattern) -> Grid:
+    """A grid whose layers have learned their shapes."""
+    grid = Grid(layers)
+    grid.reshape(ROWS + 1, 2 * LENGTH)
+    ids, positions, kept, made = _example(model, pattern, LENGTH)
+    grid.point(0, positions, LENGTH)
+    logits_of(model, grid, pattern, ids, positions, made, kept if picks_logits(model) else None)
+    return grid
+
+
+def _example(
+    model: Any, pattern: LayerPattern, width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """The arguments of a pass of `width` tokens, up to cell LENGTH."""
+    ids = torch.ones((ROWS, width), dtype=torch.long)
+    positions = torch.arange(LENGTH - width, LENGTH).repeat(ROWS, 1)
+    return ids, positions, torch.tensor([width - 1]), masks(pattern, positions, LENGTH, model.dtype)
+
+
+def _trace(model: Any, grid: Grid, pattern: LayerPattern, width: int) -> Trace:
+    """What a pass of `width` tokens does with `TracedPasses.run`'s arguments."""
+    picks, kinds = picks_logits(model), len(pattern.windows)
+
+    def run(
+        ids: torch.Tensor, positions: torch.Tensor, kept: torch.Tensor, *rest: torch.Tensor
+    ) -> torch.Tensor:
+        made, cells = rest[:kinds], rest[kinds:]
+        here = grid.over(cells)
+        here.point(0, positions, made[0].shape[-1])
+        picked = (kept if width > 1 else 1) if picks else None
+        return logits_of(model, here, pattern, ids, positions, made, picked)
+
+    ids, positions, kept, made = _example(model, pattern, width)
+    example = (ids, positions, kept, *made, *grid.cells)
+    # `torch.jit.trace` does the same, and keeps what it made for as long as the process lives.
+    graph, _ = _C._create_graph_by_tracing(  # noqa: SLF001
+        run,
+        example,
+        lambda _: "",  # names of variables
+        False,  # noqa: FBT003 - strict: about containers in results
+        False,  # noqa: FBT003 - no operation in place becomes another
+        None,
+        [],
+    )
+    _C._jit_pass_peephole(graph, True)  # noqa: FBT003, SLF001 - sizes to tensors and back
+    _C._jit_pass_cse(graph)  # noqa: SLF001 - the same sizes, looked up in every layer
+    trace: Trace = _C._create_function_from_graph("run", graph)  # noqa: SLF001
+    return trace
