@@ -43,8 +43,6 @@ class Terminal:
             preexec_fn=_take_terminal,  # noqa: PLW1509 - one thread, and nothing but a system call
         )
         os.close(slave)
-        self._guard = threading.Timer(HANG, self.process.kill)
-        self._guard.start()
 
     def read_to(self, text: str) -> None:
         """Until `text` is shown behind what was waited for before."""
@@ -61,15 +59,18 @@ class Terminal:
         while self._read():
             pass
         self.process.wait(HANG)
-        self._guard.cancel()
         os.close(self._master)
         return self.process.returncode
 
     def _read(self) -> bytes:
+        guard = threading.Timer(HANG, self.process.kill)  # of this wait: a server outlives many tests
+        guard.start()
         try:
             more = os.read(self._master, 65_536)
         except OSError:  # Linux says so when nobody has the other end any more
             more = b""
+        finally:
+            guard.cancel()
         self.shown += more
         return more
 
@@ -92,7 +93,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     (folder / "demo.script.json").write_text(json.dumps(SCRIPT))
     (folder / "roundhouse.yaml").write_text(
         f"models: [{{name: demo, path: {folder / 'demo.script.json'}}}]\n"
-        "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 2000}}\n"
+        # Slow, so that a client which gets no processor for seconds is still in time to stop it.
+        "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 100}}\n"
         "swap: {memory: {cpu: 3000000000}}\n"
     )
     terminal = Terminal("serve", "--port", "0", folder=folder)
