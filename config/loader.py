@@ -95,14 +95,14 @@ def _understood(text: str, path: Path, kind: type[Config]) -> tuple[Config, Sour
 # -- where values come from ------------------------------------------------------------------------
 
 
-class Origin(msgspec.Struct, frozen=True):
+class OptionOrigin(msgspec.Struct, frozen=True):
     """Where an option's value comes from: `where` is a file and line, or a variable's name."""
 
     source: Literal["default", "file", "variable", "command line"]
     where: str | None = None
 
 
-DEFAULT = Origin("default")
+DEFAULT = OptionOrigin("default")
 
 
 def origins(
@@ -112,22 +112,22 @@ def origins(
     *,
     overrides: Mapping[str, object] = {},
     kind: type[Config] = Config,
-) -> Mapping[Option, Origin]:
+) -> Mapping[Option, OptionOrigin]:
     """Of every option that isn't as it would be anyway, as `load_text` reads them. Raises
     ConfigError.
     """
-    found: dict[Option, Origin] = {}
+    found: dict[Option, OptionOrigin] = {}
     config = kind()
     if text is not None:
         config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
         for option, _ in leaves(kind):
             if (line := source.lines.get(".".join(("$", *option)))) is not None:
-                found[option] = Origin("file", f"{source.name}:{line}")
+                found[option] = OptionOrigin("file", f"{source.name}:{line}")
     secrets = frozenset(_secret_variables(config))
     for setting in settings(environment, secrets, kind):
-        found[setting.option] = Origin("variable", setting.source.name)
+        found[setting.option] = OptionOrigin("variable", setting.source.name)
     for setting in _overridden(overrides, kind):
-        found[setting.option] = Origin("command line")
+        found[setting.option] = OptionOrigin("command line")
     return found
 
 

@@ -63,7 +63,7 @@ from gateway.http.routes import (
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services
-from gateway.http.streams import Streams
+from gateway.http.streams import KeptStreams
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
 from gateway.pictures import ImageLoader
@@ -120,7 +120,7 @@ def build(
         dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
-        middleware=[guarded(guard, lambda: services.doorman.is_open)],
+        middleware=[guarded(guard, lambda: services.authenticator.is_open)],
         cors_config=cors,
         request_max_body_size=config.server.max_body,
         openapi_config=None,
@@ -184,7 +184,7 @@ def _services(
     )
     activity = Activity()
     pictures, hub_room = ImageLoader(config.images), Hub(config)
-    doorman = Authenticator(config.keys)
+    authenticator = Authenticator(config.keys)
     pipeline = Pipeline(
         registry,
         presets,
@@ -195,7 +195,7 @@ def _services(
         max_choices=config.server.max_choices,
     )
     parts = (
-        door_part(doorman, guard),
+        door_part(authenticator, guard),
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
     )
@@ -206,7 +206,7 @@ def _services(
         registry=registry,
         pipeline=pipeline,
         encoders=Encoders(registry, threads),
-        doorman=doorman,
+        authenticator=authenticator,
         refusals=Refusals(metrics.refused),
         wording=Encoding(registry, tokens),
         templates=templates,
@@ -217,7 +217,7 @@ def _services(
         bodies=WorkerThreads(BODY_THREADS),
         store=Store(config.store),
         runs=Runs(),
-        streams=Streams(lambda: reloader.config.llamaserver.stream_seconds),
+        streams=KeptStreams(lambda: reloader.config.llamaserver.stream_seconds),
         generations=Generations(),
         activity=activity,
         feed=feed,
@@ -234,7 +234,7 @@ def _services(
 # Who follows it while the server runs: each part checks what it needs, then takes it over at once.
 
 
-def door_part(doorman: Authenticator, guard: OriginGuard) -> Part:
+def door_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
     """Who may come in."""
 
     def part(config: Config) -> Apply:
@@ -242,7 +242,7 @@ def door_part(doorman: Authenticator, guard: OriginGuard) -> Part:
         names = server_names(config.server)
 
         def apply() -> None:
-            doorman.apply(config.keys)
+            authenticator.apply(config.keys)
             guard.apply(names)
 
         return apply

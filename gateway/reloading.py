@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from config.changes import differences, in_force
 from config.errors import ConfigError, Source
-from config.loader import Origin
+from config.loader import OptionOrigin
 from config.models import check_names
 from config.settings import Config, ModelConfig
 from config.shape import Option
@@ -38,7 +38,7 @@ class Explained(msgspec.Struct, frozen=True):
     """The configuration file as it is written, and where each option's value comes from."""
 
     text: str | None
-    origins: Mapping[Option, Origin]
+    origins: Mapping[Option, OptionOrigin]
 
 
 class ConfigSource(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ def _varied(sampling: Sampling, variant: int) -> Sampling:
 BACKLOG = 64  # deltas of several choices that may wait for a slow client
 
 
-class Streams:
+class MergedChoices:
     """The deltas of several choices as they come, in one stream. `tasks` outlives them."""
 
     def __init__(self, tasks: TaskGroup) -> None:
@@ -125,7 +125,7 @@ async def merged(
     held.callback(_stop_all, outputs)
     if len(choices) == 1:
         return choices[0].deltas(outputs[0])
-    streams = Streams(await held.enter_async_context(companions()))
+    streams = MergedChoices(await held.enter_async_context(companions()))
     held.callback(streams.close)
     for choice, stream in zip(choices, outputs, strict=True):
         streams.add(choice, stream)

@@ -39,7 +39,7 @@ class Both(msgspec.Struct, frozen=True):
     carried: Any
 
 
-class Origin(msgspec.Struct, frozen=True):
+class NodeOrigin(msgspec.Struct, frozen=True):
     """Where a node of the grammar's schema comes from: its place in the client's, and the check's
     node. `plain`: what the check leaves out there only makes it accept more.
     """
@@ -60,7 +60,7 @@ class Schema(msgspec.Struct, frozen=True):
     check: dict[str, Any] | bool
     carried: dict[str, Any] | bool
     notes: list[tuple[str, Relaxation]]
-    origins: dict[int, Origin]
+    origins: dict[int, NodeOrigin]
 
 
 def read(text: bytes, field: str) -> Schema:
@@ -84,7 +84,7 @@ class DocumentReader:
         self.definitions: dict[int, str] = {}  # of the node a reference leads to
         self.waiting: list[tuple[str, Any]] = []
         self.notes: list[tuple[str, Relaxation]] = []
-        self.origins: dict[int, Origin] = {}
+        self.origins: dict[int, NodeOrigin] = {}
         self.owner = ""
         self.multiples: set[int] = set()
         self.data = 0  # values inside lists and objects of `enum` and `const`
@@ -157,7 +157,7 @@ class DocumentReader:
     def _origin(self, both: Both) -> None:
         plain = not self.hidden and not self.owner
         place = self.references.place(self.node)
-        self.origins[id(both.carried)] = Origin(place, self.owner, both.check, plain)
+        self.origins[id(both.carried)] = NodeOrigin(place, self.owner, both.check, plain)
 
     def note(self, keyword: str, became: str, *, checked: bool = True) -> None:
         """The grammar doesn't carry `keyword` of the node that is being read."""

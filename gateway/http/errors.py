@@ -57,7 +57,7 @@ def handlers(
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
             return problem(request, error)
         try:
-            access = services.doorman.admit(request.headers)
+            access = services.authenticator.admit(request.headers)
         except InvalidKey:  # of a route that asks for none
             access = Access()
         return problem(request, services.redacted(error, access))

@@ -65,7 +65,7 @@ class Reply(Protocol):
     def whole(self, usage: Usage) -> bytes: ...
 
 
-class Asked(Protocol):
+class AskedAnswer(Protocol):
     """What a dialect read: how the answer is wanted, and which fields it found no meaning in."""
 
     @property
@@ -84,7 +84,7 @@ class LoadingText(Protocol):
     def told(self, model: str, text: str) -> bytes: ...
 
 
-class Telling(msgspec.Struct, frozen=True, kw_only=True):
+class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an answer is written on the wire, besides its own words."""
 
     quiet: float  # seconds of silence in a stream before something is sent to keep it alive
@@ -122,17 +122,17 @@ class Exchange:
         reply_to: Callable[[Answer], Reply],
         failed: Callable[[GatewayError], bytes],
         account: RequestRecord,
-        asked: Asked,
-        telling: Telling,
+        asked: AskedAnswer,
+        options: WireOptions,
     ) -> None:
-        self._telling = telling
-        self._loading = telling.loading
+        self._options = options
+        self._loading = options.loading
         self._open_answer = open_answer
         self._reply_to = reply_to
         self._failed = failed
         self._account = account
         self._asked = asked
-        self._headers = {ID_HEADER: account.request, **telling.headers}
+        self._headers = {ID_HEADER: account.request, **options.headers}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
@@ -143,8 +143,8 @@ class Exchange:
                 events = EventStream(
                     send,
                     self._headers,
-                    self._telling.quiet,
-                    framing=self._telling.framing,
+                    self._options.quiet,
+                    framing=self._options.framing,
                     tell=tell,
                     direct=scope["state"].get(DIRECT),
                 )
@@ -193,7 +193,7 @@ class Exchange:
         """Who answers: in headers, or in a remark where the wait was so long that they are gone."""
         if events.began:
             lines = ", ".join(f"{name}={value}" for name, value in about.items())
-            await events.write(self._telling.framing.remark(lines))
+            await events.write(self._options.framing.remark(lines))
         await events.begin(about)
 
     async def _whole(self) -> Plain:
@@ -203,8 +203,8 @@ class Exchange:
             return body
 
     async def _keep(self) -> None:
-        if self._telling.keep is not None:
-            await self._telling.keep()
+        if self._options.keep is not None:
+            await self._options.keep()
 
     async def _whole_answer(self) -> Plain:
         async with self._open_answer(self._account.waits) as answer:

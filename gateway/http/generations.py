@@ -25,7 +25,7 @@ Name: TypeAlias = tuple[str, str]  # owner, key
 NOTHING = Usage(prompt_tokens=0, completion_tokens=0)
 
 
-class Telling(Protocol):
+class PolledReply(Protocol):
     """A dialect's reply, as far as it is asked for here."""
 
     @property
@@ -41,7 +41,7 @@ class Telling(Protocol):
 class PolledAnswer:
     """One that runs. `answer`: None as long as nobody answers."""
 
-    def __init__(self, owner: str, key: str, reply: Telling) -> None:
+    def __init__(self, owner: str, key: str, reply: PolledReply) -> None:
         self.name: Name = (owner, key)
         self.reply = reply
         self.answer: Answer | None = None

@@ -40,7 +40,7 @@ from gateway.registry import (
 )
 
 
-class Number(msgspec.Struct, frozen=True):
+class LlamaMetric(msgspec.Struct, frozen=True):
     """One metric of llama-server (tools/server/README.md, `GET /metrics`)."""
 
     name: str
@@ -81,24 +81,30 @@ class LlamaMetrics:
             for one in self._numbers()
         ).encode()
 
-    def _numbers(self) -> Iterator[Number]:
+    def _numbers(self) -> Iterator[LlamaMetric]:
         statuses = self._statuses()
         reading, writing = self._prompt_seconds, self._predicted_seconds
-        yield Number("prompt_tokens_total", "counter", "Prompt tokens computed.", self._prompt)
-        yield Number(
+        yield LlamaMetric("prompt_tokens_total", "counter", "Prompt tokens computed.", self._prompt)
+        yield LlamaMetric(
             "prompt_tokens_cached_total", "counter", "Prompt tokens found cached.", self._cached
         )
-        yield Number("prompt_seconds_total", "counter", "Seconds of computing prompts.", reading)
-        yield Number("tokens_predicted_total", "counter", "Tokens generated.", self._predicted)
-        yield Number("tokens_predicted_seconds_total", "counter", "Seconds of generating.", writing)
-        yield Number("n_tokens_max", "counter", "The longest prompt and answer.", self._longest)
-        yield Number(
+        yield LlamaMetric(
+            "prompt_seconds_total", "counter", "Seconds of computing prompts.", reading
+        )
+        yield LlamaMetric("tokens_predicted_total", "counter", "Tokens generated.", self._predicted)
+        yield LlamaMetric(
+            "tokens_predicted_seconds_total", "counter", "Seconds of generating.", writing
+        )
+        yield LlamaMetric(
+            "n_tokens_max", "counter", "The longest prompt and answer.", self._longest
+        )
+        yield LlamaMetric(
             "prompt_tokens_seconds",
             "gauge",
             "Prompt tokens computed in a second.",
             _rate(self._prompt, reading),
         )
-        yield Number(
+        yield LlamaMetric(
             "predicted_tokens_seconds",
             "gauge",
             "Tokens generated in a second.",
@@ -106,8 +112,8 @@ class LlamaMetrics:
         )
         running = sum(status.in_use for status in statuses)
         waiting = sum(status.waiting for status in statuses)
-        yield Number("requests_processing", "gauge", "Requests under way.", running)
-        yield Number("requests_deferred", "gauge", "Requests in line.", waiting)
+        yield LlamaMetric("requests_processing", "gauge", "Requests under way.", running)
+        yield LlamaMetric("requests_deferred", "gauge", "Requests in line.", waiting)
 
 
 def _rate(count: int, seconds: float) -> float:

@@ -26,7 +26,7 @@ from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.request_record import RequestRecord
 from gateway.http.runs import Runs
-from gateway.http.streams import Streams
+from gateway.http.streams import KeptStreams
 from gateway.hub import Downloads, Hub, Uploads
 from gateway.logs import LogLines
 from gateway.registry import ModelEntry, ModelStatus, Registry
@@ -46,7 +46,7 @@ class Services(msgspec.Struct, frozen=True):
     registry: Registry
     pipeline: Pipeline
     encoders: Encoders
-    doorman: Authenticator
+    authenticator: Authenticator
     refusals: Refusals
     wording: Encoding
     templates: Templates
@@ -57,7 +57,7 @@ class Services(msgspec.Struct, frozen=True):
     bodies: WorkerThreads
     store: Store
     runs: Runs
-    streams: Streams
+    streams: KeptStreams
     generations: Generations
     activity: Activity
     feed: Feed

@@ -175,7 +175,7 @@ def _lost(param: str) -> InvalidRequest:
     return InvalidRequest(f"{param}: That part of the stream is gone.", param=param)
 
 
-class Reader:
+class KeptStreamResponse:
     """A stream on its way to one client, from byte `place` on. The stream goes on without it."""
 
     def __init__(self, stream: KeptStream, place: int = 0) -> None:
@@ -198,7 +198,7 @@ class Reader:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Streams:
+class KeptStreams:
     """All of them; they end with its context."""
 
     def __init__(self, seconds: Callable[[], float], most_kept: int = MOST_KEPT) -> None:

@@ -46,7 +46,7 @@ class DownloadState(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None
 
 
-class Ending(msgspec.Struct, frozen=True):
+class DownloadEnd(msgspec.Struct, frozen=True):
     """How a download ended."""
 
     state: Literal["stopped", "failed", "finished"]
@@ -84,7 +84,7 @@ class _Download:
             seconds_left=left,
         )
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: DownloadEnd) -> None:
         self.scope = None
         self.change(
             state=ending.state,
@@ -151,7 +151,7 @@ class Downloads:
         one = self._found(id)
         if one.scope is not None:
             one.scope.cancel()
-            one.end(Ending("stopped"))
+            one.end(DownloadEnd("stopped"))
         return one.state
 
     def remove(self, id: str) -> None:
@@ -198,13 +198,13 @@ class Downloads:
             if is_current():
                 one.end(end)
 
-    async def _ending(self, one: _Download, report: Report) -> Ending:
+    async def _ending(self, one: _Download, report: Report) -> DownloadEnd:
         try:
             async with one.one_runs:
                 path = await one.fetch(report)
         except GatewayError as error:
-            return Ending("failed", why_failed=error.message)
+            return DownloadEnd("failed", why_failed=error.message)
         except Exception as error:  # the server outlives whatever a disk or a hub does
             log.exception("download failed", model=one.state.model)
-            return Ending("failed", why_failed=f"{type(error).__name__}: {error}")
-        return Ending("finished", path=path)
+            return DownloadEnd("failed", why_failed=f"{type(error).__name__}: {error}")
+        return DownloadEnd("finished", path=path)

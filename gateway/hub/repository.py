@@ -171,7 +171,7 @@ def _file(sibling: Any, url: str) -> RemoteFile:
     return RemoteFile(sibling.rfilename, sibling.size or 0, url, checksum)
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One model that can be downloaded. `name`: its quantization; None: the whole repository."""
 
     name: str | None
@@ -181,7 +181,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # bytes, what every quantization needs besides included
 
 
-def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Choice]:
+def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[OfferedModel]:
     """Those of one repository, the smallest first."""
     shared = [file for file in found.files if _is_shared(file.name, catalog)]
     single: dict[str, list[RemoteFile]] = {}
@@ -191,7 +191,7 @@ def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Choic
     if not single:
         size = sum(file.size for file in found.files)
         names = tuple(file.name for file in found.files)
-        return (Choice(name=None, model=repository, backend=None, files=names, size=size),)
+        return (OfferedModel(name=None, model=repository, backend=None, files=names, size=size),)
     named = quantizations(list(single))
     offered = [
         _choice(repository, named[name].rpartition("/")[2], [*files, *shared], catalog)
@@ -200,8 +200,10 @@ def choices(repository: str, found: Listing, catalog: Catalog) -> Sequence[Choic
     return sorted(offered, key=lambda one: one.size)
 
 
-def _choice(repository: str, tag: str, files: Sequence[RemoteFile], catalog: Catalog) -> Choice:
-    return Choice(
+def _choice(
+    repository: str, tag: str, files: Sequence[RemoteFile], catalog: Catalog
+) -> OfferedModel:
+    return OfferedModel(
         name=tag,
         model=f"{repository}:{tag}",
         backend=_backend(files[0], catalog),

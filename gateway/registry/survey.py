@@ -40,7 +40,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a model takes, or would. Seconds are durations up to now."""
 
     devices: Bytes
@@ -133,7 +133,7 @@ class Survey:
             parts = scaled(_parts(plan), size) if plan else scaled(NO_PARTS, size)
             yield Held(model=name, device=device, size=size, parts=parts)
 
-    def cost(self, entry: ModelEntry) -> Cost | None:
+    def cost(self, entry: ModelEntry) -> ModelCost | None:
         """What a model takes; None where that can't be estimated, or others have its memory."""
         plan = self._planner.known(entry)
         if plan is None or entry.files.remote is not None:
@@ -143,7 +143,7 @@ class Survey:
             self._moves.loading.get(entry.name),
         )
         now, model = self._clock.now(), self._planner.model(entry)
-        return Cost(
+        return ModelCost(
             devices=plan.devices,
             parts=_parts(plan),
             measured=plan.measured,

@@ -63,7 +63,7 @@ class Terminal:
         return self.process.returncode
 
     def _read(self) -> bytes:
-        guard = threading.Timer(HANG, self.process.kill)  # of this wait: a server outlives many tests
+        guard = threading.Timer(HANG, self.process.kill)  # of this wait alone: servers stay long
         guard.start()
         try:
             more = os.read(self._master, 65_536)

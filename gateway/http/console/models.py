@@ -9,7 +9,7 @@ from gateway.http.console.feed import ModelNews
 from gateway.http.console.wire import LoadProgress, ModelWire
 from gateway.http.services import Services
 from gateway.registry import ModelStatus
-from gateway.registry.survey import Cost, Fit
+from gateway.registry.survey import Fit, ModelCost
 
 
 async def model_news(services: Services, statuses: list[ModelStatus]) -> list[ModelNews]:
@@ -37,7 +37,7 @@ def _is_called(status: ModelStatus, name: str | None) -> bool:
     return name is not None and name in (status.id, *status.aliases)
 
 
-def _model(status: ModelStatus, known: Known | None, cost: Cost | None, fit: Fit) -> ModelWire:
+def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit: Fit) -> ModelWire:
     files, entry, now = status.files, status.entry, time.time()
     left = status.remaining_seconds
     return ModelWire(
@@ -74,7 +74,7 @@ def _model(status: ModelStatus, known: Known | None, cost: Cost | None, fit: Fit
     )
 
 
-def progress_of(status: ModelStatus, cost: Cost | None, now: float) -> LoadProgress | None:
+def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> LoadProgress | None:
     """While it loads, also before its engine tells anything."""
     if status.state != "loading":
         return None

@@ -21,7 +21,7 @@ AnyRequest = Request[Any, Any, Any]
 @post("/v1/admin/reload", status_code=200)
 async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
     """Read the configuration again and put it in force; with `plan` tell what that would do."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
 
 
@@ -55,14 +55,14 @@ class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
 @get("/v1/upstreams")
 async def upstreams(request: AnyRequest, services: Services) -> ASGIApp:
     """Every server of every upstream."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     return Plain(_told(services))
 
 
 @post("/v1/upstreams/drain")
 async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests under way go on; answered with all of them as they are now."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     order = Fields(json_object(await request.body()), {}).read(DrainWire)
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):

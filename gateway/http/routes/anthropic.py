@@ -7,7 +7,7 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import Exchange, WireOptions, new_id
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart
@@ -28,7 +28,7 @@ PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
 @post("/v1/messages")
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     """A conversation goes on."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = new_id(request)
     return Exchange(
@@ -44,7 +44,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, anthropic.error_event),
         services.account("messages", exchange.request.model, request_id, access),
         exchange,
-        Telling(
+        WireOptions(
             quiet=services.config.server.comment_after,
             framing=PINGS,
             headers={ID_HEADER: request_id},
@@ -57,7 +57,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a request would be. What a picture takes its model alone knows,
     when it sees it: pictures are named as left out.
     """
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
     async def whole() -> bytes:

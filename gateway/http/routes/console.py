@@ -50,7 +50,7 @@ class RequestsWire(msgspec.Struct, frozen=True):
 @get("/v1/admin/me")
 async def me(request: AnyRequest, services: Services) -> ASGIApp:
     """Who the caller is, and what the server has for them."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(body(who(services, access, address(request))))
 
 
@@ -68,7 +68,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         label=access.label,
         models=sorted(access.models) or None,
         autoload=access.autoload,
-        keys=not services.doorman.is_open,
+        keys=not services.authenticator.is_open,
         version=version("roundhouse"),
         server=server,
         default_model=_default(services, access),
@@ -96,14 +96,14 @@ def _default(services: Services, access: Access) -> str | None:
 @get("/v1/admin/requests")
 async def requests(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests that run, and those that ran lately: an administrator's list has everybody's."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(body(RequestsWire(services.activity.seen_by(access))))
 
 
 @post("/v1/admin/requests/{number:str}/cancel", status_code=200)
 async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
     """End a request that runs; its client is sent an error."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"There is no request {number!r:.40}.", param="number")
     return Plain(body(services.activity.cancel(int(number), access)))
@@ -132,7 +132,7 @@ async def logs(
     limit: int = 200,
 ) -> ASGIApp:
     """The last lines of the log that have at least that level and hold the text."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     if len(search) > MOST_LETTERS:
         raise InvalidRequest(f"search: at most {MOST_LETTERS} letters", param="search")
     kept = services.lines.after(0)

@@ -61,7 +61,7 @@ class FeedReader:
     def __init__(self, services: Services, request: AnyRequest) -> None:
         self._services = services
         self._request = request
-        self._access = services.doorman.admit(request.headers)
+        self._access = services.authenticator.admit(request.headers)
         last = request.headers.get("last-event-id", "")
         self._position = services.feed.number(last, self._access)
 
@@ -81,7 +81,7 @@ class FeedReader:
 
     def _is_let_in(self) -> bool:
         try:
-            access = self._services.doorman.admit(self._request.headers)
+            access = self._services.authenticator.admit(self._request.headers)
         except InvalidKey:
             return False
         if access != self._access:
@@ -150,14 +150,14 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
 @get("/v1/admin/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use, with what they take and when they go."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(msgspec.json.encode(ModelsWire(await models_for(services, access))))
 
 
 @get("/v1/admin/memory")
 async def memory(request: AnyRequest, services: Services) -> ASGIApp:
     """Who holds how much of each device, now and in the last hour."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     gauges = await services.sampler.sample()
     found = MemoryWire(gauges=gauges, history=services.history.columns())
     return Plain(msgspec.json.encode(found))

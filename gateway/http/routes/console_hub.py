@@ -17,7 +17,7 @@ from gateway.http.plain import Plain
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
-from gateway.hub import SCHEME, Choice, DownloadState, choices, hub_model
+from gateway.hub import SCHEME, DownloadState, OfferedModel, choices, hub_model
 from gateway.hub.downloads import Report
 from gateway.registry.survey import Verdict
 
@@ -89,7 +89,7 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 @get("/v1/admin/hub/files")
 async def files(request: AnyRequest, services: Services, repository: str = "") -> ASGIApp:
     """The models that a repository of the hub offers, and whether each would fit."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     name = repository.removeprefix(SCHEME)
 
     async def whole() -> bytes:
@@ -110,7 +110,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
     return WholeErrand(whole)
 
 
-def _is_here(services: Services, choice: Choice) -> bool:
+def _is_here(services: Services, choice: OfferedModel) -> bool:
     """Whether a download would find it there already. Blocks."""
     try:
         return services.hub.here(hub_model(SCHEME + choice.model), lambda _: False) is not None
@@ -118,7 +118,7 @@ def _is_here(services: Services, choice: Choice) -> bool:
         return False
 
 
-def _offered(services: Services, choice: Choice, *, here: bool) -> ChoiceWire:
+def _offered(services: Services, choice: OfferedModel, *, here: bool) -> ChoiceWire:
     return ChoiceWire(
         name=choice.name,
         model=choice.model,
@@ -129,7 +129,7 @@ def _offered(services: Services, choice: Choice, *, here: bool) -> ChoiceWire:
     )
 
 
-def _room(services: Services, choice: Choice) -> RoomWire:
+def _room(services: Services, choice: OfferedModel) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
     catalog = services.catalog
     # A whole folder is for the first engine that reads folders.
@@ -155,14 +155,14 @@ def _room(services: Services, choice: Choice) -> RoomWire:
 @get("/v1/admin/downloads")
 async def downloads(request: AnyRequest, services: Services) -> ASGIApp:
     """Downloads that run, and those that ended."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(DownloadsWire(services.downloads.states())))
 
 
 @post("/v1/admin/downloads", status_code=202)
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin a download, or go on with it; nobody has to wait for it."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     asked = Fields(json_object(await request.body()), {}).read(DownloadOrder)
     model = asked.model.removeprefix(SCHEME)
     order = to_fetch(model)
@@ -177,21 +177,21 @@ async def begin(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/admin/downloads/{id:str}/stop", status_code=200)
 async def stop(request: AnyRequest, services: Services, id: str) -> ASGIApp:
     """Stop one; what has come stays."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(services.downloads.stop(id)))
 
 
 @post("/v1/admin/downloads/{id:str}/resume", status_code=202)
 async def resume(request: AnyRequest, services: Services, id: str) -> ASGIApp:
     """Go on with one."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(services.downloads.resume(id)), status=202)
 
 
 @delete("/v1/admin/downloads/{id:str}", status_code=200)
 async def remove(request: AnyRequest, services: Services, id: str) -> ASGIApp:
     """Take one out of the list."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     services.downloads.remove(id)
     return Plain(body(RemovedDownload(id)))
 
@@ -202,7 +202,7 @@ async def remove(request: AnyRequest, services: Services, id: str) -> ASGIApp:
 @put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None)
 async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     """A GGUF file into the folder for downloads."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")

@@ -129,7 +129,7 @@ async def _local(services: Services, name: str, access: Access) -> ModelEntry:
 @post("/v1/admin/models/load", status_code=202)
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model, with other options if there are any."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
@@ -142,7 +142,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/admin/models/unload", status_code=200)
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended, and wait for that."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(UnloadOrder)
     name = (await services.find(order.model, access)).name
@@ -157,7 +157,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/admin/models/pin", status_code=200)
 async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     """Never evicted and never idle, or as any other, until the server is started again."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, access)).name
@@ -168,7 +168,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
 @get("/v1/admin/models/options")
 async def options(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a model can be loaded with, and is."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     entry = await _local(services, model, access)
     chosen = services.registry.status(entry.name).options or entry.options
@@ -184,7 +184,7 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> A
 @post("/v1/admin/models/duplicate", status_code=201)
 async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     """The same files once more, under another name and with other options."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(CopyOrder)
     entry = await _local(services, order.model, access)
@@ -234,7 +234,7 @@ def _is_taken(services: Services, name: str) -> bool:
 @post("/v1/admin/models/remove", status_code=200)
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Forget a copy; its files stay, since they are another model's, too."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     order = Fields(json_object(await request.body()), {}).read(RemoveOrder)
     await services.reloader.remove(order.model)
     return Plain(body(RemovedWire(order.model)))
@@ -268,7 +268,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
 @get("/v1/admin/sampling")
 async def sampling(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """Which sampling parameters a model's engine applies, and why it doesn't the others."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     status = services.status((await services.find(model, access)).name, access)
     known = await services.capabilities.of(status)
     can = known.capabilities if known else None

@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 from config.changes import Effect, effect_of
 from config.errors import ConfigError
 from config.facts import OptionFacts, all_facts
-from config.loader import DEFAULT, Origin
+from config.loader import DEFAULT, OptionOrigin
 from config.masking import MASK, masked, masked_text
 from config.shape import value_of
 from gateway.dialects.fields import Fields, json_object
@@ -68,7 +68,7 @@ class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
 @get("/v1/admin/settings")
 async def settings(request: AnyRequest, services: Services) -> ASGIApp:
     """Every option, its value, and where that comes from."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     source = services.reloader.source
     explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
     found = SettingsWire(
@@ -86,7 +86,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     for option, facts in all_facts(type(config)):
         value = msgspec.to_builtins(value_of(config, option))
         # What neither a file nor a variable says was handed in by whoever started the server.
-        other = DEFAULT if value == facts.default else Origin("command line")
+        other = DEFAULT if value == facts.default else OptionOrigin("command line")
         origin = explained.origins.get(option, other)
         found.append(
             SettingWire(
@@ -104,7 +104,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 @post("/v1/admin/settings/check", status_code=200)
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Whether a text would do as the configuration file; nothing of it is put in force."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     text = Fields(json_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_LETTERS:
         raise InvalidRequest(f"text: at most {MOST_LETTERS} letters", param="text")

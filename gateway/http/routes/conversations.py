@@ -21,7 +21,7 @@ AnyRequest = Request[Any, Any, Any]
 @post("/v1/conversations")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A new one, with items or without."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     name = f"conv_{fresh_id()}"
     kept = KeptConversation(name, float(int(time.time())), msgspec.json.encode(new.metadata))
@@ -32,14 +32,14 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
 @get("/v1/conversations/{conversation_id:str}")
 async def retrieve(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """One, without its items."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(_body(await _found(services, access, conversation_id)))
 
 
 @post("/v1/conversations/{conversation_id:str}")
 async def describe(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Other metadata."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     metadata = msgspec.json.encode(new.metadata)
     kept = await services.store.describe(access.owner, conversation_id, metadata)
@@ -51,7 +51,7 @@ async def describe(request: AnyRequest, services: Services, conversation_id: str
 @delete("/v1/conversations/{conversation_id:str}", status_code=200)
 async def remove(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Forget one with its items."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if not await services.store.forget(access.owner, conversation_id):
         raise _missing(conversation_id)
     return Plain(stored.deleted_body(conversation_id, "conversation.deleted"))
@@ -60,7 +60,7 @@ async def remove(request: AnyRequest, services: Services, conversation_id: str) 
 @post("/v1/conversations/{conversation_id:str}/items")
 async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Items at its end; they are told as they are kept."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
     if not await services.store.append(access.owner, conversation_id, added):
@@ -72,7 +72,7 @@ async def append(request: AnyRequest, services: Services, conversation_id: str) 
 @get("/v1/conversations/{conversation_id:str}/items")
 async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """A page of them, the newest first unless asked otherwise."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
     found = await services.store.items(access.owner, conversation_id)
     if found is None:
@@ -85,7 +85,7 @@ async def item(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
     """One of them."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     found = await services.store.items(access.owner, conversation_id)
     for one in found or ():
         if one.id == item_id:
@@ -98,7 +98,7 @@ async def drop(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
     """Forget one of them; the conversation is told."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if not await services.store.drop(access.owner, conversation_id, item_id):
         raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
     return Plain(_body(await _found(services, access, conversation_id)))

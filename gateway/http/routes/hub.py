@@ -31,7 +31,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
 
     Who accepts `text/event-stream`, or says `stream`, is sent its progress.
     """
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     wire_order = wants.read(await request.body(), wants.Download)
     order = _order(wire_order)
     if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
@@ -129,7 +129,7 @@ async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
     behind `hf:`, as a configuration writes them.
     """
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
 
     order = to_fetch(named.model)
@@ -154,7 +154,7 @@ def to_fetch(model: str) -> Order:
 @delete("/models", status_code=200)
 async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
     """Unload a model and delete its files, where the configuration allows that."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     delete_files = await deletion(services, model, access)
 

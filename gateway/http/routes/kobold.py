@@ -17,7 +17,7 @@ from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import wire
 from gateway.http.auth import caller
-from gateway.http.exchange import ID_HEADER, Exchange, Telling, new_id
+from gateway.http.exchange import ID_HEADER, Exchange, WireOptions, new_id
 from gateway.http.generations import Abortable, PolledAnswer
 from gateway.http.plain import JSON, Plain
 from gateway.http.services import Services
@@ -45,7 +45,7 @@ async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _generated(request: AnyRequest, services: Services, *, stream: bool) -> ASGIApp:
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     read = partial(kobold.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
     name = await services.wording.named(exchange.request.model, access)
@@ -66,7 +66,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         services.failed(access, kobold.error_event),
         services.account("kobold", asked.model, request_id, access),
         exchange,
-        Telling(quiet=services.config.server.comment_after),
+        WireOptions(quiet=services.config.server.comment_after),
     )
     kind = SSE.media_type.encode() if stream else JSON
     return Abortable(
@@ -81,13 +81,13 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
 @get("/api/extra/generate/check")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """What there is of the caller's generation that has no key."""
-    return _so_far(services, services.doorman.admit(request.headers), "")
+    return _so_far(services, services.authenticator.admit(request.headers), "")
 
 
 @post("/api/extra/generate/check")
 async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
     """What there is of the caller's generation of that key; when it is over, for a while, too."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return _so_far(services, access, kobold.read_keyed(await request.body()).genkey)
 
 
@@ -99,7 +99,7 @@ def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
 @post("/api/extra/abort")
 async def abort(request: AnyRequest, services: Services) -> ASGIApp:
     """End the caller's generation of that key; without one, the only one that has none."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     key = kobold.read_keyed(await request.body()).genkey
     found: wire.Word = "true" if services.generations.abort(access.owner, key) else "false"
     return Plain(body(wire.Aborted(found, found)))
@@ -111,7 +111,7 @@ async def abort(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/api/extra/tokencount")
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, and how many they are."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = read_fields(await request.body()).read(wire.TokenCount)
     tokens = await services.wording.encode(
         asked.model, asked.prompt, access, special=True, add_bos=asked.special
@@ -122,7 +122,7 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/api/extra/detokenize")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = read_fields(await request.body()).read(wire.Detokenize)
     text = await services.wording.decode(asked.model, asked.ids, access)
     return Plain(body(wire.Detokenized(text)))
@@ -134,7 +134,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 @get(["/api/v1/model", "/api/latest/model"])
 async def model(request: AnyRequest, services: Services) -> ASGIApp:
     """The model that answers."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(body(wire.TextValue((await services.answering(access)).id)))
 
 
@@ -147,14 +147,14 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
 )
 async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens the model's context holds."""
-    status = await services.answering(services.doorman.admit(request.headers))
+    status = await services.answering(services.authenticator.admit(request.headers))
     return Plain(body(wire.NumberValue(_context(status))))
 
 
 @get(["/api/v1/config/max_length", "/api/latest/config/max_length"])
 async def max_length(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens an answer has where the request doesn't say it."""
-    services.doorman.admit(request.headers)
+    services.authenticator.admit(request.headers)
     return Plain(body(wire.NumberValue(wire.MAX_LENGTH)))
 
 
@@ -179,7 +179,7 @@ async def soft_prompt() -> ASGIApp:
 @put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"])
 async def set_soft_prompt(request: AnyRequest, services: Services) -> ASGIApp:
     """The empty one can be chosen."""
-    services.doorman.admit(request.headers)
+    services.authenticator.admit(request.headers)
     fields = read_fields(await request.body())
     if fields.read(wire.SoftPrompt).value:
         raise fields.wrong("value", "There are no soft prompts here.")
@@ -195,13 +195,13 @@ async def united_version() -> ASGIApp:
 @get("/api/extra/version")
 async def cpp_version(services: Services) -> ASGIApp:
     """Which of KoboldCpp's APIs is spoken."""
-    return Plain(body(wire.KoboldVersion(protected=not services.doorman.is_open)))
+    return Plain(body(wire.KoboldVersion(protected=not services.authenticator.is_open)))
 
 
 @get("/api/extra/perf")
 async def perf(request: AnyRequest, services: Services) -> ASGIApp:
     """The caller's last generation, and how busy the server is."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     last, statuses = services.generations.last(access.owner), services.visible(access)
     found = wire.Perf(
         last_process=last.usage.prefill_seconds,

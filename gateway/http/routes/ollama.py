@@ -22,7 +22,7 @@ from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import models as told
 from gateway.errors import GatewayError
 from gateway.http.auth import caller
-from gateway.http.exchange import EncodingResponse, Exchange, Telling, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
 from gateway.http.plain import Plain
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
@@ -45,7 +45,7 @@ ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
 @post("/api/chat")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """A conversation goes on; without messages its model is loaded, or let go."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(ollama.read_chat, await request.body())
     return _answered(request, services, access, exchange, chat=True)
 
@@ -53,7 +53,7 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/api/generate")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """A prompt is answered; without one its model is loaded, or let go."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(ollama.read_generate, await request.body())
     return _answered(request, services, access, exchange, chat=False)
 
@@ -80,7 +80,7 @@ def _answered(
         services.failed(access, ollama.error_line),
         services.account("ollama", asked.model, request_id, access),
         exchange,
-        Telling(quiet=services.config.server.comment_after, framing=NDJSON),
+        WireOptions(quiet=services.config.server.comment_after, framing=NDJSON),
     )
 
 
@@ -163,7 +163,7 @@ def _streamed(services: Services, access: Access, tell: Any, framing: Framing = 
 @post("/api/embed")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts; without any the model is loaded, or let go."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_embed, await request.body())
     return _embedded(request, services, access, read, old=False)
 
@@ -171,7 +171,7 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/api/embeddings")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """One text's vector, as it was told before `/api/embed` came."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_old_embed, await request.body())
     return _embedded(request, services, access, read, old=True)
 
@@ -221,21 +221,21 @@ async def alive() -> None:
 @get("/api/version")
 async def version(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of Ollama's APIs is spoken."""
-    services.doorman.admit(request.headers)
+    services.authenticator.admit(request.headers)
     return Plain(told.version_body())
 
 
 @get("/api/tags")
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(told.models_body([told.listed(_seen(one)) for one in services.usable(access)]))
 
 
 @get("/api/ps")
 async def ps(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory, and until when."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     there = [one for one in services.usable(access) if one.info is not None]
     return Plain(told.models_body([_resident(one) for one in there]))
 
@@ -250,7 +250,7 @@ def _resident(status: ModelStatus) -> told.ListedModel:
 @post("/api/show")
 async def show(request: AnyRequest, services: Services) -> ASGIApp:
     """What is known of one model."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     named = ollama.read_named(await request.body())
     name = (await services.find(_known_name(services, named.model, access), access)).name
     status = services.status(name, access)
@@ -280,7 +280,7 @@ def _seen(status: ModelStatus, known: Known | None = None) -> told.Seen:
 @post("/api/pull")
 async def pull(request: AnyRequest, services: Services) -> ASGIApp:
     """Fetch a model from the hub: `hf.co/owner/name:quantization`. One that is here is no error."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     named = ollama.read_named(await request.body())
     order = None if _is_here(services, named.model, access) else ollama.hub_name(named.model)
@@ -314,7 +314,7 @@ def _step(step: DownloadProgress) -> bytes:
 @delete("/api/delete", status_code=200)
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model and delete its files, where the configuration allows that."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     named = ollama.read_named(await request.body())
     delete_files = await deletion(services, _known_name(services, named.model, access), access)

@@ -14,12 +14,12 @@ from gateway.dialects.llamaserver.embedding import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
 from gateway.http.cards import card
-from gateway.http.exchange import EncodingResponse, Exchange, Telling, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.routes.llamaserver.embeddings import embedded
 from gateway.http.services import Services
-from gateway.http.streams import Reader, conversation
+from gateway.http.streams import KeptStreamResponse, conversation
 from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]
@@ -28,7 +28,7 @@ AnyRequest = Request[Any, Any, Any]
 @post(["/v1/chat/completions", "/chat/completions"])
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """A conversation goes on."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = new_id(request), int(time.time())
     answered = Exchange(
@@ -46,7 +46,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("chat", exchange.request.model, request_id, access),
         exchange,
-        Telling(
+        WireOptions(
             quiet=services.config.server.comment_after,
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
             if services.tells_loading(access, asked=exchange.loading_text)
@@ -56,13 +56,13 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     kept = conversation(request.headers, services.config) if exchange.stream else None
     if kept is None:
         return answered
-    return Reader(services.streams.begin(access.owner, kept, answered))
+    return KeptStreamResponse(services.streams.begin(access.owner, kept, answered))
 
 
 @post(["/v1/completions", "/completions"])
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """A text goes on."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = new_id(request), int(time.time())
     return Exchange(
@@ -81,7 +81,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
         services.failed(access, openai.error_event),
         services.account("text", exchange.request.model, request_id, access),
         exchange,
-        Telling(quiet=services.config.server.comment_after),
+        WireOptions(quiet=services.config.server.comment_after),
     )
 
 
@@ -94,14 +94,14 @@ async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/embeddings")
 async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """The same; with `content` in place of `input`, llama-server's own form of it."""
-    services.doorman.admit(request.headers)
+    services.authenticator.admit(request.headers)
     if await services.read(asks_own_form, await request.body()):
         return await embedded(request, services)
     return await _embedded(request, services)
 
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id = new_id(request)
     whose = caller(request.headers, request_id)
@@ -121,7 +121,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use; in Anthropic's form for its clients, who call it by the same
     name.
     """
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
     if "anthropic-version" in request.headers:
@@ -148,7 +148,7 @@ def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelW
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
     """One model; its id may hold slashes, encoded or not."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     name = (await services.find(str(model_id).removeprefix("/"), access)).name
     status = services.status(name, access)
     known = await services.capabilities.of(status)
@@ -171,7 +171,7 @@ async def health_head() -> None:
 @get("/metrics")
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
-    if services.doorman.admit(request.headers).models:
+    if services.authenticator.admit(request.headers).models:
         raise Forbidden("the numbers tell of all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
         return Plain(services.metrics.text(), media_type=CONTENT_TYPE)

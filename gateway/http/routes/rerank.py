@@ -26,7 +26,7 @@ async def rerank_v2(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGIApp:
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     body = await request.body()
     exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
     request_id = new_id(request)

@@ -23,7 +23,7 @@ from gateway.dialects.responses import items, references, stored
 from gateway.dialects.responses.wire import Item
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import Exchange, WireOptions, new_id
 from gateway.http.plain import Plain
 from gateway.http.runs import Run
 from gateway.http.services import Services
@@ -92,7 +92,7 @@ class _Making:
             exchange, id=f"resp_{name}", created=self.created, new_id=new_id
         )
 
-    def telling(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
+    def to_client(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
         """As an answer to one client; in the background as a stream for whoever comes."""
         quiet = NEVER if in_background else self.services.config.server.comment_after
         stream = self.exchange.stream or in_background
@@ -102,7 +102,7 @@ class _Making:
             self.services.failed(self.access, self.reply.failed),
             self.services.account("responses", request.model, by.request_id, self.access),
             msgspec.structs.replace(self.exchange, stream=stream),
-            Telling(quiet=quiet, keep=None if in_background else self.keep),
+            WireOptions(quiet=quiet, keep=None if in_background else self.keep),
         )
 
     def _opened(
@@ -138,20 +138,20 @@ class _Making:
 @post(["/v1/responses", "/responses"])
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A response to items, and to what they go on from."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await _read(request, services, access)
     asked = await _asked(services, access, exchange)
     making = _Making(services, access, exchange)
     by = caller(request.headers, new_id(request))
     if not exchange.background:
-        return making.telling(asked, by, in_background=False)
+        return making.to_client(asked, by, in_background=False)
     return await _in_background(making, asked, by)
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"])
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a response would be, its pictures left out."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await _read(request, services, access)
     asked = await _asked(services, access, exchange)
 
@@ -244,7 +244,7 @@ async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASG
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
     document = reply.document()
-    exchange = making.telling(asked, by, in_background=True)
+    exchange = making.to_client(asked, by, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:
@@ -283,7 +283,7 @@ def _following(services: Services, run: Run, start: int) -> ASGIApp:
 @post("/v1/responses/{response_id:str}/cancel")
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """End one that runs in the background; one that is over is told as it is."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     run = services.runs.of(access.owner, response_id)
     if run is not None:
 
@@ -311,7 +311,7 @@ async def retrieve(
     starting_after: int = -1,
 ) -> ASGIApp:
     """A response as it is now; or its events, from the one behind `starting_after` on."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     run = services.runs.of(access.owner, response_id)
     if run is not None:
         return _following(services, run, starting_after + 1) if stream else Plain(run.document())
@@ -328,7 +328,7 @@ async def retrieve(
 @delete("/v1/responses/{response_id:str}", status_code=200)
 async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """Forget a response; one that runs is ended first."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     run = services.runs.of(access.owner, response_id)
 
     async def whole() -> bytes:
@@ -345,7 +345,7 @@ async def remove(request: AnyRequest, services: Services, response_id: str) -> A
 @get("/v1/responses/{response_id:str}/input_items")
 async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """What a response was asked with, not what it went on from."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
     kept = await _found(services, access, response_id)
     return Plain(stored.page_body(stored.ids_and_items(items.decoded(kept.input)), wanted))

@@ -44,7 +44,7 @@ AnyRequest = Request[Any, Any, Any]
 @get(["/v1/model/list", "/v1/model/draft/list"])
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(await _listed(services, services.usable(access)))
 
 
@@ -60,7 +60,7 @@ async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
     """The loaded model that is in use, or was last; else the default, whose `state` and null
     `parameters` say that it isn't loaded; 503 where there is none.
     """
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     status = await services.answering(access)
     known = await services.capabilities.of(status)
     template = services.templates.chosen(status.id)
@@ -70,7 +70,7 @@ async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/model/load")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and report how it goes; `Accept: application/json`: one answer at the end."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read_load(await request.body())
     entry = await services.find(order.model, access)
@@ -155,7 +155,7 @@ async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
 @post("/v1/model/unload")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all; `force` cuts running answers off."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.UnloadRequest)
 
@@ -201,7 +201,7 @@ async def unload_models(
 @get("/v1/auth/permission")
 async def permission(request: AnyRequest, services: Services) -> ASGIApp:
     """What the caller's key may do."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     return Plain(reply.permission(is_admin=access.role == "admin"))
 
 
@@ -211,7 +211,7 @@ async def permission(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/token/encode")
 async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, or of a conversation as its answer's prompt."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     data = await request.body()
     order = wants.read(data, wants.Encode)
     if isinstance(order.text, str):
@@ -231,7 +231,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/token/decode")
 async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     order = wants.read(await request.body(), wants.Decode)
     special = order.decode_special_tokens
     text = await services.wording.decode(order.model, order.tokens, access, special=special)
@@ -244,7 +244,7 @@ async def decode(request: AnyRequest, services: Services) -> ASGIApp:
 @get(["/v1/templates", "/v1/template/list"])
 async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
     """The templates to switch to; a user sees those in force."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if access.role == "admin":
         return Plain(body(reply.Names(services.templates.names())))
     chosen = (services.templates.chosen(one.id) for one in services.visible(access))
@@ -254,7 +254,7 @@ async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/template/switch")
 async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Another template for one model, or for the loaded one in use."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
@@ -270,7 +270,7 @@ async def _template(services: Services, name: str) -> Chosen:
 @post("/v1/template/unload")
 async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Back to the model's own template."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateUnload)
     services.templates.unload(await services.wording.named(order.model, access))
@@ -283,7 +283,7 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
 @get(["/v1/sampling/overrides", "/v1/sampling/override/list"])
 async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     """The sampling overrides in force; administrators see what else there is."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     current = services.presets.current
     names = services.presets.names() if access.role == "admin" else ()
     shown = reply.Overrides(selected_preset=current.name, overrides=current.told, presets=names)
@@ -293,7 +293,7 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/sampling/override/switch")
 async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """A preset by name, or overrides in the body."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     order = wants.read(await request.body(), wants.OverrideSwitch)
     if order.preset:
         services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
@@ -307,7 +307,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/sampling/override/unload")
 async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests get what they ask for."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     services.presets.unload()
     return Plain(reply.NULL)
 
@@ -319,14 +319,14 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
 @get(["/v1/loras", "/v1/lora/list", "/v1/lora"])
 async def loras(request: AnyRequest, services: Services) -> ASGIApp:
     """None: no engine here changes adapters of a loaded model."""
-    services.doorman.admit(request.headers)
+    services.authenticator.admit(request.headers)
     return Plain(body(reply.Names()))
 
 
 @post(["/v1/lora/load", "/v1/lora/unload"])
 async def lora_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Refused, with the way that there is."""
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     raise InvalidRequest(
         "No engine here changes adapters of a loaded model. "
         "Name them in the model's options (adapters) and load it again.",

@@ -23,7 +23,7 @@ AnyRequest = Request[Any, Any, Any]
 @get("/v1/model/embedding/list")
 async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
     """The embedding models that the caller may use."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     statuses = [one for one in services.usable(access) if one.task == "embed"]
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
@@ -35,7 +35,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     """The loaded embedding model that is in use, or was last; else the first, whose `state` says
     that it isn't loaded; 503 where there is none.
     """
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     statuses = [one for one in services.usable(access) if one.task == "embed"]
     status = foremost(statuses, "embed") or next(iter(statuses), None)
     if status is None:
@@ -47,7 +47,7 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/model/embedding/load")
 async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load an embedding model; the answer comes when it is there."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.EmbeddingLoad)
     entry = await services.find(order.embedding_model_name, access)
@@ -64,7 +64,7 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/v1/model/embedding/unload")
 async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all embedding models; running requests end first."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
 
     async def whole() -> bytes:

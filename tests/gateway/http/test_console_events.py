@@ -17,7 +17,7 @@ from gateway.http.console.gauges import kept_tokens
 from gateway.http.console.models import progress_of
 from gateway.http.console.publishing import again_and_again
 from gateway.registry import ModelStatus
-from gateway.registry.survey import NO_PARTS, Cost
+from gateway.registry.survey import NO_PARTS, ModelCost
 from gateway.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, Running, config, serving
 from tests.hang import HANG
@@ -229,7 +229,7 @@ async def test_a_load_tells_how_far_it_is(tmp_path: Path) -> None:
 def test_what_is_left_of_a_load_is_told_from_the_last_one(
     last: float | None, left: float | None
 ) -> None:
-    cost = Cost(
+    cost = ModelCost(
         devices={},
         parts=NO_PARTS,
         measured=False,

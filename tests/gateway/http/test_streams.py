@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import Config, KeyConfig, LlamaServerConfig
 from gateway.errors import InvalidRequest, QueueFull
-from gateway.http.streams import KeptStream, Streams
+from gateway.http.streams import KeptStream, KeptStreams
 from tests.gateway.http.serving import Running, config, events, serving, state
 from tests.hang import HANG
 
@@ -218,7 +218,7 @@ async def test_so_many_run_and_so_much_is_kept_and_no_more() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x" * 60, "more_body": False})
 
-    streams = Streams(lambda: 300.0, most_kept=100)
+    streams = KeptStreams(lambda: 300.0, most_kept=100)
     async with streams.running():
         for number in range(2):
             streams.begin("me", f"short {number}", short)

@@ -14,7 +14,7 @@ from gateway.dialects.llamaserver.request import (
     read_infill,
 )
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, Telling, new_id
+from gateway.http.exchange import Exchange, WireOptions, new_id
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]
@@ -38,7 +38,7 @@ async def _answered(
     read: Callable[[bytes], CompletionExchange],
     api: str,
 ) -> ASGIApp:
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(read, await request.body())
     asked, request_id = exchange.request, new_id(request)
     return Exchange(
@@ -51,7 +51,7 @@ async def _answered(
         services.failed(access, openai.error_event),
         services.account(api, asked.model, request_id, access),
         exchange,
-        Telling(quiet=services.config.server.comment_after),
+        WireOptions(quiet=services.config.server.comment_after),
     )
 
 

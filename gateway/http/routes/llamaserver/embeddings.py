@@ -21,7 +21,7 @@ async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
     """An answer in llama-server's form, whatever the path."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     exchange = await services.read(read_embedding, await request.body())
     request_id = new_id(request)
     whose = caller(request.headers, request_id)

@@ -29,7 +29,7 @@ AnyRequest = Request[Any, Any, Any]
 @post("/load_model")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load as a request would, and report how it goes: what `transformers chat` does first."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
     ).name
@@ -70,7 +70,7 @@ async def _tell_load(events: EventStream, name: str, services: Services, access:
 @get("/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models; and in a second list what lies on this machine, the hub's cache included."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     statuses = services.visible(access)
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
@@ -88,7 +88,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
 
     Who reads slowly misses states in between, never the last.
     """
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
 
     async def tell(events: EventStream) -> None:
         with services.registry.watchers.watching() as changes:
@@ -138,7 +138,7 @@ def _state_data(status: ModelStatus) -> wire.StateData:
 @post("/models/load")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model; `GET /models` tells how it goes."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
@@ -150,7 +150,7 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/models/unload")
 async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
     name = (await services.find(named.model, access)).name

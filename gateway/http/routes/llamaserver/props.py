@@ -26,7 +26,7 @@ BUILD = f"roundhouse-{version('roundhouse')}"
 @get("/props")
 async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a frontend must know of a model: the named one, the one in use, or the default."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if model in wire.NOBODY:
         one = await services.answering(access)
     else:

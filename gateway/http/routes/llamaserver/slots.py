@@ -35,7 +35,7 @@ async def slots(
     request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
 ) -> ASGIApp:
     """What each slot of a model does: of the named one, the one in use, or the default."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     if not services.config.llamaserver.slots:
         raise NotSupported("The slots are not told here (llamaserver.slots).")
     status = await _meant(services, model, access)
@@ -52,7 +52,7 @@ async def slots(
 @post("/slots/{slot:str}", status_code=200)
 async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
     """Save, restore or erase a slot's prompt cache, as `action` says."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     if action not in get_args(told.Action):
         message = "action: Expected save, restore or erase, behind the question mark."

@@ -60,7 +60,7 @@ class UnloadedWire(msgspec.Struct, frozen=True):
 @get("/status")
 async def status(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory now."""
-    statuses = services.visible(services.doorman.admit(request.headers))
+    statuses = services.visible(services.authenticator.admit(request.headers))
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
     failed = [one for one in statuses if one.state == "failed"]
     first = foremost(there)
@@ -89,7 +89,7 @@ def _resident(one: ModelStatus) -> ResidentWire:
 @post("/unload")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
 
@@ -131,7 +131,7 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
     """Forget what the named model's loads seemed to take, or all models': the next load of each is
     planned by its estimate and measured anew.
     """
-    services.doorman.admit(request.headers).require_admin()
+    services.authenticator.admit(request.headers).require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
 

@@ -15,7 +15,7 @@ from gateway.dialects.llamaserver import wire
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.plain import Plain
 from gateway.http.services import Services
-from gateway.http.streams import Reader, checked_name
+from gateway.http.streams import KeptStreamResponse, checked_name
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -47,28 +47,28 @@ def _number(text: str, param: str) -> int:
 @get("/v1/stream")
 async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
     """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     stream = services.streams.of(access.owner, checked_name(conv_id, "conv_id"))
     if stream is None:
         raise NotFound("There is no stream of that conversation, or no more.", param="conv_id")
     if (event := request.query_params.get("from_event")) is not None:
-        return Reader(stream, stream.place_of(_number(event, "from_event")))
+        return KeptStreamResponse(stream, stream.place_of(_number(event, "from_event")))
     place = _number(request.query_params.get("from") or "0", "from")
     stream.check(place)
-    return Reader(stream, place)
+    return KeptStreamResponse(stream, place)
 
 
 @delete("/v1/stream", status_code=204)
 async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
     """End a conversation's stream and forget it; harmless where there is none."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     services.streams.stop(access.owner, checked_name(conv_id, "conv_id"))
 
 
 @post("/v1/streams/lookup", status_code=200)
 async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of these conversations have a stream that can be read."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = wire.read(await request.body(), Lookup)
     found: Sequence[StreamWire] = [
         StreamWire(

@@ -23,7 +23,7 @@ AnyRequest = Request[Any, Any, Any]
 @post("/tokenize")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and vLLM tell them; or of a conversation, as vLLM."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     data = await request.body()
     order = wire.read(data, wire.Tokenize)
     name = await services.wording.named(order.model, access)
@@ -70,7 +70,7 @@ async def _of_conversation(
 @post("/detokenize")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     data = await request.body()
     order, left = wire.read(data, wire.Detokenize), wire.unread(data, wire.Detokenize)
     text = await services.wording.decode(order.model, order.tokens, access)
@@ -80,7 +80,7 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 @post("/apply-template")
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """The text that a conversation becomes for its model."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = (await services.read(openai.read_chat, await request.body())).request
 
     async def whole() -> bytes:
@@ -93,7 +93,7 @@ async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens a conversation has, its pictures left out."""
-    access = services.doorman.admit(request.headers)
+    access = services.authenticator.admit(request.headers)
     asked = (await services.read(openai.read_chat, await request.body())).request
 
     async def whole() -> bytes:
