@@ -7,7 +7,7 @@ Knows no engine. Bounds are OpenAI's where it has them, TabbyAPI's otherwise, an
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -284,9 +284,9 @@ def read_choice_mode(fields: Fields, path: str, mode: str, tools: Sequence[Tool]
     raise fields.wrong(path, f"Expected 'none', 'auto' or 'required', got {mode!r:.64}.")
 
 
-def require_tool(fields: Fields, path: str, name: str, tools: Sequence[Tool]) -> None:
-    """Raises InvalidRequest where none of `tools` has the name."""
-    if all(tool.name != name for tool in tools):
+def require_tool(fields: Fields, path: str, name: str, names: Collection[str]) -> None:
+    """Raises InvalidRequest where `name` is none of the tools' `names`."""
+    if name not in names:
         raise fields.wrong(path, f"There is no tool named {name!r:.64} in tools.")
 
 

@@ -268,7 +268,7 @@ def _choice(
         case None:
             return ("auto" if tools else "none"), tools
         case ToolChoiceWire(type="function", function=NameWire(name)):
-            require_tool(fields, "tool_choice.function.name", name, tools)
+            require_tool(fields, "tool_choice.function.name", name, {tool.name for tool in tools})
             return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools", allowed_tools=AllowedToolsWire() as allowed):
             return _among(fields, allowed, tools)
@@ -285,8 +285,9 @@ def _among(
     fields: Fields, wire: AllowedToolsWire, tools: tuple[Tool, ...]
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
     path = "tool_choice.allowed_tools"
+    known = {tool.name for tool in tools}
     for k, tool in enumerate(wire.tools):
-        require_tool(fields, f"{path}.tools[{k}].function.name", tool.function.name, tools)
+        require_tool(fields, f"{path}.tools[{k}].function.name", tool.function.name, known)
     names = {tool.function.name for tool in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
     return read_choice_mode(fields, f"{path}.mode", wire.mode, allowed), allowed

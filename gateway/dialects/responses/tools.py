@@ -53,7 +53,7 @@ def _choice(
         case None:
             return ("auto" if tools else "none"), tools
         case ToolChoiceWire(type="function", name=name):
-            require_tool(fields, "tool_choice.name", name, tools)
+            require_tool(fields, "tool_choice.name", name, {tool.name for tool in tools})
             return NamedTool(name), tools
         case ToolChoiceWire(type="allowed_tools"):
             return _among(fields, wire, tools)
@@ -66,9 +66,10 @@ def _choice(
 def _among(
     fields: Fields, wire: ToolChoiceWire, tools: tuple[Tool, ...]
 ) -> tuple[ToolChoice, tuple[Tool, ...]]:
+    known = {tool.name for tool in tools}
     for k, named in enumerate(wire.tools):
         if named.type == "function":
-            require_tool(fields, f"tool_choice.tools[{k}].name", named.name, tools)
+            require_tool(fields, f"tool_choice.tools[{k}].name", named.name, known)
     names = {named.name for named in wire.tools}
     allowed = tuple(tool for tool in tools if tool.name in names)
     return read_choice_mode(fields, "tool_choice.mode", wire.mode, allowed), allowed

@@ -1,6 +1,7 @@
 """Whatever a client sends: a body is read, or its fault is named. Nothing else is raised."""
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from gateway.dialects import anthropic, kobold, ollama, openai, responses
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
 from gateway.errors import InvalidRequest
+from tests.growth import GROWTH, growth
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
@@ -213,32 +215,55 @@ def test_what_is_no_json_is_named_too(api: str, data: bytes) -> None:
         assert error.message  # noqa: PT017 - a few bytes can be a body
 
 
-MANY = 50_000  # so many that whoever looks at all for each doesn't end today
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 TURN = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
 RESULT = {"role": "tool", "tool_name": "f", "content": "x"}
-BLOCKS = [{"type": "tool_result", "tool_use_id": "t", "content": "x"}] * MANY
-NAMED = [{"type": "function", "name": f"f{k}"} for k in range(MANY)]
-HUGE: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
-    "responses": (responses.read_response, {"input": [CALL] * MANY}),
+NAMELESS = {"role": "tool", "content": "x"}
+BLOCK = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+
+
+def _allowed(wire: Callable[[str], dict[str, Any]], size: int) -> dict[str, Any]:
+    """Many tools, and all of them allowed by name. `wire`: a tool in the dialect's form."""
+    named = [wire(f"f{k}") for k in range(size)]
+    choice = {"tools": named, "mode": "auto"}
+    return {
+        "input": "Hi",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": named,
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": choice, **choice},
+    }
+
+
+HUGE: dict[str, tuple[Callable[[bytes], object], Callable[[int], dict[str, Any]]]] = {
+    "responses": (responses.read_response, lambda size: {"input": [CALL] * size}),
     "responses, tools": (
         responses.read_response,
-        {
-            "input": "Hi",
-            "tools": NAMED,
-            "tool_choice": {"type": "allowed_tools", "tools": NAMED},
-        },
+        partial(_allowed, lambda name: {"type": "function", "name": name}),
     ),
-    "ollama": (ollama.read_chat, {"messages": [TURN] * MANY + [RESULT] * MANY}),
+    "chat, tools": (
+        openai.read_chat,
+        partial(_allowed, lambda name: {"type": "function", "function": {"name": name}}),
+    ),
+    "ollama": (ollama.read_chat, lambda size: {"messages": [TURN] * size + [RESULT] * size}),
     "ollama, without names": (
         ollama.read_chat,
-        {"messages": [TURN] * MANY + [{"role": "tool", "content": "x"}] * MANY},
+        lambda size: {"messages": [TURN] * size + [NAMELESS] * size},
     ),
-    "messages": (anthropic.read_messages, {"messages": [{"role": "user", "content": BLOCKS}]}),
+    "messages": (
+        anthropic.read_messages,
+        lambda size: {"messages": [{"role": "user", "content": [BLOCK] * size}]},
+    ),
 }
 
 
 @pytest.mark.parametrize("api", HUGE)
 def test_reading_is_linear(api: str) -> None:
     read, body = HUGE[api]
-    assert read(msgspec.json.encode(body))
+
+    def seconds(size: int) -> float:
+        encoded = msgspec.json.encode(body(size))
+        began = time.process_time()
+        assert read(encoded)
+        return time.process_time() - began
+
+    assert growth(seconds, 500, 4_000) < GROWTH

@@ -17,26 +17,15 @@ from gateway.splitter.reading import LONGEST, Markers
 from tests.every import for_every
 from tests.gateway.splitter.corpus import join
 from tests.gateway.splitter.hostile import NOTE, TOKEN, Hostile, drawn
+from tests.growth import GROWTH, growth
 
 SMALL, LARGE = 2_000, 16_000  # characters
-GROWTH = 24  # what is linear grows by 8, what is quadratic by 64
-FASTEST = 1e-3  # seconds; what takes less is not measured well
-
-
-def growth(seconds: Callable[[int], float], small: int = SMALL, large: int = LARGE) -> float:
-    """How many times longer the large size takes; measured again while it seems too much."""
-    least = float("inf")
-    for _ in range(4):
-        least = min(least, seconds(large) / max(seconds(small), FASTEST))
-        if least < GROWTH:
-            break
-    return least
 
 
 @for_every("format", sorted(FORMATS))
 def test_time_grows_as_the_text_does(format: str) -> None:
     for case in drawn(0.0015, [format]):
-        assert growth(case.seconds) < GROWTH, case
+        assert growth(case.seconds, SMALL, LARGE) < GROWTH, case
 
 
 M3 = "]<]minimax[>[<tool_call>]<]minimax[>[<invoke"
@@ -65,7 +54,7 @@ WORST = [
 
 @pytest.mark.parametrize("case", WORST, ids=lambda case: f"{case.format}-{case.fill[:9]}")
 def test_what_was_slow_once_is_not(case: Hostile) -> None:
-    assert growth(case.seconds) < GROWTH
+    assert growth(case.seconds, SMALL, LARGE) < GROWTH
 
 
 def test_ids_that_are_taken_are_not_searched_again() -> None:
