@@ -152,16 +152,16 @@ def _spoken(services: Services) -> list[Router]:
         ),
         ("This server", True, own, plain),
     )
-    return [_tagged(name, routes, told) for name, is_on, routes, told in table if is_on]
+    return [_tagged(name, routes, reported) for name, is_on, routes, reported in table if is_on]
 
 
 def _tagged(
     name: str,
     routes: Sequence[HTTPRouteHandler],
-    told: dict[int | type[Exception], Handler] | None = None,
+    reported: dict[int | type[Exception], Handler] | None = None,
 ) -> Router:
     """The routes of one API, or some of them."""
-    return Router(path="/", route_handlers=routes, exception_handlers=told, tags=[name])
+    return Router(path="/", route_handlers=routes, exception_handlers=reported, tags=[name])
 
 
 def _services(

@@ -231,10 +231,10 @@ def as_written(spelled: Mapping[str, str]) -> Iterator[None]:
         written = spelled.get(error.param or "")
         if written is None:
             raise
-        told = copy(error)
-        told.message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
-        told.param = written
-        raise told from error
+        reported = copy(error)
+        reported.message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
+        reported.param = written
+        raise reported from error
 
 
 def translate(error: BackendError) -> GatewayError:

@@ -233,9 +233,11 @@ class Reloader:
         except Exception:  # the server outlives whatever is wrong with a file
             log.exception("the configuration stays as it was")
             return
-        told = {"changed": done.changed, "restart": done.restart}
-        told |= msgspec.structs.asdict(done.models)
-        log.info("configuration reloaded", **{what: names for what, names in told.items() if names})
+        reported = {"changed": done.changed, "restart": done.restart}
+        reported |= msgspec.structs.asdict(done.models)
+        log.info(
+            "configuration reloaded", **{what: names for what, names in reported.items() if names}
+        )
 
     async def _watch(self) -> None:
         """A file that looks the same twice after a change is whole: editors write in pieces."""

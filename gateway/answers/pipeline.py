@@ -30,7 +30,7 @@ from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
 from gateway.answers.elsewhere import Elsewhere
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters, refuse_unread
-from gateway.answers.remote import told_of_wait
+from gateway.answers.remote import reporting_wait
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.text_prompts import echoes, text_prompts
 from gateway.answers.tokens import Tokens
@@ -165,7 +165,7 @@ class Pipeline:
             if album is not None:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
-            with told_of_wait(on_wait, lease.name):
+            with reporting_wait(on_wait, lease.name):
                 return await self._elsewhere.chat(
                     held, lease, lease.container, request, asked, caller
                 )
@@ -211,7 +211,7 @@ class Pipeline:
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
-            with told_of_wait(on_wait, lease.name):
+            with reporting_wait(on_wait, lease.name):
                 return await self._elsewhere.text(
                     held, lease, lease.container, request, asked, caller
                 )
@@ -316,8 +316,10 @@ class Pipeline:
         info = lease.container.info
         strict = self._strict or answering.strict
         if strict and (refused := sorted(ignored_by(info, answering.sampling.values).items())):
-            told = "; ".join(f"{answering.spelled.get(name, name)}: {why}" for name, why in refused)
-            raise InvalidRequest(f"{told}.", param=refused[0][0])
+            reported = "; ".join(
+                f"{answering.spelled.get(name, name)}: {why}" for name, why in refused
+            )
+            raise InvalidRequest(f"{reported}.", param=refused[0][0])
         asked = self._presets.current.over(answering).sampling.named
         return {name: why for name, why in ignored_by(info, used).items() if name in asked}
 

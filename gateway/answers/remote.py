@@ -145,8 +145,8 @@ class RemoteChoice:
         if self._splitter is not None:
             yield from self._splitter.finish("stop")[:-1]
         yield from map(ToolClosed, self._calls)
-        told = _REASONS.get(reason, "stop")
-        yield Finished("tool_calls" if self._calls and told == "stop" else told, stop=stop)
+        reported = _REASONS.get(reason, "stop")
+        yield Finished("tool_calls" if self._calls and reported == "stop" else reported, stop=stop)
 
     def _unheld(self) -> Iterator[Event]:
         held, self._held = self._held, ""
@@ -213,7 +213,7 @@ class RemoteAnswer(Answer):
 
 
 @contextmanager
-def told_of_wait(
+def reporting_wait(
     on_wait: Callable[[Waiting], None] | None, model: str, quiet: float = QUIET
 ) -> Iterator[None]:
     """A client whose answer has not begun after `quiet` seconds hears of it, before a proxy on the

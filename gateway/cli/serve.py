@@ -22,7 +22,7 @@ from gateway.cli.progress import Bars
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
-from gateway.hub.startup import brought, downloaded, told_in_log
+from gateway.hub.startup import brought, downloaded, log_reporter
 from gateway.logs import LogLines, configure
 from gateway.registry import Happening, ModelEntry, ModelLibrary, Registry
 from gateway.reloading import ConfigSource, Explained, Reloader
@@ -94,7 +94,7 @@ def run(arguments: Namespace) -> int:
 
 def _brought(config: Config) -> Config:
     with Bars() as bars:
-        return brought(config, bars.download if bars.shown else told_in_log)
+        return brought(config, bars.download if bars.shown else log_reporter)
 
 
 def warn_of_missing(entries: Iterable[ModelEntry]) -> None:

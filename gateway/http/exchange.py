@@ -30,8 +30,8 @@ from gateway.http.sse import (
     EventStream,
     Framing,
     cancel_when_left,
+    reported,
     sentence,
-    told,
 )
 from gateway.registry import Waiting
 from gateway.tasks import WorkerThreads, companions
@@ -81,7 +81,7 @@ class LoadingText(Protocol):
     @property
     def began(self) -> bool: ...
 
-    def told(self, model: str, text: str) -> bytes: ...
+    def reported(self, model: str, text: str) -> bytes: ...
 
 
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class Exchange:
 
     def _tell_wait(self, news: Waiting) -> bytes:
         assert self._loading is not None, "it is asked only where the wait is reported"
-        return self._loading.told(news.model, f"{sentence(news)}\n")
+        return self._loading.reported(news.model, f"{sentence(news)}\n")
 
     async def _tell(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
@@ -167,7 +167,7 @@ class Exchange:
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(told(error)))
+            await events.end(self._failed(reported(error)))
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""

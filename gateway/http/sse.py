@@ -93,7 +93,7 @@ class EventStream:
         self._tell = tell
         self._patience = patience
         self._direct = direct
-        self._told_at_once = anyio.Event()
+        self._reported_at_once = anyio.Event()
         self._ended = False
         self._writing = False
         self._last = time.monotonic()
@@ -138,12 +138,12 @@ class EventStream:
         """Something to tell at the next comment. A `pipeline.OnWait`."""
         self._news = news
         if self._tell is not None:
-            self._told_at_once.set()
+            self._reported_at_once.set()
 
     async def send_comments(self) -> None:
         """For ever: a comment when there is news to wait with, or after a silence."""
         with anyio.move_on_after(self._patience):
-            await self._told_at_once.wait()
+            await self._reported_at_once.wait()
         while True:
             if not (self._ended or self._writing):
                 await self._fill_silence()
@@ -153,7 +153,7 @@ class EventStream:
         news, self._news = self._news, None
         if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
             return
-        frames = self._framing.silence if news is None else self._told(news)
+        frames = self._framing.silence if news is None else self._reported(news)
         sent = self._comment = anyio.Event()
         try:
             if not self.began:
@@ -164,7 +164,7 @@ class EventStream:
             self._comment = None
             sent.set()
 
-    def _told(self, news: Waiting) -> bytes:
+    def _reported(self, news: Waiting) -> bytes:
         return self._tell(news) if self._tell else self._framing.remark(sentence(news))
 
     async def _commented(self) -> None:
@@ -228,7 +228,7 @@ class ProgressStream:
             except Exception as error:
                 if not events.began:
                     raise
-                await events.end(self._failed(told(error)))
+                await events.end(self._failed(reported(error)))
 
 
 class WholeErrand:
@@ -248,7 +248,7 @@ class WholeErrand:
             await body(scope, receive, send)
 
 
-def told(error: Exception) -> GatewayError:
+def reported(error: Exception) -> GatewayError:
     """What a client may know of `error`; the log knows all."""
     if isinstance(error, GatewayError):
         return error

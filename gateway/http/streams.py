@@ -25,7 +25,7 @@ from litestar.types import (
 
 from config.settings import Config
 from gateway.errors import GatewayError, InvalidRequest, ModelUnavailable, QueueFull
-from gateway.http.sse import cancel_when_left, told
+from gateway.http.sse import cancel_when_left, reported
 from gateway.tasks import companions
 
 HEADER = "x-conversation-id"
@@ -192,7 +192,7 @@ class KeptStreamResponse:
             except GatewayError:
                 raise
             except Exception as error:
-                raise told(error) from error
+                raise reported(error) from error
             async for frames in self._stream.read(self._place):
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -59,7 +59,7 @@ async def provided(config: Config, tell: Tell | None = None) -> Config:
     Raises ConfigError that names the model, for one that can't be had.
     """
     hub = Hub(config)
-    models = [await _provided(hub, model, tell or told_in_log) for model in config.models]
+    models = [await _provided(hub, model, tell or log_reporter) for model in config.models]
     return replace(config, models=tuple(models))
 
 
@@ -113,14 +113,14 @@ def _is_usable(folder: Path) -> bool:
     return True
 
 
-def told_in_log(model: str) -> Callable[[DownloadProgress], None]:
+def log_reporter(model: str) -> Callable[[DownloadProgress], None]:
     """A line every few seconds."""
-    told = time.monotonic() - TELL_EVERY
+    reported = time.monotonic() - TELL_EVERY
 
     def tell(step: DownloadProgress) -> None:
-        nonlocal told
-        if (now := time.monotonic()) - told >= TELL_EVERY:
-            told = now
+        nonlocal reported
+        if (now := time.monotonic()) - reported >= TELL_EVERY:
+            reported = now
             log.info("downloading", model=model, file=step.file, done=step.done, total=step.total)
 
     return tell

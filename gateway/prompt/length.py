@@ -24,9 +24,9 @@ def length_explained(request: ChatRequest) -> Iterator[None]:
     try:
         yield
     except ContextLengthExceeded as error:
-        told = copy(error)
-        told.message = f"{error.message} {' '.join(_advice(request))}"
-        raise told from error
+        reported = copy(error)
+        reported.message = f"{error.message} {' '.join(_advice(request))}"
+        raise reported from error
 
 
 def _advice(request: ChatRequest) -> Iterator[str]:

@@ -196,10 +196,10 @@ class ModelLibrary:
             name = name.removesuffix(LATEST)
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
-            told = (
+            reported = (
                 name if access.allows(name) else asked
             )  # the default's name is told to whom it is for
-            raise ModelNotFound(_not_found(told, known), param="model")
+            raise ModelNotFound(_not_found(reported, known), param="model")
         found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")

@@ -91,13 +91,13 @@ class Place:
         self.scope = anyio.CancelScope()  # of the lease, once granted
         self._error: GatewayError | None = None
         self._news: Waiting | None = None
-        self._told: Waiting | None = None
+        self._reported: Waiting | None = None
         self._changed = anyio.Event()
 
     def tell(self, waiting: Waiting) -> None:
         """Something moved."""
-        if waiting != self._told:
-            self._news = self._told = waiting
+        if waiting != self._reported:
+            self._news = self._reported = waiting
             self._changed.set()
 
     def answer(self, error: GatewayError | None = None) -> None:

@@ -63,8 +63,8 @@ class Overview:
             now=self._clock.now(),
         )
         if (remote := entry.files.remote) is not None:
-            told = self._names.library.fleet.standing(remote)
-            return status if told is None else as_told(status, told)
+            reported = self._names.library.fleet.standing(remote)
+            return status if reported is None else as_reported(status, reported)
         if plan is not None:
             there = status.state in ("loading", "loaded")
             status = replace(status, missing=0 if there else room.shortfall(plan.devices))
@@ -149,7 +149,7 @@ def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStat
     )
 
 
-def as_told(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
+def as_reported(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
     """`status` of a model as the Roundhouse that runs it tells of it. Who waits here waits there
     too, later; what leaves here, or couldn't be reached from here, is ours to tell.
     """

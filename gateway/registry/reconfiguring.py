@@ -1,9 +1,14 @@
-"""What another configuration changes about the models, and how that is put in force."""
+"""What changes about models that may be in memory, and how that is put in force: another
+configuration, other options of one of them, files that were written over.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+import structlog
 
+from gateway.errors import ModelUnavailable
 from gateway.registry.library import Known, ModelEntry, ModelLibrary
 from gateway.registry.line import Clock
 from gateway.registry.loading import LoadPlanner
@@ -12,6 +17,8 @@ from gateway.registry.names import ModelNames
 from gateway.registry.orders import Orders
 from gateway.registry.record import Order
 from gateway.registry.scheduler import Scheduler
+
+log = structlog.get_logger(__name__)
 
 
 class ModelChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +65,7 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
 
 
 class Reconfiguration:
-    """Tells those who know a model, between two steps of the event loop."""
+    """Puts changes in force with all who know a model, between two steps of the event loop."""
 
     def __init__(
         self,
@@ -85,6 +92,39 @@ class Reconfiguration:
         for entry in prepared.library.entries():
             if entry.name in known and known[entry.name] != entry:
                 self._describe(entry, replaced=entry.name in prepared.changes.reloaded)
+
+    def change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
+        """A model that is there with other options leaves and comes back. Raises ModelUnavailable
+        where it would not fit with them.
+        """
+        plan = self._planner.proposed(entry, options)
+        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.devices)) is not None:
+            raise ModelUnavailable(obstacle, param="model")
+        self._planner.adopt(plan)
+        there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
+        if there is not None and there.plan.options != plan.options:
+            self._load_again(entry.name)
+
+    async def unchanged(self, entry: ModelEntry) -> ModelEntry:
+        """A model whose files were changed since it was loaded leaves as its last lease ends, and
+        comes back as they are now: what is mapped into memory may be gone, or another's.
+        """
+        if not self._is_outdated(entry.name):
+            return entry
+        await self._names.scan_soon().wait()  # its header may say something else now
+        if self._is_outdated(entry.name):
+            text = "the files of a loaded model were changed; it is loaded again"
+            log.warning(text, model=entry.name)
+            self._load_again(entry.name)
+        return self._names.resolve(entry.name)
+
+    def _is_outdated(self, name: str) -> bool:
+        """It takes requests, though its files were written over."""
+        return self._scheduler.phase(name) == "loaded" and self._moves.are_files_changed(name)
+
+    def _load_again(self, name: str) -> None:
+        orders = self._scheduler.unload_asked(self._clock.now(), name, again=True)
+        self._orders.carry_out(orders, name)
 
     def _remove(self, name: str) -> None:
         self._names.present.pop(name, None)

@@ -203,7 +203,7 @@ class Registry:
         load would be needed that `access` denies. The body is cancelled and ModelUnavailable (or
         ShuttingDown) raised, if the model is unloaded by force.
         """
-        entry = await self._unchanged(await self.find(name, access))
+        entry = await self._reconfiguration.unchanged(await self.find(name, access))
         if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
@@ -228,9 +228,9 @@ class Registry:
         Raises as `lease`, and InvalidRequest for options its backend doesn't know; a failed load
         raises ModelUnavailable from the iteration.
         """
-        entry = await self._unchanged(await self.find(name))
+        entry = await self._reconfiguration.unchanged(await self.find(name))
         if options is not None:
-            self._change_options(entry, options)
+            self._reconfiguration.change_options(entry, options)
         elif self._has_left_elsewhere(entry):
             self._orders.carry_out(
                 self._scheduler.unload_asked(self._now, entry.name, again=True), entry.name
@@ -345,29 +345,12 @@ class Registry:
     def _now(self) -> float:
         return self._clock.now()
 
-    async def _unchanged(self, entry: ModelEntry) -> ModelEntry:
-        """A model whose files were changed since it was loaded leaves as its last lease ends, and
-        comes back as they are now: what is mapped into memory may be gone, or another's.
-        """
-        if not self._is_outdated(entry.name):
-            return entry
-        await self._names.scan_soon().wait()  # its header may say something else now
-        name = entry.name
-        if self._is_outdated(name):
-            log.warning("the files of a loaded model were changed; it is loaded again", model=name)
-            self._orders.carry_out(self._scheduler.unload_asked(self._now, name, again=True), name)
-        return self.resolve(name)
-
     def _has_left_elsewhere(self, entry: ModelEntry) -> bool:
         """It takes requests here, and the Roundhouse that runs it would have to load it first."""
         if (remote := entry.files.remote) is None or self._scheduler.phase(entry.name) != "loaded":
             return False
-        told = self.fleet.standing(remote)
-        return told is not None and told.state in ("unloaded", "failed")
-
-    def _is_outdated(self, name: str) -> bool:
-        """It takes requests, though its files were written over."""
-        return self._scheduler.phase(name) == "loaded" and self._moves.are_files_changed(name)
+        reported = self.fleet.standing(remote)
+        return reported is not None and reported.state in ("unloaded", "failed")
 
     @contextmanager
     def _in_line(
@@ -404,17 +387,6 @@ class Registry:
         if self._closing:
             return ShuttingDown("the server is stopping")
         return ModelUnavailable(f"{name} was unloaded by an administrator", param="model")
-
-    def _change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
-        """A model that is there with other options leaves and comes back, if it would fit."""
-        plan = self._planner.proposed(entry, options)
-        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.devices)) is not None:
-            raise ModelUnavailable(obstacle, param="model")
-        self._planner.adopt(plan)
-        there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)
-        if there is not None and there.plan.options != plan.options:
-            orders = self._scheduler.unload_asked(self._now, entry.name, again=True)
-            self._orders.carry_out(orders, entry.name)
 
     async def _preload(self, name: str) -> None:
         try:

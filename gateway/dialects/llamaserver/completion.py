@@ -97,9 +97,9 @@ class _Growing:
 
     def spoken(self, count: int | None) -> Sequence[int]:
         """The next `count` tokens, or all that have not been told."""
-        told = self.tokens[:count]
-        del self.tokens[: len(told)]
-        return told
+        reported = self.tokens[:count]
+        del self.tokens[: len(reported)]
+        return reported
 
 
 class CompletionReply:
@@ -143,7 +143,7 @@ class CompletionReply:
 
     def closing(self, usage: Usage) -> bytes:
         """The last piece of each choice."""
-        return b"".join(self._told(index, "", usage) for index in range(len(self._choices)))
+        return b"".join(self._reported(index, "", usage) for index in range(len(self._choices)))
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
@@ -171,7 +171,7 @@ class CompletionReply:
             completion_probabilities=self._shown.of(logprobs),
         )
 
-    def _told(self, index: int, text: str, usage: Usage) -> bytes:
+    def _reported(self, index: int, text: str, usage: Usage) -> bytes:
         return frame(self._chosen(self._last(index, text, usage)))
 
     def _chosen(self, last: Completion) -> Completion | dict[str, Any]:
@@ -182,22 +182,22 @@ class CompletionReply:
     def _last(
         self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob] = ()
     ) -> Completion:
-        choice, told = self._choices[index], self._report(index)
-        cost = told.usage if told else usage
+        choice, reported = self._choices[index], self._report(index)
+        cost = reported.usage if reported else usage
         return Completion(
             index=index,
             content=text,
             tokens=choice.spoken(None) if self._tells_tokens() else (),
             stop=True,
             completion_probabilities=self._shown.of(logprobs),
-            id_slot=UNSET if told is None or told.job.slot is None else told.job.slot,
+            id_slot=UNSET if reported is None or reported.job.slot is None else reported.job.slot,
             model=self._model,
             tokens_predicted=cost.completion_tokens,
             tokens_evaluated=cost.prompt_tokens,
-            generation_settings=self._settings(told),
-            prompt=told.prompt if told else UNSET,
+            generation_settings=self._settings(reported),
+            prompt=reported.prompt if reported else UNSET,
             has_new_line=choice.has_new_line,
-            truncated=told.context_full if told else UNSET,
+            truncated=reported.context_full if reported else UNSET,
             stop_type=choice.stop_type,
             stopping_word=choice.stopping_word,
             tokens_cached=cost.cached_tokens,
@@ -208,13 +208,13 @@ class CompletionReply:
     def _tells_tokens(self) -> bool:
         return self._exchange.return_tokens or self._exchange.stream
 
-    def _settings(self, told: ChoiceReport | None) -> GenerationSettings | UnsetType:
+    def _settings(self, reported: ChoiceReport | None) -> GenerationSettings | UnsetType:
         """Of a model that runs elsewhere nobody here knows them."""
-        if told is None:
+        if reported is None:
             return UNSET
         return own_settings(
-            told.job,
-            context_length=told.context_length,
+            reported.job,
+            context_length=reported.context_length,
             model=self._model,
             stream=self._exchange.stream,
         )
@@ -242,8 +242,8 @@ def _reading(index: int, progress: PromptProgress) -> Completion:
         completion_tokens=0,
         prefill_seconds=progress.seconds,
     )
-    told = progress_wire(progress)
-    return Completion(index=index, content="", prompt_progress=told, timings=timings(cost))
+    reported = progress_wire(progress)
+    return Completion(index=index, content="", prompt_progress=reported, timings=timings(cost))
 
 
 class _Probabilities:

@@ -124,7 +124,7 @@ def models_body(models: Sequence[ListedModel]) -> bytes:
 
 def show_body(seen: Seen, *, template: str) -> bytes:
     """The JSON body that tells one model."""
-    told = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
+    reported = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
     writes = not OTHER_TASKS & set(seen.capabilities)
     return body(
         Shown(
@@ -135,7 +135,7 @@ def show_body(seen: Seen, *, template: str) -> bytes:
                 "general.basename": seen.name,
                 f"{seen.family}.context_length": seen.context_length,
             },
-            capabilities=("completion", *told) if writes else tuple(told),
+            capabilities=("completion", *reported) if writes else tuple(reported),
             modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
         )
     )

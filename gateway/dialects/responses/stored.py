@@ -127,5 +127,5 @@ def tokens_body(tokens: int) -> bytes:
 
 def interrupted(document: bytes) -> bytes:
     """A response that was running when its server ended."""
-    told = msgspec.json.decode(document)
-    return body({**told, "status": "failed", "error": INTERRUPTED})
+    reported = msgspec.json.decode(document)
+    return body({**reported, "status": "failed", "error": INTERRUPTED})

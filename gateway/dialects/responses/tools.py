@@ -35,14 +35,14 @@ def read_tools(
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
-    told = wire.function or wire
-    if not told.name:
+    reported = wire.function or wire
+    if not reported.name:
         raise fields.wrong(f"{path}.name", "A function needs a name.")
     return Tool(
-        name=told.name,
-        description=told.description,
-        parameters=told.parameters,
-        strict=told.strict,
+        name=reported.name,
+        description=reported.description,
+        parameters=reported.parameters,
+        strict=reported.strict,
     )
 
 

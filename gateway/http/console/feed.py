@@ -24,10 +24,10 @@ from gateway.reloading import ReloadReport
 
 
 class ModelNews(msgspec.Struct, frozen=True):
-    """A model as it is now. `told`: why it failed, without places on the disk."""
+    """A model as it is now. `reported`: why it failed, without places on the disk."""
 
     model: ModelWire
-    told: str | None
+    reported: str | None
 
 
 class ModelGone(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ News: TypeAlias = (
 Told: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
-def told(news: News, access: Access) -> Told | None:
+def reported(news: News, access: Access) -> Told | None:
     """What the holder of a key is told; None: nothing."""
     match news:
         case ModelNews(model=model):
@@ -101,7 +101,7 @@ def seen_model(news: ModelNews, access: Access) -> ModelWire:
         return news.model
     return replace(
         news.model,
-        why_failed=news.told,
+        why_failed=news.reported,
         memory=None,
         fit=None,
         missing_bytes=None,

@@ -105,14 +105,16 @@ def _document(routers: Sequence[Router], release: str) -> Schema:
         logging_config=None,
     )
     document: Schema = app.openapi_schema.to_schema()
-    told = [
+    reported = [
         (operation, DESCRIBED.get(handler.fn, Described()))
         for path, method, handler in _handlers(app)
         if (operation := document["paths"].get(path, {}).get(method.lower())) is not None
     ]
-    errors = [_error(operation) for operation, _ in told]
-    models = SchemaModels([*errors, *(kind for _, described in told for kind in described.kinds())])
-    for operation, described in told:
+    errors = [_error(operation) for operation, _ in reported]
+    models = SchemaModels(
+        [*errors, *(kind for _, described in reported for kind in described.kinds())]
+    )
+    for operation, described in reported:
         _complete(operation, described, models)
     schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]

@@ -121,16 +121,16 @@ def _names(types: Sequence[Any]) -> dict[str, str]:
         struct.__name__
         if short[struct.__name__] == 1
         else f"{struct.__module__}.{struct.__qualname__}": _name(
-            struct, told=ours[_name(struct)] > 1 and "reply" in struct.__module__
+            struct, reported=ours[_name(struct)] > 1 and "reply" in struct.__module__
         )
         for struct in structs
     }
 
 
-def _name(struct: type, *, told: bool = False) -> str:
+def _name(struct: type, *, reported: bool = False) -> str:
     api = next(name for module, name in APIS.items() if struct.__module__.startswith(module))
     said = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
-    return f"{api}{'Told' if told else ''}{said}"
+    return f"{api}{'Told' if reported else ''}{said}"
 
 
 def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:

@@ -19,7 +19,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.capabilities import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
-from gateway.dialects.ollama import models as told
+from gateway.dialects.ollama import models as reported
 from gateway.errors import GatewayError
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
@@ -68,7 +68,7 @@ def _answered(
 ) -> ASGIApp:
     asked = exchange.request
     asked = msgspec.structs.replace(asked, model=_known_name(services, asked.model, access))
-    created_at = told.moment(datetime.now(UTC))
+    created_at = reported.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
         return _presence(services, access, asked, reply, stream=exchange.stream)
@@ -186,7 +186,9 @@ def _embedded(
 ) -> ASGIApp:
     began = perf_counter()
 
-    def told_of(model: str, vectors: Sequence[bytes], tokens: int, load_seconds: float) -> bytes:
+    def embedding_reply(
+        model: str, vectors: Sequence[bytes], tokens: int, load_seconds: float
+    ) -> bytes:
         if old:
             return ollama.old_embed_body(vectors[0] if vectors else b"")
         seconds = perf_counter() - began
@@ -195,7 +197,9 @@ def _embedded(
     if isinstance(read, ollama.Presence):
         named = msgspec.structs.replace(read, model=_known_name(services, read.model, access))
         return WholeErrand(
-            partial(_present, services, access, named, told_of(named.model, (), 0, 0.0), None)
+            partial(
+                _present, services, access, named, embedding_reply(named.model, (), 0, 0.0), None
+            )
         )
     name = read.request.model and _known_name(services, read.request.model, access)
     asked = msgspec.structs.replace(read.request, model=name)
@@ -203,7 +207,9 @@ def _embedded(
     whose = caller(request.headers, request_id)
     return EncodingResponse(
         lambda on_wait: services.encoders.embed(asked, access, on_wait, whose),
-        lambda done: told_of(done.model, done.vectors, done.prompt_tokens, done.load_seconds),
+        lambda done: embedding_reply(
+            done.model, done.vectors, done.prompt_tokens, done.load_seconds
+        ),
         services.account("ollama", asked.model, request_id, access),
         services.bodies,
         read.ignored,
@@ -222,14 +228,16 @@ async def alive() -> None:
 async def version(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of Ollama's APIs is spoken."""
     services.authenticator.admit(request.headers)
-    return Plain(told.version_body())
+    return Plain(reported.version_body())
 
 
 @get("/api/tags")
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.authenticator.admit(request.headers)
-    return Plain(told.models_body([told.listed(_seen(one)) for one in services.usable(access)]))
+    return Plain(
+        reported.models_body([reported.listed(_seen(one)) for one in services.usable(access)])
+    )
 
 
 @get("/api/ps")
@@ -237,14 +245,14 @@ async def ps(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory, and until when."""
     access = services.authenticator.admit(request.headers)
     there = [one for one in services.usable(access) if one.info is not None]
-    return Plain(told.models_body([_resident(one) for one in there]))
+    return Plain(reported.models_body([_resident(one) for one in there]))
 
 
-def _resident(status: ModelStatus) -> told.ListedModel:
+def _resident(status: ModelStatus) -> reported.ListedModel:
     left = status.remaining_seconds
     expires = None if left is None else datetime.now(UTC) + timedelta(seconds=left)
     size = status.need.total if status.need else None
-    return told.resident(_seen(status), expires=expires, size=size)
+    return reported.resident(_seen(status), expires=expires, size=size)
 
 
 @post("/api/show")
@@ -256,14 +264,14 @@ async def show(request: AnyRequest, services: Services) -> ASGIApp:
     status = services.status(name, access)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
-    return Plain(told.show_body(_seen(status, known), template=template))
+    return Plain(reported.show_body(_seen(status, known), template=template))
 
 
-def _seen(status: ModelStatus, known: Known | None = None) -> told.Seen:
+def _seen(status: ModelStatus, known: Known | None = None) -> reported.Seen:
     files, entry = status.files, status.entry
     assert files is not None, "a usable model has its files"
     assert entry is not None, "a usable model has its files"
-    return told.Seen(
+    return reported.Seen(
         name=status.id,
         created=entry.created,
         size=files.size_bytes,
@@ -289,12 +297,12 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
         if order is not None:
             await fetched_with_progress(events, services, to_fetch(order), _step)
         await events.begin()
-        await events.write(told.status_line("success"))
+        await events.write(reported.status_line("success"))
 
     async def whole() -> bytes:
         if order is not None:
             await fetched(services, to_fetch(order))
-        return told.status_line("success")
+        return reported.status_line("success")
 
     return _streamed(services, access, tell) if named.stream else WholeErrand(whole)
 
@@ -308,7 +316,7 @@ def _is_here(services: Services, name: str, access: Access) -> bool:
 
 
 def _step(step: DownloadProgress) -> bytes:
-    return told.pulling(step.file, step.done, step.total)
+    return reported.pulling(step.file, step.done, step.total)
 
 
 @delete("/api/delete", status_code=200)

@@ -286,7 +286,7 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     current = services.presets.current
     names = services.presets.names() if access.role == "admin" else ()
-    shown = reply.Overrides(selected_preset=current.name, overrides=current.told, presets=names)
+    shown = reply.Overrides(selected_preset=current.name, overrides=current.reported, presets=names)
     return Plain(body(shown))
 
 

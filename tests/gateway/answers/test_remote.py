@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backends.remote import RemoteCall, RemoteDelta
-from gateway.answers.remote import RemoteChoice, Shown, told_of_wait
+from gateway.answers.remote import RemoteChoice, Shown, reporting_wait
 from gateway.events import (
     ArgumentsGrown,
     Content,
@@ -121,9 +121,9 @@ def test_a_stop_string_is_told() -> None:
 @pytest.mark.anyio
 async def test_a_long_wait_for_the_other_server_is_told_and_a_short_one_is_not() -> None:
     heard: asyncio.Queue[Waiting] = asyncio.Queue()
-    with told_of_wait(heard.put_nowait, "far", quiet=60.0):
+    with reporting_wait(heard.put_nowait, "far", quiet=60.0):
         pass
-    with told_of_wait(heard.put_nowait, "far", quiet=0.0):
+    with reporting_wait(heard.put_nowait, "far", quiet=0.0):
         news = await heard.get()
 
     assert (news.model, news.stage) == ("far", "queued")
