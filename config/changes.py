@@ -1,4 +1,4 @@
-"""What becomes of a configuration that is read again while the server runs. Pure."""
+"""Options that differ at a reload, and which of them need a restart. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
@@ -8,7 +8,7 @@ import msgspec
 from config.settings import Config
 from config.shape import Option, leaves, value_of, with_option
 
-# live: from the next request on. models: those it touches are told one by one. restart: the running
+# live: from the next request on. models: each model it touches is reported. restart: the running
 # server keeps what it has.
 Effect: TypeAlias = Literal["live", "models", "restart"]
 

@@ -1,4 +1,4 @@
-"""Plain data to structs, with errors a person can act on: the exact path and what was meant.
+"""Plain data to structs, with errors that give the exact path and what was probably meant.
 
 msgspec stops at the first error of a document and can't say which key of a mapping it was in. So
 the tree is walked here and msgspec judges the leaves.
@@ -75,7 +75,7 @@ def _entries(data: object, source: Source, path: str) -> dict[str, object]:
 
 
 def _named(data: object) -> str:
-    """What a person would call it."""
+    """Its name in an error message."""
     match data:
         case None:
             return "nothing"

@@ -1,4 +1,4 @@
-"""YAML text to plain data, read as its writer meant it. Knows no option.
+"""YAML text to plain data, by YAML 1.2's core schema. Knows no option.
 
 PyYAML reads YAML 1.1, where `off` is false, `12:30` is 750 and the second of two equal keys wins
 unseen. Here the scalars are those of YAML 1.2's core schema
@@ -30,7 +30,7 @@ _SCALARS = (
 
 
 def _resolvers() -> _Resolvers:
-    """The scalars as PyYAML wants them: by first character, to be tried in order."""
+    """The scalars in the form PyYAML takes: by first character, to be tried in order."""
     found: _Resolvers = {}
     for tag, pattern, starts in _SCALARS:
         for start in starts:

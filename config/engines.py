@@ -1,4 +1,4 @@
-"""Options of each engine: what a user of it expects to set, under the names this project uses.
+"""Options of each engine, under the names this project uses.
 
 Sizes are bytes, lengths are tokens. None means: as the model says, or as this machine allows.
 """

@@ -1,4 +1,4 @@
-"""What each option is, for those who show a form of it: kind, bounds, default, and its reason.
+"""Metadata of each option for settings forms: kind, bounds, default, and its reason.
 
 All of it stands in schema.json, which is made of the structs and of default.yaml.
 """

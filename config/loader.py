@@ -88,7 +88,7 @@ def read_text(path: Path) -> str:
 def _understood(text: str, path: Path, kind: type[Config]) -> tuple[Config, Source]:
     data, source = parse(text, str(path))
     config = convert(data, kind, source)
-    check_options(config, source, None)  # before their paths are looked for
+    check_options(config, source, None)  # before their paths are made absolute
     return rooted(config, path.resolve().parent), source
 
 
@@ -113,7 +113,7 @@ def origins(
     overrides: Mapping[str, object] = {},
     kind: type[Config] = Config,
 ) -> Mapping[Option, OptionOrigin]:
-    """Of every option that isn't as it would be anyway, as `load_text` reads them. Raises
+    """Of every option that isn't at its default, as `load_text` reads them. Raises
     ConfigError.
     """
     found: dict[Option, OptionOrigin] = {}

@@ -1,4 +1,4 @@
-"""The configuration for those who may read it but not its secrets: values and the file's text.
+"""The configuration with its secrets masked: the structs, and the file's text.
 
 What only names a secret's place (`env:NAME`, `file:PATH`) stays.
 """
@@ -47,8 +47,8 @@ def _without_user(url: str) -> str:
 
 
 def masked_text(text: str) -> str | None:
-    """The file's text without its secrets; None for a text that is no YAML, where nobody knows
-    what is one.
+    """The file's text without its secrets; None for a text that is no YAML, where secrets can't be
+    found.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -65,7 +65,7 @@ def masked_text(text: str) -> str | None:
 
 
 def _line(line: str) -> str:
-    """What was commented out may be a secret all the same."""
+    """A value that is commented out may still be a secret."""
     head, mark, comment = line.partition("#")
     if not mark:
         return line
@@ -73,7 +73,7 @@ def _line(line: str) -> str:
 
 
 def _secrets(node: yaml.Node, path: str) -> Iterator[tuple[int, int]]:
-    """Where the secrets in `node` begin and end, in letters."""
+    """Where the secrets in `node` begin and end, in characters."""
     match node:
         case yaml.MappingNode():
             for key, value in node.value:

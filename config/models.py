@@ -1,7 +1,7 @@
-"""What must hold among the models of a configuration, and a model's own options over its engine's.
+"""Validation across a configuration's models, and a model's own options merged over its engine's.
 
-Which sampling parameters there are is known one floor up (`backends.protocol.Sampling`): whoever
-loads the configuration or builds a model hands that struct in.
+Which sampling parameters there are is known one floor up (`backends.protocol.Sampling`): the caller
+that loads the configuration or builds a model passes that struct in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -122,7 +122,7 @@ def _check_options(model: ModelConfig, engines: Engines, source: Source, path: s
 
 
 def _fits_any(model: ModelConfig, engines: Engines, source: Source, path: str) -> None:
-    """One engine must take all the options together; which it will be, the files tell later."""
+    """One engine must take all the options together; which one is known once the files are read."""
     takers = [kind for kind in engines.values() if model.options.keys() <= options(kind).keys()]
     if not takers:
         raise source.error(path, "no backend has all of these options together")
@@ -151,7 +151,7 @@ def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, w
 
 
 def written(model: ModelConfig) -> str:
-    """The lines of `models` that say the same: YAML, without what is as it would be anyway."""
+    """The lines of `models` that say the same: YAML, without options at their defaults."""
     data = msgspec.to_builtins(model)
     said = {
         field.name: data[field.name]

@@ -60,7 +60,7 @@ class ServerConfig(Section, frozen=True):
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
     allow_control_tokens: bool = False  # in a client's texts, in chat
     comment_after: Seconds = 10.0  # silence in a stream before a comment is sent
-    loading_text: bool = False  # chat streams tell of their model's load as reasoning
+    loading_text: bool = False  # chat streams report their model's load as reasoning
     send_timeout: PositiveSeconds = 30.0  # a client that takes nothing for so long is cut off
     watch_config: bool = False  # read the configuration again whenever its file has changed
 
@@ -150,7 +150,7 @@ class ConsoleConfig(Section, frozen=True):
 class LlamaServerConfig(Section, frozen=True):
     """What llama-server's clients get besides its API, by its own switches."""
 
-    slots: bool = True  # GET /slots tells what each slot does
+    slots: bool = True  # GET /slots lists what each slot does
     slot_save_path: PathText | None = None  # slots are saved there; None: they can't be
     metric_names: bool = False  # GET /metrics has llama-server's names too
     stream_seconds: Seconds = 300.0  # a chat stream can be taken up again after its end; 0: none

@@ -1,4 +1,4 @@
-"""Servers elsewhere whose models are offered here as our own: where they are and how to ask them.
+"""Upstream servers whose models are offered here as our own: addresses, timeouts, parameters.
 
 Times are seconds, sizes are bytes.
 """
@@ -50,7 +50,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     headers: dict[str, str] = {}
     models: Literal["all"] | dict[Name, Name] = "all"  # ours: theirs; all: what `/models` lists
     prefix: str = ""  # stands before the names of discovered models
-    refresh: PositiveSeconds = 60.0  # between two looks at `/models`
+    refresh: PositiveSeconds = 60.0  # between two requests for `/models`
     fallbacks: tuple[Name, ...] = ()  # models asked instead, in turn, where no replica can answer
     capabilities: tuple[Capability, ...] | None = None  # None: as discovered, else unknown
     fetch_images: bool = False  # pictures behind URLs are fetched here, under the rules of `images`
@@ -67,8 +67,8 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     first_byte_timeout: PositiveSeconds = 300.0  # until the answer begins
     stall_timeout: PositiveSeconds = 60.0  # between two bytes of an answer
     total_timeout: PositiveSeconds = 3600.0  # the whole answer
-    failures: AtLeastOne = 3  # in a row, then a replica rests until a probe succeeds
-    probe_interval: PositiveSeconds = 5.0  # between two probes of a replica that rests
+    failures: AtLeastOne = 3  # in a row, then a replica gets no requests until a probe succeeds
+    probe_interval: PositiveSeconds = 5.0  # between two probes of such a replica
     max_line: AtLeastOne = 4 * 1024 * 1024  # of a stream
     max_body: AtLeastOne = 64 * 1024 * 1024  # of an answer that isn't streamed
     max_total: AtLeastOne = 256 * 1024 * 1024  # of a stream
@@ -119,7 +119,7 @@ def _check(upstream: UpstreamConfig, source: Source, path: str) -> None:
 
 
 def _problems(upstream: UpstreamConfig) -> Iterator[tuple[str, str]]:
-    """What can't be meant, and where."""
+    """What is inconsistent, and where."""
     if not upstream.urls:
         yield "urls", "at least one base URL is needed"
     if len(set(upstream.urls)) < len(upstream.urls):

@@ -1,4 +1,4 @@
-"""The kinds of values options have, with their limits; editors learn them from the schema."""
+"""Annotated types of option values, with their limits, which the JSON schema has too."""
 
 from typing import Annotated, Literal, TypeAlias
 
