@@ -41,6 +41,22 @@ NUMBERS: Mapping[str, tuple[float, float]] = {
     "attention.layer_norm_rms_epsilon": (0, math.inf),
     "attention.group_norm_epsilon": (0, math.inf),
 }
+# Architectures whose graphs assert it: that all of a head is turned (`n_embd_head == n_rot`), that
+# there are experts, and that the heads share the width evenly (or an array is reshaped to nothing).
+ALL_TURNED = frozenset(
+    {
+        *("apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "dbrx"),
+        *("cohere2moe", "deci", "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone"),
+        *("exaone-moe", "exaone4", "falcon", "granite", "granite_swa", "graniteswitch", "grok"),
+        *("grovemoe", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llama"),
+        *("llada-moe", "llama4", "maincoder", "mellum", "mistral3", "olmo", "olmo2", "olmoe"),
+        *("orion", "paddleocr", "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe"),
+        *("qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss", "smollm3"),
+        *("smallthinker", "starcoder2", "talkie", "xverse"),
+    }
+)
+WITH_EXPERTS = frozenset({"bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker"})
+SHARED_EVENLY = frozenset({"lfm2", "lfm2moe"})
 UNSPECIFIED = 2**32 - 1  # a pooling: the same as none
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})  # llama_rope_scaling_type
 ALIGNMENT = 32  # TENSOR_ALIGNMENT (ggml-impl.h)
@@ -71,9 +87,13 @@ class GgufModel(msgspec.Struct, frozen=True):
     tensors: Sequence[Tensor]
     encodes: bool
 
+    @property
+    def architecture(self) -> str:
+        return self.header.text("general.architecture")
+
     def value(self, key: str) -> Value:
         """Of the model's own architecture."""
-        return self.header.metadata.get(f"{self.header.text('general.architecture')}.{key}")
+        return self.header.metadata.get(f"{self.architecture}.{key}")
 
     def numbers(self, key: str) -> tuple[float, ...]:
         found = self.value(key)
@@ -122,7 +142,7 @@ def _predicting(model: GgufModel) -> Faults:
 def _experts(model: GgufModel) -> Faults:
     count, used = model.number("expert_count"), model.number("expert_used_count")
     groups, chosen = model.number("expert_group_count"), model.number("expert_group_used_count")
-    if used > count or (count and not used):
+    if used > count or (not used and (count or model.architecture in WITH_EXPERTS)):
         yield f"it has {count:,} experts and uses {used:,} (expert_used_count)"
     if groups and groups >= count:
         yield f"its {count:,} experts are in {groups:,} groups (expert_group_count)"
@@ -134,12 +154,24 @@ def _rotation(model: GgufModel) -> Faults:
     scaling = model.value("rope.scaling.type")
     if isinstance(scaling, str) and scaling not in SCALINGS:
         yield f"its rope.scaling.type is {scaling[:40]!r}; known are {', '.join(sorted(SCALINGS))}"
-    heads = model.number("attention.head_count")
-    of_each = model.number("embedding_length") // heads if heads and model.encodes else 0
-    length = model.number("attention.key_length") or of_each
+    whole, length = model.architecture in ALL_TURNED, _head_length(model)
     for turned in model.numbers("rope.dimension_count"):
-        if turned % 2 or (length and turned > length) or (model.encodes and not turned):
+        odd = not turned or turned % 2 or (length and turned > length)
+        if odd or (whole and length and turned != length):
             yield f"its rope.dimension_count is {turned:,} of {length:,} values of a head"
+
+
+def _head_length(model: GgufModel) -> int:
+    """Values of a head's keys; 0: the header doesn't say."""
+    if (length := model.number("attention.key_length")) or not model.encodes:
+        return length
+    return model.number("embedding_length") // max(model.number("attention.head_count"), 1)
+
+
+def _window(model: GgufModel) -> Faults:
+    pattern = model.value("attention.sliding_window_pattern")
+    if pattern == 1 and not isinstance(pattern, bool):
+        yield "its sliding_window_pattern is 1, so that no layer has the window it speaks of"
 
 
 def _vectors(model: GgufModel) -> Faults:
@@ -147,7 +179,8 @@ def _vectors(model: GgufModel) -> Faults:
     if out > width:
         yield f"its vectors are said to have {out:,} values, and its layers have {width:,}"
     heads = max(model.number("attention.head_count"), 1)
-    for key in model.numbers("attention.key_length") if model.encodes else ():
+    even = model.encodes or model.architecture in SHARED_EVENLY
+    for key in model.numbers("attention.key_length") if even else ():
         if key * heads != width:
             yield f"its attention.key_length is {key:,}; {heads:,} heads share {width:,} values"
 
@@ -199,6 +232,7 @@ GUARDS: tuple[Guard, ...] = (
     _predicting,
     _experts,
     _rotation,
+    _window,
     _vectors,
     _alignment,
     _vocabulary,

@@ -40,6 +40,7 @@ FURTHER: dict[str, tuple[int, tuple[Any, ...]]] = {
     "A.attention.value_length": (UINT32, (0, 1, 7, 31, 33, 256, 2**31)),
     "A.attention.head_count_kv": (UINT32, (0, 1, 3, 5, 2**31)),
     "A.attention.sliding_window": (UINT32, (0, 1, 5, 2**31)),
+    "A.attention.sliding_window_pattern": (UINT32, (0, 1, 2)),
     "A.attention.causal": (BOOL, (True, False)),
     "A.rope.dimension_count": (UINT32, (0, 1, 3, 16, 31, 34, 1_000, 2**31)),
     "A.rope.scaling.type": (STRING, (b"yarn", b"linear", b"x", b"")),

@@ -28,7 +28,6 @@ from tests.backends.gguf_raw import (
 )
 
 Q8_0, F16, F64, Q8_1 = 8, 1, 28, 9
-BASES = ("llama", "bert", "nomic")
 Change: TypeAlias = Callable[[RawFile], RawFile]
 
 
@@ -39,8 +38,13 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RawFile]:
         "llama": bundled.GGUF,
         "bert": random_bert.write(folder / "bert.gguf"),
         "nomic": random_bert.write(folder / "nomic.gguf", rotary=True),
+        **{name: write(name, folder / f"{name}.gguf") for name in ("experts", "windowed", "mixed")},
     }
     return {name: gguf_raw.read(path) for name, path in written.items()}
+
+
+def write(name: str, path: Path) -> Path:
+    return random_gguf.write(path, random_gguf.MODELS[name])
 
 
 def number(key: str, value: float, kind: int = UINT32) -> Change:
@@ -119,6 +123,15 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("nomic", number("nomic-bert.rope.dimension_count", 31), "dimension_count is 31"),
     ("nomic", number("nomic-bert.rope.dimension_count", 1_000), "is 1,000 of 64 values"),
     ("nomic", number("nomic-bert.rope.dimension_count", 0), "dimension_count is 0"),
+    ("experts", number("qwen3moe.rope.dimension_count", 16), "is 16 of 32 values"),
+    ("windowed", number("gemma3.rope.dimension_count", 0), "dimension_count is 0"),
+    ("windowed", number("gemma3.attention.sliding_window_pattern", 1), "pattern is 1"),
+    ("mixed", number("lfm2.attention.head_count", 8), "8 heads share 512 values"),
+    (
+        "llama",
+        lambda file: file.told("general.architecture", STRING, b"smallthinker"),
+        "0 experts and uses 0",
+    ),
     ("bert", number("bert.attention.key_length", 31), "4 heads share 256 values"),
     ("bert", number("bert.embedding_length_out", 5_000), "said to have 5,000 values"),
     ("llama", number("general.alignment", 8), "alignment is 8"),
@@ -176,15 +189,19 @@ def test_every_kind_of_model_is_taken(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("base", ["llama", "bert", "rank", "nomic"])
+@pytest.mark.parametrize("base", ["llama", "bert", "rank", "nomic", "experts", "windowed", "mixed"])
 def test_no_change_of_one_value_or_tensor_ends_the_process(base: str, tmp_path: Path) -> None:
-    pooling = encoder_gguf.RANK if base == "rank" else encoder_gguf.MEAN
-    source = bundled.GGUF
-    if base != "llama":
-        path = tmp_path / "base.gguf"
-        source = random_bert.write(path, pooling=pooling, rotary=base == "nomic")
+    path = tmp_path / "base.gguf"
+    match base:
+        case "llama":
+            path = bundled.GGUF
+        case "bert" | "rank" | "nomic":
+            pooling = encoder_gguf.RANK if base == "rank" else encoder_gguf.MEAN
+            random_bert.write(path, pooling=pooling, rotary=base == "nomic")
+        case _:
+            write(base, path)
     told = subprocess.run(
-        [sys.executable, "-m", "tests.backends.gguf_search", source, tmp_path / "changed.gguf"],
+        [sys.executable, "-m", "tests.backends.gguf_search", path, tmp_path / "changed.gguf"],
         capture_output=True,
         text=True,
         check=True,
