@@ -25,7 +25,7 @@ import bundled
 from backends.constraints.matcher import Mask
 from backends.driver import DrivenContainer
 from backends.engine import Token
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Sampling
 from backends.sampling.state import SamplingContext
 from backends.threads import StepThreads, ThreadController

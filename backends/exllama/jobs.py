@@ -16,7 +16,7 @@ import msgspec
 from backends.engine import Token
 from backends.errors import InvalidJob
 from backends.exllama.held import HeldToGrammar
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling, TokenLogprob
 
 # ------------------------------------------------------------------------------------------ results

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 import torch
 
-from backends import generation_config
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed
 from backends.exllama.files import PagedCacheSize
 from backends.exllama.jobs import Drawn, ExLlamaJob, Result
 from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface import generation_config
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 
 Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more

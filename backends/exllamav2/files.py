@@ -7,11 +7,11 @@ before it in `backends.catalog`: a user who wants them here names the backend.
 from collections.abc import Mapping
 from pathlib import Path
 
-from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
-from backends.hf_folder import Fields
+from backends.huggingface import model_folder
+from backends.huggingface.model_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV2Options
 
@@ -33,13 +33,13 @@ CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """See `hf_folder.recognise`."""
-    return hf_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
+    """See `model_folder.recognise`."""
+    return model_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
 
 
 def _sees(folder: Path, config: Fields) -> bool:
-    prepared = hf_folder.encodes_images(folder, config, (hf_folder.PREPROCESSOR,))
-    return prepared and hf_folder.of_class(config, SEES)
+    prepared = model_folder.encodes_images(folder, config, (model_folder.PREPROCESSOR,))
+    return prepared and model_folder.of_class(config, SEES)
 
 
 def shape(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import InvalidJob, UnsupportedModel
 from backends.exllama import jobs, loading
@@ -23,7 +22,8 @@ from backends.exllamav2.filtering import GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
 from backends.exllamav2.watching import Witness, watch
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface import model_folder
+from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 
 MEGABYTE = 1 << 20
@@ -204,7 +204,7 @@ def _read_new_rope(config: Any, folder: Path) -> None:
     """What transformers 5 writes as `rope_parameters`, exllamav2 0.3.2 does not look at: it would
     silently take its own default. Raises UnsupportedModel for what can't be carried over.
     """
-    text = hf_folder.text_config(hf_folder.read_json(folder / "config.json"))
+    text = model_folder.text_config(model_folder.read_json(folder / "config.json"))
     rope = text.get("rope_parameters")
     if not isinstance(rope, dict):
         return

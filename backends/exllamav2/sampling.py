@@ -13,7 +13,7 @@ import torch
 from backends.errors import InvalidJob
 from backends.exllama.jobs import barred, check_tokens
 from backends.exllamav2.library import ExLlamaV2Library
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 
 # What exllamav2 0.3.2 has. It lacks smoothing_curve, top_n_sigma, adaptive-p, and any other order.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from backends.exllama.jobs import ExLlamaJob
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Sampling, TokenLogprob
 
 

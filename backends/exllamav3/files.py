@@ -7,11 +7,11 @@ in `backends.catalog`: a user who wants them here names the backend.
 from collections.abc import Mapping
 from pathlib import Path
 
-from backends import hf_folder
 from backends.catalog import ModelFiles
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
-from backends.hf_folder import Fields
+from backends.huggingface import model_folder
+from backends.huggingface.model_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV3Options
 
@@ -39,15 +39,15 @@ ENDS = 1  # tokens kept free behind the longest request: the generator wants its
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """See `hf_folder.recognise`."""
-    return hf_folder.recognise(path, "exllamav3", FORMATS.get, _sees)
+    """See `model_folder.recognise`."""
+    return model_folder.recognise(path, "exllamav3", FORMATS.get, _sees)
 
 
 def _sees(folder: Path, config: Fields) -> bool:
-    prepared = hf_folder.encodes_images(
-        folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR)
+    prepared = model_folder.encodes_images(
+        folder, config, (model_folder.PREPROCESSOR, model_folder.PROCESSOR)
     )
-    return prepared and hf_folder.of_class(config, SEES)
+    return prepared and model_folder.of_class(config, SEES)
 
 
 def cache_bits(cache_type: str) -> tuple[int, int] | None:

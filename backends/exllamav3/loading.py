@@ -21,7 +21,7 @@ from backends.exllamav3.files import cache_bits, draft, fitted, shape
 from backends.exllamav3.filtering import GrammarFilter
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, TokenLogprob
 from config.engines import ExLlamaV3Options
 

@@ -12,7 +12,7 @@ import torch
 
 from backends.exllama.jobs import ExLlamaJob, barred, check_tokens
 from backends.exllamav3.library import ExLlamaV3Library
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Sampling
 
 # What exllamav3 1.6.5 has.

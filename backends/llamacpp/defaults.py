@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backends import bounds, generation_config
+from backends import bounds
 from backends.catalog import ModelFiles
+from backends.huggingface import generation_config
 from backends.llamacpp.gguf import Header
 from backends.protocol import Sampling
 

@@ -7,7 +7,7 @@ import msgspec
 import torch
 
 from backends.constraints.matcher import Mask
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.sampler_order import fades, order_of
 from backends.sampling.dry import Dry

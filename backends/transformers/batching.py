@@ -19,7 +19,7 @@ import torch
 from backends.cells import WORTHWHILE, Slot, common, place
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, PromptScored, Token
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
 from backends.sampling.logprobs import logprobs
 from backends.sampling.state import SamplerState, SamplingContext

@@ -1,5 +1,5 @@
 """Models that make vectors or rank, through their plain forward: texts of alike lengths in one
-padded pass, then the steps that their folders name (`backends.hf_encoders`).
+padded pass, then the steps that their folders name (`backends.huggingface.encoder_folder`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from backends import hf_encoders, hf_folder
 from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
 from backends.encoding import EncoderInput, room_of_each
 from backends.errors import LoadFailed
-from backends.hf_encoders import Dense, EncoderSteps
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface import encoder_folder, model_folder
+from backends.huggingface.encoder_folder import Dense, EncoderSteps
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import MemoryNeed, ModelInfo, Vectors
 from backends.threads import StepThreads, ThreadController, counts
@@ -58,7 +58,7 @@ def load(
         config = transformers.AutoConfig.from_pretrained(
             files.path, trust_remote_code=options.trust_remote_code
         )
-        steps = hf_encoders.steps(files.path, hf_folder.read_json(files.path / "config.json"))
+        steps = encoder_folder.steps(files.path, model_folder.read_json(files.path / "config.json"))
         if steps is None:
             raise LoadFailed(f"{files.path.name} is no longer what it was")
         ranks = steps.task == "rank"

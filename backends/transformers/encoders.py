@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from backends import hf_encoders, hf_folder
 from backends.catalog import ModelFiles
+from backends.huggingface import encoder_folder, model_folder
 from backends.protocol import MemoryNeed
 from config.engines import TransformersOptions
 
@@ -30,15 +30,15 @@ def recognise(path: Path) -> ModelFiles | None:
     """
     if not (path / "config.json").is_file():
         return None
-    config = hf_folder.read_json(path / "config.json")
-    steps = hf_encoders.steps(path, config)
-    if steps is None or not (files := hf_folder.weights(path)):
+    config = model_folder.read_json(path / "config.json")
+    steps = encoder_folder.steps(path, config)
+    if steps is None or not (files := model_folder.weights(path)):
         return None
     kind = str(config.get("model_type") or "")
-    found = hf_folder.described(
+    found = model_folder.described(
         path, config, files, backend="transformers", format_="safetensors", kind=kind
     )
-    trained = hf_encoders.positions(config, found.context_length)
+    trained = encoder_folder.positions(config, found.context_length)
     further = (file for file in path.rglob("*") if file.suffix in (".json", ".safetensors"))
     return msgspec.structs.replace(
         found,
@@ -54,8 +54,8 @@ def shape(files: ModelFiles, options: TransformersOptions, *, cpu: bool) -> Enco
     """A text may be as long as the folder says, or the options, but has no more tokens than the
     model has positions.
     """
-    config = hf_folder.read_json(files.path / "config.json")
-    trained = hf_encoders.positions(config, hf_folder.context_length(config))
+    config = model_folder.read_json(files.path / "config.json")
+    trained = encoder_folder.positions(config, model_folder.context_length(config))
     length = min(files.context_length, LONGEST_BY_DEFAULT)
     if options.context_length is not None:
         length = min(options.context_length, trained)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from backends import hf_folder
 from backends.catalog import CPU, ModelFiles
+from backends.huggingface import model_folder
 from backends.protocol import MemoryNeed
 from backends.transformers import encoders
 from config.engines import EngineOptions, TransformersOptions
@@ -46,15 +46,17 @@ def recognise(path: Path) -> ModelFiles | None:
 
     Raises LoadFailed for a broken folder, UnsupportedModel for one that has only pickled weights.
     """
-    return encoders.recognise(path) or hf_folder.recognise(path, "transformers", _format, _sees)
+    return encoders.recognise(path) or model_folder.recognise(path, "transformers", _format, _sees)
 
 
 def _format(quantization: str | None) -> str | None:
     return None if quantization in OTHERS else "safetensors"
 
 
-def _sees(folder: Path, config: hf_folder.Fields) -> bool:
-    return hf_folder.encodes_images(folder, config, (hf_folder.PREPROCESSOR, hf_folder.PROCESSOR))
+def _sees(folder: Path, config: model_folder.Fields) -> bool:
+    return model_folder.encodes_images(
+        folder, config, (model_folder.PREPROCESSOR, model_folder.PROCESSOR)
+    )
 
 
 def shape(files: ModelFiles, options: TransformersOptions) -> CacheSize:
@@ -148,7 +150,7 @@ def computes_wide(files: ModelFiles, device: str) -> bool:
 
 def stored_dtype(files: ModelFiles) -> str | None:
     """The dtype `config.json` names, if any."""
-    config = hf_folder.read_json(files.path / "config.json")
-    text = hf_folder.text_config(config)
+    config = model_folder.read_json(files.path / "config.json")
+    text = model_folder.text_config(config)
     named = config.get("dtype") or config.get("torch_dtype") or text.get("dtype")
     return str(named) if named else None

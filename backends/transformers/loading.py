@@ -15,10 +15,10 @@ import transformers
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from backends import generation_config, hf_folder
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.hf_vocabulary import HfVocabulary, whole_tokenizer
+from backends.huggingface import generation_config, model_folder
+from backends.huggingface.vocabulary import HfVocabulary, whole_tokenizer
 from backends.installing import command
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
@@ -283,7 +283,7 @@ def _in_folder(folder: Path, size: int) -> tuple[HfVocabulary, Tokenizer]:
 
 
 def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: int) -> ModelInfo:
-    named = hf_folder.read_json_if_there(files.path / "tokenizer_config.json")
+    named = model_folder.read_json_if_there(files.path / "tokenizer_config.json")
     response = named.get("response_template")
     return ModelInfo(
         backend="transformers",

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from backends.errors import BackendMissing, InvalidJob, LoadFailed
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Image
 
 

@@ -20,7 +20,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, Token
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import Generation
 from backends.sampling.logprobs import logprobs

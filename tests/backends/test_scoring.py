@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import bundled
 from backends.errors import InvalidJob
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Ended, Generation, ModelContainer, Sampling, Scored, TokenLogprob
 from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import GREEDY

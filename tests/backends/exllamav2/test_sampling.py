@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 import bundled
 from backends.errors import InvalidJob
 from backends.exllamav2.sampling import NEVER, SUPPORTED, settings
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from tests.backends.exllamav2.standin import Machine
 from tests.backends.exllamav2.standin_generator import Settings

@@ -13,7 +13,7 @@ import bundled
 from backends.errors import InvalidJob
 from backends.exllama.jobs import ExLlamaJob
 from backends.exllamav3.sampling import EVERYTHING, SUPPORTED, OfTheAnswer, sampler
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from tests.backends.exllamav3.standin import Machine
 from tests.backends.exllamav3.standin_sampler import CustomSampler

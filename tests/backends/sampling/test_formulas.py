@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp")
 
 from llama_cpp import llama_cpp as api
 
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Sampling

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bundled
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation
 from backends.sampling.masking import masked
 from backends.sampling.state import SamplerState, SamplingContext

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import bundled
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.sampling.batch import SamplerBatch
 from backends.sampling.draw import Draw, way

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import bundled
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelContainer
 from tests.backends.batching import ENDLESS
 from tests.backends.contract import run

@@ -14,7 +14,7 @@ pytest.importorskip("tokenizers")
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import bundled
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, SpecialTokens
 from gateway.answers.control_tokens import PromptTokenizer, Spellings
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate

@@ -18,10 +18,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from backends.errors import LoadFailed
-from backends.hf_folder import read_json_if_there, text_config
-from backends.hf_long_text import LongText
+from backends.huggingface.long_text import LongText
+from backends.huggingface.model_folder import read_json_if_there, text_config
+from backends.huggingface.tokenizer_json import BYTES, Description, longest_token_bytes
 from backends.protocol import SpecialTokens
-from backends.tokenizer_json import BYTES, Description, longest_token_bytes
 
 _LISTS_KEPT = 8  # of sequence breakers; one may hold as many numbers as the vocabulary has tokens
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")

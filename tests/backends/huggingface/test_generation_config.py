@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends import generation_config
+from backends.huggingface import generation_config
 from backends.protocol import Sampling
 
 

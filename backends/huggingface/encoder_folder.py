@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.hf_folder import Fields, read_json_if_there
+from backends.huggingface.model_folder import Fields, read_json_if_there
 from backends.protocol import Task
 
 RANKS = "ForSequenceClassification"

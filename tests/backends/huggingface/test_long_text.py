@@ -25,8 +25,8 @@ from tokenizers import (
 )
 
 import bundled
-from backends.hf_long_text import LongText
-from backends.hf_vocabulary import HfVocabulary
+from backends.huggingface.long_text import LongText
+from backends.huggingface.vocabulary import HfVocabulary
 from tests.every import for_every
 
 GPT4O = (

@@ -1,0 +1,3 @@
+"""What the files of a Hugging Face folder say, for every engine that reads such folders. Knows no
+engine.
+"""
