@@ -16,7 +16,6 @@ import bundled
 from backends.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
 from gateway.app import build
-from gateway.http.console.files import FOLDER
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.logs import LogLines
@@ -79,11 +78,11 @@ async def serving(
     folder: Path,
     catalog: Catalog = BACKENDS,
     source: ConfigSource | None = None,
-    page: Path = FOLDER,
+    page: Path = Path("/nonexistent"),
     lines: LogLines | None = None,
 ) -> AsyncIterator[Running]:
     """The server runs in the context. `source`: of configurations that are read while it does;
-    `page`: the folder of the console's files; `lines`: its log.
+    `page`: the folder of the console's files, which only its tests wait for; `lines`: its log.
     """
     metrics = Metrics()
     registry = Registry(
@@ -119,10 +118,15 @@ async def serving(
         with anyio.fail_after(HANG):
             await listening.wait()
         try:
-            async with httpx.AsyncClient(base_url=addresses[0], timeout=HANG) as client:
+            async with plain_client(addresses[0]) as client:
                 yield Running(addresses[0], registry, client, server)
         finally:  # a test that fails must not wait for a server that runs on
             server.should_exit = True
+
+
+def plain_client(url: str) -> httpx.AsyncClient:
+    """Without certificates: reading those of all authorities takes longer than a test."""
+    return httpx.AsyncClient(base_url=url, timeout=HANG, verify=False)
 
 
 async def state(running: Running, name: str, wanted: str) -> None:
