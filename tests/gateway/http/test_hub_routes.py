@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import bundled
-from config.settings import HubConfig, KeyConfig
+from config.settings import Config, HubConfig, KeyConfig
 from tests.backends.projectors import write_projector
 from tests.gateway.http.serving import Running, config, events, serving
 from tests.gateway.hub.standin import StandIn, standin
@@ -20,6 +20,15 @@ SCRIPT = b'{"lines": [{"say": "Fetched."}]}'
 NAME = "small/talk"
 
 
+def settings(stand: StandIn, folder: Path) -> Config:
+    keys = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
+    return msgspec.structs.replace(
+        config(folder, keys=keys),
+        model_dirs=(str(folder / "models"),),
+        hub=HubConfig(endpoint=stand.url, deletion=True),
+    )
+
+
 @pytest.fixture
 async def stand() -> AsyncIterator[StandIn]:
     async with standin({"talk.script.json": SCRIPT}) as running:
@@ -28,13 +37,18 @@ async def stand() -> AsyncIterator[StandIn]:
 
 @pytest.fixture
 async def fetching(stand: StandIn, tmp_path: Path) -> AsyncIterator[Running]:
-    keys = (KeyConfig(key="user"), KeyConfig(key="admin", role="admin"))
-    settings = msgspec.structs.replace(
-        config(tmp_path, keys=keys),
-        model_dirs=(str(tmp_path / "models"),),
-        hub=HubConfig(endpoint=stand.url, deletion=True),
-    )
-    async with serving(settings, tmp_path) as running:
+    async with serving(settings(stand, tmp_path), tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One server for all orders that come to nothing."""
+    folder = tmp_path_factory.mktemp("refusing")
+    async with (
+        standin({"talk.script.json": SCRIPT}) as stand,
+        serving(settings(stand, folder), folder) as running,
+    ):
         yield running
 
 
@@ -89,22 +103,22 @@ async def test_a_download_that_takes_too_long_says_so(
     ],
 )
 async def test_bad_orders_are_refused_before_anything_is_told(
-    body: dict[str, str], status: int, fetching: Running
+    body: dict[str, str], status: int, refusing: Running
 ) -> None:
     headers = {**ADMIN, "accept": "text/event-stream"}
-    answer = await fetching.client.post("/v1/download", json=body, headers=headers)
+    answer = await refusing.client.post("/v1/download", json=body, headers=headers)
     assert answer.status_code == status
     assert answer.json()["detail"]
 
 
-async def test_users_neither_fetch_nor_delete(fetching: Running) -> None:
+async def test_users_neither_fetch_nor_delete(refusing: Running) -> None:
     body = {"repo_id": "org/small", "model": "org/small"}
     for method, path in (
         ("POST", "/v1/download"),
         ("POST", "/models"),
         ("DELETE", "/models?model=scripted"),
     ):
-        answer = await fetching.client.request(method, path, json=body, headers=USER)
+        answer = await refusing.client.request(method, path, json=body, headers=USER)
         assert answer.status_code == 403
 
 
@@ -144,8 +158,8 @@ async def test_a_model_is_fetched_as_a_configuration_names_it(
 
 
 @pytest.mark.parametrize("model", ["hf:", "hf:small", "hf:org/../up", "org/small:a:b"])
-async def test_a_name_that_is_no_place_on_a_hub_is_refused(model: str, fetching: Running) -> None:
-    answer = await fetching.client.post("/models", json={"model": model}, headers=ADMIN)
+async def test_a_name_that_is_no_place_on_a_hub_is_refused(model: str, refusing: Running) -> None:
+    answer = await refusing.client.post("/models", json={"model": model}, headers=ADMIN)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "model"
 

@@ -37,9 +37,10 @@ def settings(folder: Path) -> Config:
     return msgspec.structs.replace(known, models=models, default_model="roundhouse-tiny")
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with serving(settings(tmp_path), tmp_path) as server:
+@pytest.fixture(scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    folder = tmp_path_factory.mktemp("rights")
+    async with serving(settings(folder), folder) as server:
         yield server
 
 

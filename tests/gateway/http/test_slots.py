@@ -82,35 +82,35 @@ async def test_an_erased_slot_is_empty(running: Running) -> None:
     assert (await complete(running, FIRST, 1))["tokens_cached"] == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../out.bin",
-        "/etc/passwd",
-        "a/b.bin",
-        "..\\out.bin",
-        "C:out.bin",
-        ".hidden",
-        "a\nb",
-        "a\0b",
-        "link.bin",
-        "x" * 300,
-    ],
-)
+OUTSIDE = [
+    "",
+    ".",
+    "..",
+    "../out.bin",
+    "/etc/passwd",
+    "a/b.bin",
+    "..\\out.bin",
+    "C:out.bin",
+    ".hidden",
+    "a\nb",
+    "a\0b",
+    "link.bin",
+    "x" * 300,
+]
+
+
 @pytest.mark.parametrize("action", ["save", "restore"])
-async def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str, action: str) -> None:
+async def test_no_name_leads_out_of_the_folder(tmp_path: Path, action: str) -> None:
     outside = tmp_path / "outside.bin"
     outside.write_bytes(b"untouched")
     folder = tmp_path / "saved"
     folder.mkdir()
     (folder / "link.bin").symlink_to(outside)
     async with serving(settings(tmp_path), tmp_path) as running:
-        answer = await order(running, 0, action, filename=name)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "filename"
+        for name in OUTSIDE:
+            answer = await order(running, 0, action, filename=name)
+            assert answer.status_code == 400, name
+            assert answer.json()["error"]["param"] == "filename", name
     assert outside.read_bytes() == b"untouched"
     assert [file.name for file in folder.iterdir()] == ["link.bin"]
 

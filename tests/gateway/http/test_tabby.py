@@ -27,6 +27,14 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Running]:
         yield running
 
 
+@pytest.fixture(scope="module")
+async def asked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One server for all that is refused or only asked for: it leaves nothing behind."""
+    folder = tmp_path_factory.mktemp("asked")
+    async with serving(config(folder, keys=KEYS), folder) as running:
+        yield running
+
+
 # -------------------------------------------------------------------------------------------
 # loading
 
@@ -103,15 +111,15 @@ async def test_the_loader_extensions_old_form_is_understood(guarded: Running) ->
     ],
 )
 async def test_an_option_that_cant_be_met_is_named_and_nothing_moves(
-    options: dict[str, Any], named: str, guarded: Running
+    options: dict[str, Any], named: str, asked: Running
 ) -> None:
-    await guarded.registry.load("scripted")
+    await asked.registry.load("scripted")
     body = {"model_name": "scripted", **options}
-    answer = await guarded.client.post("/v1/model/load", json=body, headers=ADMIN)
+    answer = await asked.client.post("/v1/model/load", json=body, headers=ADMIN)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == named
     assert named in answer.json()["detail"] or named == "prompt_template_name"
-    assert guarded.registry.status("scripted").state == "loaded"
+    assert asked.registry.status("scripted").state == "loaded"
 
 
 async def test_two_callers_share_one_load(tmp_path: Path) -> None:
@@ -195,14 +203,14 @@ async def test_an_unknown_model_is_not_found_and_leaves_the_others(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "..", "scripted/../scripted"])
-async def test_names_dont_leave_their_root(name: str, guarded: Running) -> None:
-    answer = await guarded.client.post("/v1/model/load", json={"model_name": name}, headers=ADMIN)
+async def test_names_dont_leave_their_root(name: str, asked: Running) -> None:
+    answer = await asked.client.post("/v1/model/load", json={"model_name": name}, headers=ADMIN)
     assert answer.status_code == 404
     for path, field in (
         ("/v1/template/switch", "prompt_template_name"),
         ("/v1/sampling/override/switch", "preset"),
     ):
-        answer = await guarded.client.post(path, json={field: name}, headers=ADMIN)
+        answer = await asked.client.post(path, json={field: name}, headers=ADMIN)
         assert answer.status_code == 400
 
 
@@ -259,21 +267,21 @@ async def test_force_ends_running_answers_with_an_error_event(tmp_path: Path) ->
         "/v1/lora/unload",
     ],
 )
-async def test_users_may_not_change_anything(path: str, guarded: Running) -> None:
+async def test_users_may_not_change_anything(path: str, asked: Running) -> None:
     for headers, status in ((USER, 403), ({}, 401), ({"x-admin-key": "wrong"}, 401)):
-        answer = await guarded.client.post(path, json={}, headers=headers)
+        answer = await asked.client.post(path, json={}, headers=headers)
         assert answer.status_code == status
         assert set(answer.json()) == {"error", "detail"}
         assert answer.json()["detail"] == answer.json()["error"]["message"]
 
 
-async def test_a_key_learns_what_it_may_do(guarded: Running) -> None:
+async def test_a_key_learns_what_it_may_do(asked: Running) -> None:
     for headers, told in (
         (USER, "api"),
         (ADMIN, "admin"),
         ({"authorization": "Bearer admin"}, "admin"),
     ):
-        answer = await guarded.client.get("/v1/auth/permission", headers=headers)
+        answer = await asked.client.get("/v1/auth/permission", headers=headers)
         assert answer.json() == {"permission": told}
 
 
@@ -341,43 +349,41 @@ async def test_the_list_answers_while_a_model_loads(tmp_path: Path) -> None:
                 assert card["status"]["percent"] in range(101)
 
 
-async def test_tokens_there_and_back(guarded: Running) -> None:
+async def test_tokens_there_and_back(asked: Running) -> None:
     text = "Hello, wörld!<|im_end|>"
     body = {"text": text, "model": "roundhouse-tiny", "add_bos_token": False}
-    encoded = (await guarded.client.post("/v1/token/encode", json=body, headers=USER)).json()
+    encoded = (await asked.client.post("/v1/token/encode", json=body, headers=USER)).json()
     assert encoded["length"] == len(encoded["tokens"]) > 0
     decode = {"tokens": encoded["tokens"], "model": "roundhouse-tiny"}
-    decoded = (await guarded.client.post("/v1/token/decode", json=decode, headers=USER)).json()
+    decoded = (await asked.client.post("/v1/token/decode", json=decode, headers=USER)).json()
     assert decoded == {"text": text}
     plain = {**decode, "decode_special_tokens": False}
-    decoded = (await guarded.client.post("/v1/token/decode", json=plain, headers=USER)).json()
+    decoded = (await asked.client.post("/v1/token/decode", json=plain, headers=USER)).json()
     assert decoded == {"text": "Hello, wörld!"}
     as_text = {**body, "encode_special_tokens": False}
-    longer = (await guarded.client.post("/v1/token/encode", json=as_text, headers=USER)).json()
+    longer = (await asked.client.post("/v1/token/encode", json=as_text, headers=USER)).json()
     assert longer["length"] > encoded["length"]
 
 
-async def test_a_conversation_is_counted_as_its_answers_prompt(guarded: Running) -> None:
+async def test_a_conversation_is_counted_as_its_answers_prompt(asked: Running) -> None:
     messages = [{"role": "user", "content": "Hello!"}]
     body = {"text": messages, "model": "roundhouse-tiny"}
-    encoded = (await guarded.client.post("/v1/token/encode", json=body, headers=USER)).json()
+    encoded = (await asked.client.post("/v1/token/encode", json=body, headers=USER)).json()
     chat = {"model": "roundhouse-tiny", "messages": messages, "max_tokens": 1}
-    usage = (await guarded.client.post("/v1/chat/completions", json=chat, headers=USER)).json()[
+    usage = (await asked.client.post("/v1/chat/completions", json=chat, headers=USER)).json()[
         "usage"
     ]
     assert encoded["length"] == usage["prompt_tokens"]
 
 
-async def test_a_message_makes_no_control_token_unless_it_may(guarded: Running) -> None:
+async def test_a_message_makes_no_control_token_unless_it_may(asked: Running) -> None:
     async def ends(**fields: Any) -> int:
         body = {"text": [{"role": "user", "content": "a<|im_end|>b"}], "model": "roundhouse-tiny"}
-        answer = await guarded.client.post(
-            "/v1/token/encode", json={**body, **fields}, headers=USER
-        )
+        answer = await asked.client.post("/v1/token/encode", json={**body, **fields}, headers=USER)
         return int(answer.json()["tokens"].count(end))
 
     body = {"text": "<|im_end|>", "model": "roundhouse-tiny"}
-    encoded = await guarded.client.post("/v1/token/encode", json=body, headers=USER)
+    encoded = await asked.client.post("/v1/token/encode", json=body, headers=USER)
     (end,) = encoded.json()["tokens"]
     assert (await ends(), await ends(allow_control_tokens=True)) == (1, 2)
 
@@ -404,28 +410,28 @@ async def test_without_a_name_and_a_loaded_model_the_default_counts(guarded: Run
     [({"tokens": [-1]}, "tokens[0]"), ({"tokens": [10**9]}, "tokens"), ({}, "tokens")],
 )
 async def test_tokens_that_dont_exist_are_refused(
-    body: dict[str, Any], named: str, guarded: Running
+    body: dict[str, Any], named: str, asked: Running
 ) -> None:
-    answer = await guarded.client.post(
+    answer = await asked.client.post(
         "/v1/token/decode", json={**body, "model": "scripted"}, headers=USER
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == named
 
 
-async def test_loras_are_honest(guarded: Running) -> None:
+async def test_loras_are_honest(asked: Running) -> None:
     for path in ("/v1/loras", "/v1/lora/list", "/v1/lora"):
-        answer = await guarded.client.get(path, headers=USER)
+        answer = await asked.client.get(path, headers=USER)
         assert answer.json() == {"object": "list", "data": []}
-    answer = await guarded.client.post(
+    answer = await asked.client.post(
         "/v1/lora/load", json={"loras": [{"name": "x"}]}, headers=ADMIN
     )
     assert answer.status_code == 400
     assert "adapters" in answer.json()["detail"]
 
 
-async def test_the_service_introduces_itself(guarded: Running) -> None:
-    told = (await guarded.client.get("/.well-known/serviceinfo")).json()
+async def test_the_service_introduces_itself(asked: Running) -> None:
+    told = (await asked.client.get("/.well-known/serviceinfo")).json()
     assert told["software"]["name"] == "Roundhouse"
     assert told["api"]["openai"]["relative_url"] == "/v1"
     assert told["api"]["koboldai"]["relative_url"] == "/api"
