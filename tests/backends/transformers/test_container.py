@@ -20,7 +20,7 @@ from backends.protocol import ModelContainer, Progress, Sampling
 from config.engines import TransformersOptions
 from tests.backends.batching import BATCHING, GREETING, STORY, said
 from tests.backends.constrained import PROMISES as CONSTRAINED
-from tests.backends.contract import GREEDY, PROMISES, Subject
+from tests.backends.contract import GREEDY, PROMISES, Subject, closes_while_idle
 
 pytestmark = pytest.mark.anyio
 
@@ -48,25 +48,41 @@ async def load_solo() -> ModelContainer:
     return DrivenContainer(engine.TransformersEngine(loaded))
 
 
-@pytest.fixture(params=[OPTIONS, POOL], ids=["roomy", "scarce"])
+@pytest.fixture(params=[OPTIONS, POOL], ids=["roomy", "scarce"], scope="module")
 async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer]:
+    """Loaded once: what one promise leaves in the cache must not break the next."""
     loaded = await load(request.param)
     yield loaded
     await loaded.aclose()
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.fixture(scope="module")
+async def solo() -> AsyncIterator[ModelContainer]:
+    loaded = await load_solo()
+    yield loaded
+    await loaded.aclose()
+
+
+LASTING = [promise for promise in PROMISES if promise is not closes_while_idle]
+
+
+@pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)
 async def test_contract(
     promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
 ) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
 
 
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_contract_one_after_another(promise: Callable[[Subject], Awaitable[None]]) -> None:
-    container = await load_solo()
-    await promise(Subject(container, prompt=GREETING, long=STORY))
-    await container.aclose()
+@pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)
+async def test_contract_one_after_another(
+    promise: Callable[[Subject], Awaitable[None]], solo: ModelContainer
+) -> None:
+    await promise(Subject(solo, prompt=GREETING, long=STORY))
+
+
+@pytest.mark.parametrize("loading", [load, load_solo])
+async def test_it_closes_while_idle(loading: Callable[[], Awaitable[ModelContainer]]) -> None:
+    await closes_while_idle(Subject(await loading(), prompt=GREETING, long=STORY))
 
 
 @pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
@@ -78,11 +94,9 @@ async def test_constrained(
 
 @pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
 async def test_constrained_one_after_another(
-    promise: Callable[[Subject], Awaitable[None]],
+    promise: Callable[[Subject], Awaitable[None]], solo: ModelContainer
 ) -> None:
-    container = await load_solo()
-    await promise(Subject(container, prompt=GREETING, long=STORY))
-    await container.aclose()
+    await promise(Subject(solo, prompt=GREETING, long=STORY))
 
 
 @pytest.mark.parametrize("promise", BATCHING, ids=lambda promise: promise.__name__)
