@@ -36,6 +36,22 @@ async def companions() -> AsyncIterator[TaskGroup]:
         raise
 
 
+class Signal:
+    """Wakes all who wait for it. It keeps nothing: look at what may have changed, then wait."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def give(self) -> None:
+        """Who waits now goes on."""
+        self._event.set()
+        self._event = anyio.Event()
+
+    async def wait(self) -> None:
+        """Until it is given again."""
+        await self._event.wait()
+
+
 @asynccontextmanager
 async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callable[[T], None]]:
     """A callback for reports, which a task of its own writes as fast as `write` takes them: the

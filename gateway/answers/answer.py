@@ -5,8 +5,12 @@ It holds nothing that must be given back: the jobs and the lease belong to the p
 """
 
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
 from typing import Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from backends.bounds import bounded
@@ -21,7 +25,6 @@ from backends.protocol import (
     TokenLogprob,
 )
 from gateway.answers.constraints import Checked, ContentCheck
-from gateway.answers.fingerprint import fingerprint
 from gateway.answers.stopping import Splitting, StopStrings
 from gateway.errors import translated
 from gateway.events import (
@@ -364,3 +367,27 @@ def _usage(choice: Choice) -> Usage:
 
 def _completion_tokens(choice: Choice) -> int:
     return choice.ended.completion_tokens if choice.ended else choice.generated
+
+
+def fingerprint(lease: Lease) -> str:
+    """OpenAI's `system_fingerprint`: answers to one seed may differ where it does.
+
+    `fp_` and a digest of this server's version, the backend, the model's files and options.
+    """
+    info, files = lease.container.info, lease.entry.files
+    reported = (
+        _version(),
+        info.backend,
+        info.context_length,
+        lease.name,
+        files.format,
+        files.size_bytes,
+        lease.entry.created,
+        lease.entry.options,
+    )
+    return f"fp_{sha256(msgspec.json.encode(reported)).hexdigest()[:12]}"
+
+
+@cache
+def _version() -> str:
+    return version("roundhouse")

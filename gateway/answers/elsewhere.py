@@ -12,19 +12,18 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece
-from backends.remote import Caller, RemoteContainer, RemoteEvents, RemoteText, RemoteUsage
+from backends.remote import RemoteEvents, RemoteText, RemoteUsage
 from gateway.answers.answer import Answer, Choice
 from gateway.answers.choices import merged
 from gateway.answers.constraints import Constraints
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import ignored_there, refuse_ignored
-from gateway.answers.remote import remote_chat, remote_text, tell_of
+from gateway.answers.remote import RemoteTarget, remote_chat, remote_text, tell_of
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
 from gateway.prompt import RenderedPrompt
-from gateway.registry import Lease
 from gateway.request import ChatRequest, GenerationParams, TextRequest
 
 
@@ -80,12 +79,10 @@ def _cause(finished: str, stop: str | None) -> Cause:
 
 async def split_here(
     held: AsyncExitStack,
-    lease: Lease,
-    container: RemoteContainer,
+    target: RemoteTarget,
     request: ChatRequest,
     asked: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
-    caller: Caller,
 ) -> Answer:
     """One request for each choice; `held` holds them. Raises GatewayError."""
     interpreter, rendered = prompt
@@ -102,34 +99,33 @@ async def split_here(
         for index in range(asked.n)
     ]
     remotes = [
-        _request(rendered.text, request, _varied(asked, index), lease, caller)
-        for index in range(asked.n)
+        _request(rendered.text, request, _varied(asked, index), target) for index in range(asked.n)
     ]
-    changes = container.changes(remotes[0])
+    changes = target.container.changes(remotes[0])
     if asked.strict:
         refuse_ignored(changes, request.answering)
     outputs: list[Outputs] = []
     with translated():
         for remote in remotes:
-            events = await held.enter_async_context(container.complete(remote))
+            events = await held.enter_async_context(target.container.complete(remote))
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
-    answer = Answer(lease, ignored_there(changes, asked), choices, source)
+    answer = Answer(target.lease, ignored_there(changes, asked), choices, source)
     tell_of(answer, changes, remotes[0], asked)
     return answer
 
 
 def _request(
-    text: str, request: ChatRequest, asked: GenerationParams, lease: Lease, caller: Caller
+    text: str, request: ChatRequest, asked: GenerationParams, target: RemoteTarget
 ) -> RemoteText:
     raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
-    parameters = text_parameters(raw, asked, lease)
+    parameters = text_parameters(raw, asked, target.lease)
     return RemoteText(
         prompts=(text,),
         parameters=parameters,
         shape=asked.shape,
         streamed=asked.streamed,
-        caller=caller,
+        caller=target.caller,
     )
 
 
@@ -152,18 +148,16 @@ class Elsewhere:
     async def chat(
         self,
         held: AsyncExitStack,
-        lease: Lease,
-        container: RemoteContainer,
+        target: RemoteTarget,
         request: ChatRequest,
         asked: GenerationParams,
-        caller: Caller,
     ) -> Answer:
         """`asked`: with the presets."""
-        if container.splits:
-            answer = await remote_chat(held, lease, container, request, asked, caller)
+        if target.container.splits:
+            answer = await remote_chat(held, target, request, asked)
         else:
-            raw = await self._tokens.rendered(request, lease)
-            answer = await split_here(held, lease, container, request, asked, raw, caller)
+            raw = await self._tokens.rendered(request, target.lease)
+            answer = await split_here(held, target, request, asked, raw)
         if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
             self._check(answer, asked)
         return answer
@@ -171,14 +165,12 @@ class Elsewhere:
     async def text(
         self,
         held: AsyncExitStack,
-        lease: Lease,
-        container: RemoteContainer,
+        target: RemoteTarget,
         request: TextRequest,
         asked: GenerationParams,
-        caller: Caller,
     ) -> Answer:
         """`asked`: with the presets."""
-        answer = await remote_text(held, lease, container, request, asked, caller)
+        answer = await remote_text(held, target, request, asked)
         self._check(answer, asked)
         return answer
 

@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
 from typing import Literal
 
+import msgspec
+
 from backends.remote import (
     Caller,
     RemoteCall,
@@ -230,13 +232,16 @@ def reporting_wait(
         timer.cancel()
 
 
+class RemoteTarget(msgspec.Struct, frozen=True):
+    """Where a request is handed on to, and on whose behalf."""
+
+    lease: Lease
+    container: RemoteContainer
+    caller: Caller
+
+
 async def remote_chat(
-    held: AsyncExitStack,
-    lease: Lease,
-    container: RemoteContainer,
-    request: ChatRequest,
-    asked: GenerationParams,
-    caller: Caller,
+    held: AsyncExitStack, target: RemoteTarget, request: ChatRequest, asked: GenerationParams
 ) -> Answer:
     """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
 
@@ -248,28 +253,23 @@ async def remote_chat(
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
         thinking=thinking_of(request),
-        parameters=chat_parameters(request, asked, lease),
+        parameters=chat_parameters(request, asked, target.lease),
         shape=asked.shape,
         n=asked.n,
         streamed=asked.streamed,
-        caller=caller,
+        caller=target.caller,
     )
-    changes = container.changes(remote)
+    changes = target.container.changes(remote)
     if asked.strict:
         refuse_ignored(changes, request.answering)
     with translated():
-        events = await held.enter_async_context(container.chat(remote))
+        events = await held.enter_async_context(target.container.chat(remote))
     choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
-    return _answer(lease, changes, remote, asked, choices, events)
+    return _answer(target.lease, changes, remote, asked, choices, events)
 
 
 async def remote_text(
-    held: AsyncExitStack,
-    lease: Lease,
-    container: RemoteContainer,
-    request: TextRequest,
-    asked: GenerationParams,
-    caller: Caller,
+    held: AsyncExitStack, target: RemoteTarget, request: TextRequest, asked: GenerationParams
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
     if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):
@@ -278,20 +278,20 @@ async def remote_text(
     prompts = _handed(request)
     remote = RemoteText(
         prompts=prompts,
-        parameters=text_parameters(request, asked, lease),
+        parameters=text_parameters(request, asked, target.lease),
         shape=asked.shape,
         n=asked.n,
         streamed=asked.streamed,
-        caller=caller,
+        caller=target.caller,
     )
-    changes = container.changes(remote)
+    changes = target.container.changes(remote)
     if asked.strict:
         refuse_ignored(changes, request.answering)
     with translated():
-        events = await held.enter_async_context(container.complete(remote))
+        events = await held.enter_async_context(target.container.complete(remote))
     count = asked.n * len(prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
-    return _answer(lease, changes, remote, asked, choices, events)
+    return _answer(target.lease, changes, remote, asked, choices, events)
 
 
 def _is_text(prompt: Prompt) -> bool:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 from anyio.abc import TaskGroup
-from litestar.types import ASGIApp, HTTPDisconnectEvent, Message, Scope
+from litestar.types import ASGIApp, HTTPDisconnectEvent, Message, Scope, Send
 
 from gateway.errors import QueueFull
-from gateway.tasks import companions
+from gateway.tasks import Signal, companions
 
 MOST = 256  # runs at a time; more get a 429
 RETRY = 5.0  # seconds after which one may be tried again
@@ -27,23 +27,19 @@ class Run:
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
         self._events: list[bytes] = []
-        self._more = anyio.Event()
+        self._changed = Signal()
 
     def take(self, frames: bytes) -> None:
         """Some more events. Comments are for connections, and this is none."""
         self._events += [
             one + b"\n\n" for one in frames.split(b"\n\n") if one and not one.startswith(b":")
         ]
-        self._wake()
+        self._changed.give()
 
     def end(self) -> None:
         """There will be no more."""
         self.ended.set()
-        self._wake()
-
-    def _wake(self) -> None:
-        self._more.set()
-        self._more = anyio.Event()
+        self._changed.give()
 
     def events(self) -> bytes:
         """All of them."""
@@ -58,21 +54,27 @@ class Run:
             elif self.ended.is_set():
                 return
             else:
-                await self._more.wait()
+                await self._changed.wait()
 
     async def collect(self, app: ASGIApp) -> None:
         """All that `app` sends. Raises what it raises."""
-
-        async def receive() -> HTTPDisconnectEvent:
-            await anyio.sleep_forever()
-            return {"type": "http.disconnect"}
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.body":
                 self.take(message["body"])
 
-        scope: Scope = {"type": "http", "state": {}}  # type: ignore[assignment]
-        await app(scope, receive, send)
+        await collected(app, send)
+
+
+async def collected(app: ASGIApp, send: Send) -> None:
+    """`app` answers a request that no connection stands behind. Raises what it raises."""
+
+    async def receive() -> HTTPDisconnectEvent:
+        await anyio.sleep_forever()
+        return {"type": "http.disconnect"}
+
+    scope: Scope = {"type": "http", "state": {}}  # type: ignore[assignment]
+    await app(scope, receive, send)
 
 
 class Runs:

@@ -15,7 +15,6 @@ import anyio
 from anyio.abc import TaskGroup
 from litestar.types import (
     ASGIApp,
-    HTTPDisconnectEvent,
     HTTPResponseStartEvent,
     Message,
     Receive,
@@ -25,8 +24,9 @@ from litestar.types import (
 
 from config.settings import Config
 from gateway.errors import GatewayError, InvalidRequest, ModelUnavailable, QueueFull
+from gateway.http.runs import collected
 from gateway.http.sse import cancel_when_left, reported
-from gateway.tasks import companions
+from gateway.tasks import Signal, companions
 
 HEADER = "x-conversation-id"
 LONGEST = 256  # letters of a conversation's name
@@ -71,24 +71,18 @@ class KeptStream:
         self._error: Exception | None = None
         self._parts: deque[bytes] = deque()  # whole events each
         self._lost_events = 0
-        self._news = anyio.Event()
+        self._changed = Signal()
 
     async def collect(self, app: ASGIApp) -> None:
         """All that `app` sends. Raises nothing but cancellation."""
-
-        async def receive() -> HTTPDisconnectEvent:
-            await anyio.sleep_forever()
-            return {"type": "http.disconnect"}
-
-        scope: Scope = {"type": "http", "state": {}}  # type: ignore[assignment]
         try:
             with self.scope:
-                await app(scope, receive, self._take)
+                await collected(app, self._take)
         except Exception as error:  # noqa: BLE001 - whoever waits for the beginning is to know
             self._error = error
         finally:
             self.ended_at = time.time()
-            self._wake()
+            self._changed.give()
 
     async def _take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -101,18 +95,14 @@ class KeptStream:
                 lost = self._parts.popleft()
                 self.kept -= len(lost)
                 self._lost_events += _events(lost)
-        self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._changed.give()
 
     async def begun(self) -> HTTPResponseStartEvent:
         """Status and headers, once they are there. Raises what the stream failed with before."""
         while self.start is None:
             if self.ended_at:
                 raise self._error or InvalidRequest("The stream was cancelled before it began.")
-            await self._news.wait()
+            await self._changed.wait()
         return self.start
 
     def place_of(self, event: int) -> int:
@@ -149,7 +139,7 @@ class KeptStream:
             elif self.ended_at:
                 return
             else:
-                await self._news.wait()
+                await self._changed.wait()
 
     def _from(self, place: int) -> bytes:
         left, found = self.size - place, list[bytes]()

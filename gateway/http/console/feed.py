@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TypeAlias
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -21,6 +20,7 @@ from gateway.http.request_record import RequestStanding
 from gateway.hub import DownloadState
 from gateway.logs import LogLine
 from gateway.reloading import ReloadReport
+from gateway.tasks import Signal
 
 
 class ModelNews(msgspec.Struct, frozen=True):
@@ -158,14 +158,14 @@ class Feed:
         self.last = 0
         self.ended = False
         self.readers = 0
-        self._more = anyio.Event()
+        self._changed = Signal()
 
     def add(self, news: News) -> None:
         """It happened now."""
         self.last += 1
         self._events.append(Event(self.last, news))
         self._first = self._events[0].number
-        self._wake()
+        self._changed.give()
 
     def interrupt(self) -> None:
         """What happens from now on is not written: who comes again begins anew."""
@@ -176,11 +176,7 @@ class Feed:
     def end(self) -> None:
         """The server stops."""
         self.ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._more.set()
-        self._more = anyio.Event()
+        self._changed.give()
 
     def since(self, number: int) -> Sequence[Event] | None:
         """The events behind `number`; None where some of them are gone."""
@@ -192,7 +188,7 @@ class Feed:
     async def wait(self, number: int) -> None:
         """Until there is something behind `number`, or the end."""
         while self.last <= number and not self.ended:
-            await self._more.wait()
+            await self._changed.wait()
 
     # ---------------------------------------------------------------------------- ids
 
