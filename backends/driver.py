@@ -21,25 +21,33 @@ from typing import Any
 
 import anyio
 
-from backends.answering import output_of, tokens_left, write
 from backends.banned_strings import BannedStrings
 from backends.bounds import bounded, check_choice, check_tokens
 from backends.constraints.grammars import Grammars
-from backends.constraints.masks import MaskThreads
-from backends.constraints.matcher import unbanned
+from backends.constraints.matcher import MaskThreads, unbanned
 from backends.engine import Engine, JobFailed, Token
-from backends.engine_thread import Close, EngineThread, Stop, Submit, closed, translated
+from backends.engine_thread import (
+    Asked,
+    Close,
+    EngineThread,
+    Questions,
+    Stop,
+    Submit,
+    closed,
+    question,
+    translated,
+)
 from backends.errors import BackendError, GenerationFailed, InvalidJob, PromptTooLong
 from backends.jobs import (
-    Asked,
     DriverJob,
     Finish,
     JobOutputs,
     Mailbox,
-    Questions,
     WaitingLine,
     deliver,
-    question,
+    output_of,
+    tokens_left,
+    write,
 )
 from backends.protocol import (
     Ended,

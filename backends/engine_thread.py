@@ -1,5 +1,6 @@
-"""The thread that an engine belongs to: how commands reach it from the event loop, how the loop is
-told, and what becomes of either when one of them has gone. It knows no jobs.
+"""The threads of an engine beside the event loop: the one it is loaded on, and the one it belongs
+to from then on. How commands reach that one, how the loop is told, and what becomes of either when
+one of them has gone. It knows no jobs.
 
     event loop                                engine thread
     _put(command) ─────────────────────────▶  _work: takes it, steps the engine, takes the next
@@ -13,7 +14,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import msgspec
@@ -36,6 +37,7 @@ class Owned(Protocol):
 E = TypeVar("E", bound=Owned)
 Job = TypeVar("Job")
 Command = TypeVar("Command")
+Loaded = TypeVar("Loaded")
 Arguments = TypeVarTuple("Arguments")
 
 
@@ -161,6 +163,81 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         """What there is besides the engine is of no use any more."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """`work` is to be done once `ready`, if it is still `wanted`; then `answer` gets what it
+    returned or raised.
+    """
+
+    work: Callable[[], object]
+    ready: Callable[[], bool]
+    wanted: Callable[[], bool]
+    answer: Callable[[object, BaseException | None], None]
+
+    def carry_out(self) -> None:
+        """Now. Raises nothing."""
+        try:
+            done = self.work()
+        except Exception as error:  # noqa: BLE001 - whoever asked is to know
+            self.answer(None, error)
+        else:
+            self.answer(done, None)
+
+
+class Questions:
+    """Those that wait for their time, on the engine's thread."""
+
+    def __init__(self) -> None:
+        self._open: list[Asked] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def join(self, asked: Asked) -> None:
+        self._open.append(asked)
+
+    def answer_ready(self) -> None:
+        """Carry out those whose time has come."""
+        waiting, self._open = self._open, []
+        for asked in waiting:
+            if not asked.wanted():  # whoever asked has left
+                continue
+            if asked.ready():
+                asked.carry_out()
+            else:
+                self._open.append(asked)
+
+    def give_up(self, error: BackendError) -> None:
+        """None of them will be carried out."""
+        left, self._open = self._open, []
+        for asked in left:
+            asked.answer(None, error)
+
+
+def question(
+    loop: asyncio.AbstractEventLoop,
+    call: Callable[[Callable[[], None]], None],
+    work: Callable[[], object],
+    ready: Callable[[], bool],
+) -> tuple[Asked, asyncio.Future[Any]]:
+    """What to put to the engine's thread, and the answer as the loop's side awaits it. `call`
+    calls a function on the loop's thread.
+    """
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def tell(done: object, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is None:
+            future.set_result(done)
+        else:
+            future.set_exception(error)
+
+    def wanted() -> bool:
+        return not future.done()
+
+    return Asked(work, ready, wanted, lambda *said: call(lambda: tell(*said))), future
+
+
 def closed() -> BackendError:
     """What is told whoever comes when the model is gone."""
     return GenerationFailed("the model has been closed")
@@ -169,3 +246,25 @@ def closed() -> BackendError:
 def translated(error: Exception) -> BackendError:
     """What an engine threw, in our words."""
     return while_generating(error, "the engine")
+
+
+async def run_abandonable(
+    work: Callable[[Callable[[], bool]], Loaded], discard: Callable[[Loaded], None]
+) -> Loaded:
+    """Run `work(wanted)` on a thread. When this call is cancelled, `wanted()` becomes False.
+
+    Cancellation waits until the thread has ended, and a result that came all the same goes to
+    `discard`, so that nothing is left behind. `work` should look at `wanted` often and raise when
+    it is False.
+    """
+    abandoned = threading.Event()
+    future = asyncio.get_running_loop().run_in_executor(None, work, lambda: not abandoned.is_set())
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        abandoned.set()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([future])
+        if future.exception() is None:
+            discard(future.result())
+        raise

@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import anyio
 from llguidance import LLMatcher
 
+from backends.constraints.limits import parser_limits
 from backends.constraints.matcher import Bans, Matcher
 from backends.constraints.tokenizer import GrammarTokenizer, Vocabulary
 from backends.errors import InvalidJob
-from backends.grammar_limits import parser_limits
 from backends.protocol import Constraint, Generation
 
 KEPT = 128  # compiled grammars

@@ -2,21 +2,24 @@
 
 The driver tells it each token (`take`) and asks what must come next (`force`); an engine asks for
 the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may be
-computed on another one meanwhile, which whoever comes next waits for.
+computed on another one (`MaskThreads`) while the device works, which whoever comes next waits for.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 from llguidance import LLMatcher
 
-from backends.errors import GenerationFailed, InvalidJob
+from backends.errors import BackendError, GenerationFailed, InvalidJob
+from backends.processors import cores
 from backends.protocol import Generation
 
 _NEVER = float("-inf")
+THREADS = 4  # at most; a mask takes some ten microseconds, and seldom milliseconds
 
 
 class Mask(Protocol):
@@ -214,3 +217,34 @@ class Matcher:
 
     def _failure(self) -> GenerationFailed:
         return GenerationFailed(f"the grammar could not be followed: {self._place.get_error()}")
+
+
+class MaskThreads:
+    """Those of one driver, for masks. Begins none until the first constrained job."""
+
+    def __init__(self) -> None:
+        self._count = min(THREADS, cores())
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, matchers: Iterable[Matcher]) -> None:
+        """Compute the next masks of those that want one, shared out among the threads."""
+        wanting = [one for one in matchers if one.wants_mask]
+        if wanting and self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, "masks")
+        for first in range(min(self._count, len(wanting))):
+            part = wanting[first :: self._count]
+            assert self._pool is not None
+            pending = self._pool.submit(_compute, part)
+            for matcher in part:
+                matcher.await_mask(pending)
+
+    def close(self) -> None:
+        """No mask is being computed once this has returned."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _compute(matchers: Sequence[Matcher]) -> None:
+    for matcher in matchers:
+        with suppress(BackendError):  # met again by whoever asks for the mask
+            matcher.compute()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
-from backends.offloop import run_abandonable
+from backends.engine_thread import run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions
 

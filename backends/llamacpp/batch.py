@@ -1,32 +1,45 @@
-"""The arrays `llama_decode` reads, filled in bulk: element by element through ctypes costs more
-than the model.
-"""
-
-import time
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
-
-import msgspec
-
-from backends.cells import Slot
-from backends.constraints.matcher import Mask
-from backends.engine import PromptRead
-from backends.llamacpp.masking import allowed_ids
-from backends.llamacpp.sampling import Chain
-from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import Generation, PromptProgress
-
-if TYPE_CHECKING:
-    from backends.llamacpp.pictures import ImageCells
+"""What `llama_decode` works on: jobs' sequences, the arrays it reads, and the KV cache."""
 
 import ctypes
+import time
+from collections.abc import Callable, Collection, Iterator
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
+from backends.cells import Slot
+from backends.constraints.matcher import Mask
+from backends.engine import PromptRead
+from backends.llamacpp.sampling import Chain
+from backends.llamacpp.vocabulary import LlamaVocabulary
+from backends.protocol import Generation, PromptProgress
+
 # ------------------------------------------------------------------------------------------ running
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
+
+
+class ImageCells(msgspec.Struct, frozen=True):
+    """A piece of a picture: the cells `start` to `end` of its sequence.
+
+    It moves the positions behind it by `positions`: fewer than its cells where the model's rotary
+    embedding has more than one dimension (M-RoPE).
+    """
+
+    start: int
+    end: int
+    positions: int
+    chunk: int  # mtmd_input_chunk
+    give_back: Callable[[int], None]  # of the chunk
+
+    @property
+    def saved(self) -> int:
+        """How much the position behind it lags the number of cells."""
+        return self.end - self.start - self.positions
+
+    def free(self) -> None:
+        self.give_back(self.chunk)
 
 
 class LlamaJob:
@@ -40,7 +53,7 @@ class LlamaJob:
         job: Generation,
         chain: Chain,
         tokens: list[int],
-        pictures: "tuple[ImageCells, ...]" = (),
+        pictures: tuple[ImageCells, ...] = (),
     ) -> None:
         self.key = key
         self.job = job
@@ -119,7 +132,7 @@ class LlamaJob:
             seconds = 0.0 if first else time.perf_counter() - self._began
             yield PromptRead(self.key, PromptProgress(total, self.cached, done, seconds))
 
-    def picture(self) -> "ImageCells | None":
+    def picture(self) -> ImageCells | None:
         """The next one to be computed."""
         return next((picture for picture in self.pictures if picture.start >= self.fed), None)
 
@@ -153,8 +166,19 @@ class LlamaJob:
             picture.free()
 
 
+def allowed_ids(mask: bytes, size: int) -> npt.NDArray[np.intp] | None:
+    """Those of the first `size` tokens that `mask` (see `constraints.matcher.Mask`) allows,
+    ascending; None: all.
+    """
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=size, bitorder="little")
+    ids = np.flatnonzero(bits)
+    return None if len(ids) == size else ids
+
+
 class Batch:
-    """Room for `capacity` rows: one token of one sequence each."""
+    """Room for `capacity` rows: one token of one sequence each. Filled in bulk: element by element
+    through ctypes costs more than the model.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._tokens = np.zeros(capacity, np.int32)
@@ -209,3 +233,43 @@ class Batch:
 
 def _pointer(array: npt.NDArray[np.int32] | npt.NDArray[np.int8], kind: type) -> ctypes.Array:  # type: ignore[type-arg]
     return array.ctypes.data_as(ctypes.POINTER(kind))  # type: ignore[return-value]
+
+
+class KvCache:
+    """The memory of `context`, by sequences. Knows llama.cpp's rules for what is left of one that
+    was cut, no job and no token. Only the engine's thread calls it.
+    """
+
+    def __init__(self, context: api.llama_context_p) -> None:
+        self._memory = api.llama_get_memory(context)
+        self._window = api.llama_model_n_swa(api.llama_get_model(context))
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        api.llama_memory_clear(self._memory, True)
+
+    def forget(self, sequence: int) -> None:
+        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def copy(self, source: int, target: int) -> None:
+        """`target` gets the cells of `source` in place of its own."""
+        self.forget(target)
+        api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def cut(self, sequence: int, position: int) -> bool:
+        """Forget what stands at `position` and behind it. False: what is left is not enough to go
+        on from there, and the whole sequence is forgotten.
+
+        A recurrent state can't be turned back. And a model with a sliding window may have given
+        cells that the sequence's end no longer looked at to others, although the removal succeeds:
+        the token at `position` looks at the `window - 1` positions before it
+        (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
+        apply_ubatch), so its first position tells.
+        """
+        whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
+        if position > 0 and api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+            first = api.llama_memory_seq_pos_min(self._memory, sequence)
+            if first >= 0 and (whole or first <= max(0, position - self._window + 1)):
+                return True
+        self.forget(sequence)
+        return False

@@ -7,9 +7,9 @@ from backends.catalog import ModelFiles
 from backends.driver import DrivenContainer
 from backends.encoder_driver import DrivenEncoder
 from backends.encoding import EncoderContainer
+from backends.engine_thread import run_abandonable
 from backends.errors import BackendMissing
 from backends.installing import command
-from backends.offloop import run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, LlamaCppOptions
 

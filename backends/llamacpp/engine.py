@@ -18,8 +18,7 @@ from backends.cells import WORTHWHILE, Placement, Slot, common, place
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, PromptRead, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.llamacpp.batch import Batch, LlamaJob
-from backends.llamacpp.kv_cache import KvCache
+from backends.llamacpp.batch import Batch, KvCache, LlamaJob
 from backends.llamacpp.loading import LlamaModel
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.rows import Rows

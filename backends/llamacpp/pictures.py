@@ -19,33 +19,12 @@ from llama_cpp import llama_cpp as api
 from llama_cpp import mtmd_cpp as mtmd
 
 from backends.errors import GenerationFailed, InvalidJob
-from backends.llamacpp.batch import LlamaJob
+from backends.llamacpp.batch import ImageCells, LlamaJob
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Image
 
 # Another one in each process: no text that a client sends can be taken for a picture's place.
 MARKER = f"<|image {secrets.token_hex(4)}|>"
-
-
-class ImageCells(msgspec.Struct, frozen=True):
-    """A piece of a picture: the cells `start` to `end` of its sequence.
-
-    It moves the positions behind it by `positions`: fewer than its cells where the model's rotary
-    embedding has more than one dimension (M-RoPE).
-    """
-
-    start: int
-    end: int
-    positions: int
-    chunk: int  # mtmd_input_chunk
-
-    @property
-    def saved(self) -> int:
-        """How much the position behind it lags the number of cells."""
-        return self.end - self.start - self.positions
-
-    def free(self) -> None:
-        mtmd.mtmd_input_chunk_free(self.chunk)
 
 
 class CellsWithImages(msgspec.Struct, frozen=True):
@@ -189,7 +168,8 @@ class _Reading:
         start, end = len(self.cells), len(self.cells) + size
         positions = mtmd.mtmd_input_chunk_get_n_pos(chunk)
         kept = mtmd.mtmd_input_chunk_copy(chunk)
-        self.pictures.append(ImageCells(start, end, positions, kept))
+        give_back = mtmd.mtmd_input_chunk_free
+        self.pictures.append(ImageCells(start, end, positions, kept, give_back))
         self.cells += [number] * size
 
     def seen(self) -> CellsWithImages:
@@ -237,7 +217,7 @@ class EncoderTask:
     """At the picture that `running` has come to."""
 
     def __init__(
-        self, running: LlamaJob, picture: "ImageCells", pictures: "MtmdEncoder", tower: Executor
+        self, running: LlamaJob, picture: ImageCells, pictures: "MtmdEncoder", tower: Executor
     ) -> None:
         self.running = running
         self.picture = picture

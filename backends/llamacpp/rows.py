@@ -1,18 +1,31 @@
-"""What the logits of a decoded batch say: tokens drawn from them, and log probabilities."""
+"""What the logits of a decoded batch say: tokens drawn from them, and log probabilities.
+
+ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event
+loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
+times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
+`llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
+With the bundled model the difference is within the noise (benchmarks/README.md).
+"""
 
 import ctypes
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.engine import Token
 from backends.llamacpp.batch import LlamaJob
-from backends.llamacpp.library import keeping_gil
-from backends.llamacpp.masking import draw_among
-from backends.llamacpp.sampling import drawing, left_over, logprob
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, TokenLogprob
+
+_NEVER = float("-inf")
+_FIELDS = 3  # of llama.h's struct of one candidate, each of four bytes: id, logit, probability
+# Sampling a token takes 10 µs for each 1,000 tokens of the vocabulary, measured on one core: up to
+# here that is less than giving up the GIL and getting it back may take.
+SMALL_VOCABULARY = 4_096
 
 
 class Rows:
@@ -72,3 +85,86 @@ class Rows:
         address = ctypes.addressof(self._logits(self._context, row).contents)
         there = (ctypes.c_float * self._vocabulary.size).from_address(address)
         return np.frombuffer(there, np.float32)
+
+
+def drawing(vocabulary: LlamaVocabulary) -> Callable[[Any, api.llama_context_p, int], int]:
+    """The function that draws a token: (chain, context, row) -> token; see above for the
+    choice.
+    """
+    if vocabulary.size <= SMALL_VOCABULARY:
+        return keeping_gil(api.llama_sampler_sample)
+    return api.llama_sampler_sample  # type: ignore[no-any-return]
+
+
+def keeping_gil(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same C function, called without releasing the GIL."""
+    library = ctypes.PyDLL(api._lib._name)  # noqa: SLF001 - of the loaded library
+    bound = getattr(library, function.__name__)
+    bound.argtypes = function.argtypes  # type: ignore[attr-defined]
+    bound.restype = function.restype  # type: ignore[attr-defined]
+    return bound  # type: ignore[no-any-return]
+
+
+class DrawnToken(msgspec.Struct, frozen=True):
+    """The token, and what the samplers left to draw it from: ids and their logits, (left,) each."""
+
+    token: int
+    ids: npt.NDArray[np.int32]
+    logits: npt.NDArray[np.float32]
+
+
+def draw_among(
+    chain: Any, logits: npt.NDArray[np.float32], ids: npt.NDArray[np.intp]
+) -> DrawnToken:
+    """As `llama_sampler_sample`, of `ids` alone. `logits`: (vocabulary,).
+
+    llama.cpp's chain is given an array of those alone. So nothing is computed for the others, and
+    where a grammar leaves a handful of 128,000 tokens, drawing costs a hundredth. The logits stay
+    as they are: they are what log probabilities are told from.
+    """
+    candidates = np.empty((len(ids), _FIELDS), np.int32)
+    candidates[:, 0] = ids
+    candidates[:, 1] = logits.view(np.int32)[ids]  # the same bits
+    data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(api.llama_token_data))
+    array = api.llama_token_data_array(data=data, size=len(ids), selected=-1, sorted=False)
+    api.llama_sampler_apply(chain, ctypes.byref(array))
+    token = int(candidates[array.selected, 0])
+    api.llama_sampler_accept(chain, token)
+    left = candidates[: array.size]
+    return DrawnToken(token, left[:, 0], left[:, 1].view(np.float32))
+
+
+def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
+    """As `logprob`, of what the samplers left, as they left it: what can't come any more has no
+    place in it.
+    """
+    possible = drawn.logits > _NEVER
+    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
+    normal = float(np.logaddexp.reduce(logits))
+    order = np.argsort(-logits, kind="stable")
+    chosen = int(np.flatnonzero(ids == drawn.token)[0])
+
+    def candidate(index: int) -> Candidate:
+        token = int(ids[index])
+        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
+
+    best = tuple(candidate(int(index)) for index in order[:alternatives])
+    return TokenLogprob(candidate(chosen), best)
+
+
+def logprob(
+    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
+) -> TokenLogprob:
+    """The chosen token's logprob and the `alternatives` best; `logits` has shape
+    (vocabulary.size,).
+    """
+    peak = float(logits.max())
+    normal = peak + float(np.log(np.exp(logits - peak).sum()))
+
+    def candidate(index: int) -> Candidate:
+        return Candidate(index, vocabulary.piece(index), float(logits[index]) - normal)
+
+    count = min(alternatives, len(logits))
+    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
+    ordered = best[np.argsort(-logits[best], kind="stable")]
+    return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))

@@ -1,4 +1,4 @@
-"""A job's wishes as a llama.cpp sampler chain, and logprobs from the model's own logits.
+"""A job's wishes as a llama.cpp sampler chain.
 
 The order is `backends.sampler_order`'s, so that the same request behaves alike on every engine.
 llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
@@ -16,10 +16,8 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import links
-from backends.llamacpp.library import SMALL_VOCABULARY, keeping_gil
-from backends.llamacpp.masking import DrawnToken
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.protocol import NEUTRAL, Candidate, Generation, Sampling, TokenLogprob
+from backends.protocol import NEUTRAL, Generation, Sampling
 from backends.sampler_order import FIRST, fades, order_of
 from backends.sampling.formulas import mixed
 
@@ -100,15 +98,6 @@ class Chain:
 
     def free(self) -> None:
         api.llama_sampler_free(self.pointer)
-
-
-def drawing(vocabulary: LlamaVocabulary) -> Callable[[Link, api.llama_context_p, int], int]:
-    """The function that draws a token: (chain, context, row) -> token; see `library` for the
-    choice.
-    """
-    if vocabulary.size <= SMALL_VOCABULARY:
-        return keeping_gil(api.llama_sampler_sample)
-    return api.llama_sampler_sample  # type: ignore[no-any-return]
 
 
 def _links(
@@ -295,39 +284,3 @@ def _xtc(sampling: Sampling, seed: int) -> Iterator[Link]:
         yield api.llama_sampler_init_xtc(
             sampling.xtc_probability, sampling.xtc_threshold, _MIN_KEEP, seed
         )
-
-
-def left_over(drawn: DrawnToken, alternatives: int, vocabulary: LlamaVocabulary) -> TokenLogprob:
-    """The same of what the samplers left, as they left it: what can't come any more has no place
-    in it.
-    """
-    possible = drawn.logits > _NEVER
-    ids, logits = drawn.ids[possible], drawn.logits[possible].astype(np.float64)
-    normal = float(np.logaddexp.reduce(logits))
-    order = np.argsort(-logits, kind="stable")
-    chosen = int(np.flatnonzero(ids == drawn.token)[0])
-
-    def candidate(index: int) -> Candidate:
-        token = int(ids[index])
-        return Candidate(token, vocabulary.piece(token), float(logits[index]) - normal)
-
-    best = tuple(candidate(int(index)) for index in order[:alternatives])
-    return TokenLogprob(candidate(chosen), best)
-
-
-def logprob(
-    logits: npt.NDArray[np.float32], token: int, alternatives: int, vocabulary: LlamaVocabulary
-) -> TokenLogprob:
-    """The chosen token's logprob and the `alternatives` best; `logits` has shape
-    (vocabulary.size,).
-    """
-    peak = float(logits.max())
-    normal = peak + float(np.log(np.exp(logits - peak).sum()))
-
-    def candidate(index: int) -> Candidate:
-        return Candidate(index, vocabulary.piece(index), float(logits[index]) - normal)
-
-    count = min(alternatives, len(logits))
-    best = np.argpartition(logits, -count)[-count:] if count else np.empty(0, np.int64)
-    ordered = best[np.argsort(-logits[best], kind="stable")]
-    return TokenLogprob(candidate(token), tuple(candidate(int(index)) for index in ordered))

@@ -14,8 +14,7 @@ from llama_cpp import llama_cpp as api
 
 from backends.cells import Slot
 from backends.errors import GenerationFailed, InvalidJob
-from backends.llamacpp.batch import LlamaJob
-from backends.llamacpp.kv_cache import KvCache
+from backends.llamacpp.batch import KvCache, LlamaJob
 from backends.protocol import ModelInfo
 from backends.slots import SavedSlot
 

@@ -2,12 +2,12 @@
 operations. For every engine whose logits are tensors.
 
     state.py       one job's parameters and what they remember: token counts, its random numbers
-    batch.py       the rows of a step: what comes before the draw, and who is drawn together
-    draw.py        the draw itself, for rows that are drawn the same way
+    batch.py       the rows of a step: what comes before the draw, who is drawn together, and what
+                   was chosen, with alternatives, from the raw logits
+    draw.py        the draw itself, for rows that are drawn the same way, and its random numbers
     truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once
     reshaping.py   what changes the distribution itself: temperature, dynamic temperature, smoothing
     dry.py         the penalty on repeating a sequence, from one job's tokens
-    logprobs.py    what was chosen and the alternatives, from the raw logits
 
 The order is that of the field, and the same on every engine of ours: biases and bans, penalties,
 DRY, temperature, truncations, XTC; `temperature_last` moves the temperature behind the truncations.

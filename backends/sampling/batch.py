@@ -4,16 +4,20 @@ A `SamplerBatch` is made when the jobs of a pass change, not at every token. It 
 logits in, tokens out.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
+import numpy as np
 import torch
 
+from backends.constraints.matcher import Mask
+from backends.protocol import Candidate, TokenLogprob
 from backends.sampling.draw import Draw, Way, way
-from backends.sampling.masking import masked
 from backends.sampling.penalties import FadingPenalty, Penalties
 from backends.sampling.state import SamplerState, SamplingContext
 
 _NEVER = float("-inf")
+Piece: TypeAlias = Callable[[int], bytes]
 
 
 class SamplerBatch:
@@ -129,3 +133,60 @@ def _stacked_biases(
         return None
     nothing = torch.zeros(context.size, device=context.device)
     return torch.stack([nothing if c.bias is None else c.bias for c in states])
+
+
+def masked(
+    scores: torch.Tensor, states: Sequence[SamplerState], context: SamplingContext
+) -> torch.Tensor:
+    """`scores` (jobs, vocabulary) with minus infinity where a job's mask forbids a token; as they
+    are where no job has one. Waits for masks. Raises what `Mask.allowed` does.
+    """
+    masks = [state.mask for state in states]
+    if all(mask is None for mask in masks):
+        return scores
+    return scores.masked_fill(~_allowed(masks, context), _NEVER)
+
+
+def _allowed(masks: Sequence[Mask | None], context: SamplingContext) -> torch.Tensor:
+    """(jobs, vocabulary), bool. To a card go bits, which are unpacked there."""
+    bits = np.full((len(masks), -(-context.size // 8)), 0xFF, np.uint8)
+    for row, mask in zip(bits, masks, strict=True):
+        if mask is not None:
+            row[:] = np.frombuffer(mask.allowed(), np.uint8)
+    if context.on_host:
+        single = np.unpackbits(bits, axis=-1, count=context.size, bitorder="little")
+        return torch.from_numpy(single).view(torch.bool)
+    packed = torch.from_numpy(bits).to(context.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=context.device)
+    single = (packed[:, :, None] >> shifts) & 1
+    return single.flatten(1)[:, : context.size].bool()
+
+
+def logprobs(
+    logits: torch.Tensor, tokens: Sequence[int], wanted: Sequence[int | None], piece: Piece
+) -> list[TokenLogprob | None]:
+    """For each row of `logits` (jobs, vocabulary) its token's logprob and `wanted` alternatives;
+    None: not asked.
+    """
+    told: list[TokenLogprob | None] = [None] * len(tokens)
+    rows = [row for row, count in enumerate(wanted) if count is not None]
+    if not rows:
+        return told
+    distribution = logits[rows].log_softmax(-1)
+    picked = torch.tensor([[tokens[row]] for row in rows], device=logits.device)
+    most = min(max(wanted[row] or 0 for row in rows), logits.shape[-1])
+    best = distribution.topk(most, sorted=True)
+    found = (distribution.gather(-1, picked), best.values, best.indices)
+    # One copy from the device; a float64 holds every id exactly.
+    copied = torch.cat([part.double() for part in found], -1).tolist()
+    for row, (chosen, *others) in zip(rows, copied, strict=True):
+        count = min(wanted[row] or 0, most)
+        values, ids = others[:count], others[most : most + count]
+        told[row] = TokenLogprob(
+            Candidate(tokens[row], piece(tokens[row]), chosen),
+            tuple(
+                Candidate(int(token), piece(int(token)), value)
+                for token, value in zip(ids, values, strict=True)
+            ),
+        )
+    return told

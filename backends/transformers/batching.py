@@ -21,7 +21,7 @@ from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob
-from backends.sampling.logprobs import logprobs
+from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import StepThreads
 from backends.transformers.files import LARGEST_CHUNK, SMALLEST_CHUNK, STEP_SECONDS

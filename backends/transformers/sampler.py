@@ -10,8 +10,7 @@ import msgspec
 import torch
 
 from backends.protocol import TokenLogprob
-from backends.sampling.batch import SamplerBatch
-from backends.sampling.logprobs import logprobs
+from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.transformers.memory import ran_out
 

@@ -23,7 +23,7 @@ from backends.engine import JobFailed, Token
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.processors import IdleCores
 from backends.protocol import Generation
-from backends.sampling.logprobs import logprobs
+from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.threads import StepThreads, ThreadController
 from backends.transformers.memory import while_generating

@@ -10,7 +10,7 @@ import time
 
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
+from backends.constraints.limits import parser_limits
 from gateway.constraints.checking import SECONDS, Unchecked, fault_of
 from gateway.constraints.grammars import Check, Entry, ShapeGrammar, byte_tokenizer, proven
 from gateway.constraints.json_schema import schema_grammar

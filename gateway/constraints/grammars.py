@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from backends.grammar_limits import parser_limits
+from backends.constraints.limits import parser_limits
 from gateway.errors import InvalidRequest
 
 END = 256  # the token after those of the bytes
@@ -63,7 +63,7 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
 
 class CompileBudget:
     """Processor time that may be spent on what one client sent. It is asked between two compiles;
-    none of them takes long, see `limits` and `backends.grammar_limits`.
+    none of them takes long, see `limits` and `backends.constraints.limits`.
     """
 
     def __init__(self, seconds: float = 1.0) -> None:

@@ -1,5 +1,5 @@
 """How large what a client sends may be: a bound for each thing that costs time or memory, in one
-table. The compile itself is bounded by the fuel of `backends.grammar_limits`.
+table. The compile itself is bounded by the fuel of `backends.constraints.limits`.
 """
 
 import msgspec

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 from llguidance import LLMatcher
 
-from backends.grammar_limits import parser_limits
+from backends.constraints.limits import parser_limits
 from gateway.constraints.grammars import brief, byte_tokenizer, grammar_text
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from backends.engine_thread import Questions, question
 from backends.errors import GenerationFailed
-from backends.jobs import JobOutputs, Mailbox, Questions, question
+from backends.jobs import JobOutputs, Mailbox
 from backends.protocol import Ended, Piece
 
 pytestmark = pytest.mark.anyio

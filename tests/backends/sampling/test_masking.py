@@ -9,7 +9,7 @@ import torch
 import bundled
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation
-from backends.sampling.masking import masked
+from backends.sampling.batch import masked
 from backends.sampling.state import SamplerState, SamplingContext
 
 SIZE = 771  # fills no byte

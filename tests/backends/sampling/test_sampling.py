@@ -19,10 +19,9 @@ from torch.overrides import TorchFunctionMode
 import bundled
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from backends.sampling.batch import SamplerBatch
+from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.draw import Draw, way
 from backends.sampling.dry import Dry
-from backends.sampling.logprobs import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.sampling.truncation import wider, window
 from backends.transformers.sampler import Sampler

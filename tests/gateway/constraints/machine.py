@@ -11,7 +11,7 @@ import llguidance
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from backends.grammar_limits import parser_limits
+from backends.constraints.limits import parser_limits
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import ShapeGrammar
 from gateway.shapes import JsonSchema, Shape
