@@ -59,6 +59,26 @@ def test_every_file_linked_exists() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+DOCUMENTS = (
+    "CONTRIBUTING.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
+
+
+def test_every_module_that_a_document_names_exists() -> None:
+    """By its path, or by its name where the sentence says the folder."""
+    paths = (*ROOT.glob("*.py"), *(path for top in TOPS for path in (ROOT / top).rglob("*.py")))
+    modules = [str(path.relative_to(ROOT)) for path in paths]
+    missing = [
+        (document, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"`([\w/]+\.py)`", (ROOT / document).read_text(encoding="utf-8"))
+        if not any(f"/{module}".endswith(f"/{name}") for module in modules)
+    ]
+    assert missing == []
+
+
+TOPS = ("backends", "benchmarks", "config", "gateway", "tests", "training")
 ROOMS = ("backends", "gateway")  # whose files and folders the tree names one by one
 
 
