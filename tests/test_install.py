@@ -32,11 +32,12 @@ class Machine:
             "RECORD": str(self.record),
             "CUDA_HOME": str(folder / "no-cuda"),
             "KFD": str(folder / "kfd"),
+            "CPUINFO": str(folder / "no-cpuinfo"),
         }
 
-    def tool(self, *names: str) -> None:
+    def tool(self, *names: str, does: str = "exit 0") -> None:
         for name in names:
-            self._script(self.tools / name, "#!/bin/sh\nexit 0\n")
+            self._script(self.tools / name, f"#!/bin/sh\n{does}\n")
 
     def _script(self, path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,6 +82,26 @@ def machine(tmp_path: Path) -> Machine:
 def test_without_a_card_it_builds_for_cpus(machine: Machine) -> None:
     assert machine.build() == ""
     assert "no card was found" in machine.run("llamacpp")
+
+
+HEADER = 'echo "__asm__ volatile (\\"ldtilecfg\\t%X0\\" :: \\"m\\" (*config));"'
+TILES = f"'-DCMAKE_CXX_FLAGS=-include \"{ROOT}/scripts/amx_tiles.h\"'"
+
+
+def test_amx_is_mended_where_the_compiler_breaks_it(machine: Machine, tmp_path: Path) -> None:
+    processor = tmp_path / "cpuinfo"
+    processor.write_text("flags : fpu avx512f amx_bf16 amx_int8 amx_tile\n")
+    assert machine.build(CPUINFO=str(processor)) == ""
+    machine.tool("c++", does=HEADER)
+    assert machine.build(CPUINFO=str(processor)) == TILES
+    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="none") == TILES
+    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="-DGGML_BLAS=on") == "-DGGML_BLAS=on"
+    assert machine.build(CPUINFO=str(processor), LLAMA_INDEX="https://wheels.test") == ""
+    processor.write_text("flags : fpu avx2\n")
+    assert machine.build(CPUINFO=str(processor)) == ""
+    machine.tool("nvidia-smi", "nvcc")
+    processor.write_text("flags : fpu amx_int8\n")
+    assert machine.build(CPUINFO=str(processor)) == f"-DGGML_CUDA=on {TILES}"
 
 
 def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:

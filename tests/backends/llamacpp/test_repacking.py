@@ -83,6 +83,7 @@ def test_amx_is_not_used_where_its_first_product_would_end_the_process(
         (b"GCC: (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0", True),
         (b"GCC: (Debian 14.2.0-19) 14.2.0", True),
         (b"Debian clang version 14.0.6", True),
+        (b"GCC: (Debian 12.2.0-14) 12.2.0\0AMX tiles are configured whole", True),
     ],
 )
 def test_a_library_names_its_compiler(named: bytes, sound: bool, tmp_path: Path) -> None:
