@@ -47,6 +47,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     generation_defaults: Sampling | None = None  # what a header says of sampling
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
+    narrow_heads: bool = False  # for what this CPU computes at once, see `llamacpp.files`
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
     state_bytes: int = 0  # of one sequence in one recurrent layer
     recurrent_layers: int = 0
