@@ -71,12 +71,11 @@ def patterns(config: Any) -> list[LayerPattern]:
 
 
 def masks(
-    pattern: LayerPattern, positions: torch.Tensor, length: int, dtype: torch.dtype
+    pattern: LayerPattern, positions: torch.Tensor, cells: torch.Tensor, dtype: torch.dtype
 ) -> list[torch.Tensor]:
-    """For new tokens at `positions` (rows, queries) over `length` cells: one for each kind of
-    layer, (rows, 1, queries, length).
+    """For new tokens at `positions` (rows, queries) over `cells` (0, 1, …): one for each kind of
+    layer, (rows, 1, queries, cells).
     """
-    cells = torch.arange(length, device=positions.device)
     at = positions[:, None, :, None]
     made = []
     for window in pattern.windows.values():
@@ -108,15 +107,14 @@ class Recorded(Protocol):
 
     def run(
         self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
         kept: Sequence[int],
-        made: Sequence[torch.Tensor],
         cells: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """The logits after the `kept` places (or after all, where the model picks none) of `ids`
-        (rows, tokens) at `positions`, under the masks `made`, which become the first rows of
-        `cells`.
+        """The logits (rows, kept, vocabulary) after the `kept` places (or after all, where the
+        model picks none) of `tokens`, equally many in each row, from the positions `starts` on;
+        they become the first rows of the grid's `cells`.
         """
         ...
 
@@ -159,23 +157,34 @@ class Forward:
         width = max(map(len, tokens))
         if min(map(len, tokens)) < width:
             tokens = [[*row, *[0] * (width - len(row))] for row in tokens]
-        ids = torch.tensor(tokens, device=self._device)
-        positions = torch.tensor(starts, device=self._device)[:, None]
-        if width > 1:
-            positions = positions + torch.arange(width, device=self._device)
-        length = max(starts) + width
-        made = masks(self._pattern, positions, length, self._dtype)
         if self._recorded is not None and (cells := self._grid.cells):
             cells = [rows[first:] for rows in cells] if first else cells
             try:
-                return self._recorded.run(ids, positions, kept, made, cells)
+                return self._recorded.run(tokens, starts, kept, cells)
             except RuntimeError as error:
                 if ran_out(error):
                     raise
                 log.warning("recorded passes fail; the model runs as it is", error=str(error))
                 self._recorded = None
+        return self._own(first, tokens, starts, kept)
+
+    def _own(
+        self,
+        first: int,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        kept: Sequence[int],
+    ) -> torch.Tensor:
+        """The model's own pass."""
+        device, width = self._device, len(tokens[0])
+        ids = torch.tensor(tokens, device=device)
+        positions = torch.tensor(starts, device=device)[:, None]
+        if width > 1:
+            positions = positions + torch.arange(width, device=device)
+        length = max(starts) + width
+        made = masks(self._pattern, positions, torch.arange(length, device=device), self._dtype)
         self._grid.point(first, positions, length)
-        only = torch.tensor(kept, device=self._device) if len(kept) > 1 or width > 1 else 1
+        only = torch.tensor(kept, device=device) if width > 1 else 1
         picked = only if self._picks_logits else None
         return logits_of(self._model, self._grid, self._pattern, ids, positions, made, picked)
 

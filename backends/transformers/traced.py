@@ -19,6 +19,7 @@ import torch
 from torch import _C
 
 from backends.transformers.forward import (
+    Forward,
     LayerPattern,
     logits_of,
     masks,
@@ -45,19 +46,29 @@ class TracedPasses:
         """`single` for passes of one token in each row."""
         self._single = single
         self._wide = wide
+        self._first = torch.zeros(1, dtype=torch.long)
+        self._places = torch.arange(0)
 
     def run(
         self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
         kept: Sequence[int],
-        made: Sequence[torch.Tensor],
         cells: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        trace = self._single if ids.shape[1] == 1 else self._wide
+        # Little is left to Python: at every operation of torch's the event loop may take the GIL.
+        width = len(tokens[0])
+        length = max(starts) + width
+        if length > len(self._places):
+            self._places = torch.arange(2 * length)
+        trace, picked = (
+            (self._single, self._first) if width == 1 else (self._wide, torch.tensor(kept))
+        )
         # As recorded: the executor's own optimizing is for the sizes that it sees first.
         with torch.jit.optimized_execution(should_optimize=False):
-            return trace(ids, positions, torch.tensor(kept), *made, *cells)
+            return trace(
+                torch.tensor(tokens), torch.tensor(starts), picked, self._places[:length], *cells
+            )
 
 
 def traced(model: Any, layers: int, pattern: LayerPattern) -> TracedPasses | None:
@@ -88,44 +99,46 @@ def _refusing_decisions() -> Iterator[None]:
         yield
 
 
-ROWS, LENGTH = 2, 5  # of the passes that are recorded
+EXAMPLE = ((3, 4, 5), (6, 7, 8))  # token ids of a pass that is recorded
 
 
 def _begun(model: Any, layers: int, pattern: LayerPattern) -> Grid:
     """A grid whose layers have learned their shapes."""
     grid = Grid(layers)
-    grid.reshape(ROWS + 1, 2 * LENGTH)
-    ids, positions, kept, made = _example(model, pattern, LENGTH)
-    grid.point(0, positions, LENGTH)
-    logits_of(model, grid, pattern, ids, positions, made, kept if picks_logits(model) else None)
+    grid.reshape(2, 8)
+    Forward(model, grid, pattern).run(0, EXAMPLE, [0, 0])
     return grid
 
 
-def _example(
-    model: Any, pattern: LayerPattern, width: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """The arguments of a pass of `width` tokens, up to cell LENGTH."""
-    ids = torch.ones((ROWS, width), dtype=torch.long)
-    positions = torch.arange(LENGTH - width, LENGTH).repeat(ROWS, 1)
-    return ids, positions, torch.tensor([width - 1]), masks(pattern, positions, LENGTH, model.dtype)
-
-
 def _trace(model: Any, grid: Grid, pattern: LayerPattern, width: int) -> Trace:
-    """What a pass of `width` tokens does with `TracedPasses.run`'s arguments."""
-    picks, kinds = picks_logits(model), len(pattern.windows)
+    """What a pass of `width` tokens in each row does with `TracedPasses.run`'s tensors."""
+    picks = picks_logits(model)
 
     def run(
-        ids: torch.Tensor, positions: torch.Tensor, kept: torch.Tensor, *rest: torch.Tensor
+        ids: torch.Tensor,
+        starts: torch.Tensor,
+        kept: torch.Tensor,
+        places: torch.Tensor,
+        *cells: torch.Tensor,
     ) -> torch.Tensor:
-        made, cells = rest[:kinds], rest[kinds:]
+        positions = starts[:, None]
+        if width > 1:
+            positions = positions + places[: ids.shape[1]]
         here = grid.over(cells)
-        here.point(0, positions, made[0].shape[-1])
+        here.point(0, positions, places.shape[0])
+        made = masks(pattern, positions, places, model.dtype)
         picked = (kept if width > 1 else 1) if picks else None
         return logits_of(model, here, pattern, ids, positions, made, picked)
 
-    ids, positions, kept, made = _example(model, pattern, width)
-    example = (ids, positions, kept, *made, *grid.cells)
-    # `torch.jit.trace` does the same, and keeps what it made for as long as the process lives.
+    ids = torch.tensor([row[:width] for row in EXAMPLE])
+    starts, kept, places = torch.tensor([3, 4]), torch.tensor([width - 1]), torch.arange(4 + width)
+    return _recorded(run, (ids, starts, kept, places, *grid.cells))
+
+
+def _recorded(run: Trace, example: tuple[torch.Tensor, ...]) -> Trace:
+    """What `run` does, for tensors of any sizes. `torch.jit.trace` does the same, and keeps what it
+    made for as long as the process lives.
+    """
     graph, _ = _C._create_graph_by_tracing(  # noqa: SLF001
         run,
         example,
