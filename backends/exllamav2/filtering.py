@@ -12,7 +12,7 @@ from backends.exllama.held import HeldToGrammar, bits
 _NEVER = float("-inf")
 
 
-class GrammarFilter:
+class ExLlamaV2GrammarFilter:
     """See `ExLlamaV2Filter` in exllamav2 0.3.2."""
 
     def __init__(self, held: HeldToGrammar) -> None:

@@ -18,7 +18,7 @@ from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2.files import draft, fitted, shape
-from backends.exllamav2.filtering import GrammarFilter
+from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
 from backends.exllamav2.watching import Witness, watch
@@ -73,7 +73,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(running.job.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[GrammarFilter(running.held)] if running.held else [],
+            filters=[ExLlamaV2GrammarFilter(running.held)] if running.held else [],
         )
         watch(made, running, self.vocabulary)
         return made

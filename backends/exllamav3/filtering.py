@@ -12,7 +12,7 @@ import torch
 from backends.exllama.held import HeldToGrammar, words
 
 
-class GrammarFilter:
+class ExLlamaV3GrammarFilter:
     """See `Filter` in exllamav3 1.6.5. It is never over: the driver ends the job."""
 
     trigger_token: int | None = None

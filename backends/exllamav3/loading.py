@@ -18,7 +18,7 @@ from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
-from backends.exllamav3.filtering import GrammarFilter
+from backends.exllamav3.filtering import ExLlamaV3GrammarFilter
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
 from backends.huggingface.vocabulary import HfVocabulary
@@ -69,7 +69,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(asked.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[GrammarFilter(running.held)] if running.held else [],
+            filters=[ExLlamaV3GrammarFilter(running.held)] if running.held else [],
             max_rq_tokens=running.stretch,
         )
 

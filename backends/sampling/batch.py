@@ -12,7 +12,7 @@ import torch
 
 from backends.constraints.matcher import Mask
 from backends.protocol import Candidate, TokenLogprob
-from backends.sampling.draw import Draw, Way, way
+from backends.sampling.draw import Draw, DrawWay, way
 from backends.sampling.penalties import FadingPenalty, Penalties
 from backends.sampling.state import SamplerState, SamplingContext
 
@@ -117,7 +117,7 @@ def _without(scores: torch.Tensor, banned: Collection[int]) -> torch.Tensor:
 
 def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:
     """One for each way of drawing that a job wants."""
-    rows: dict[Way, list[int]] = {}
+    rows: dict[DrawWay, list[int]] = {}
     for row, state in enumerate(states):
         if not state.greedy:
             rows.setdefault(way(state.sampling, context.size), []).append(row)

@@ -33,7 +33,7 @@ from backends.sampling.truncation import (
 Picked: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]
 
 
-class Way(msgspec.Struct, frozen=True):
+class DrawWay(msgspec.Struct, frozen=True):
     """How a job's tokens are drawn; those for whom it is the same are drawn together. It depends on
     the job's own parameters alone.
     """
@@ -44,14 +44,14 @@ class Way(msgspec.Struct, frozen=True):
     feedback: str  # "": none
 
 
-def way(sampling: Sampling, size: int) -> Way:
+def way(sampling: Sampling, size: int) -> DrawWay:
     """How to draw from a vocabulary of `size` tokens."""
     order = tuple(name for name in order_of(sampling) if name not in FIRST)
     if sampling.mirostat_mode:
         version = f"mirostat {sampling.mirostat_mode}"
-        return Way(("temperature",), window(sampling, size), skews=False, feedback=version)
+        return DrawWay(("temperature",), window(sampling, size), skews=False, feedback=version)
     feedback = "adaptive" if sampling.adaptive_target >= 0 else ""
-    return Way(order, window(sampling, size), skews=bool(sampling.skew), feedback=feedback)
+    return DrawWay(order, window(sampling, size), skews=bool(sampling.skew), feedback=feedback)
 
 
 class Draw:
@@ -62,7 +62,7 @@ class Draw:
         states: Sequence[SamplerState],
         rows: Sequence[int],
         context: SamplingContext,
-        way: Way,
+        way: DrawWay,
         memory: torch.Tensor | None = None,
     ) -> None:
         """`memory`: of the samplers with feedback; None: their states have it, or nothing yet."""

@@ -16,22 +16,22 @@ from backends.upstream.faults import too_large
 MOST_CALLS = 1_000  # of one answer
 
 
-class FunctionWire(msgspec.Struct, frozen=True):
+class StreamedFunctionWire(msgspec.Struct, frozen=True):
     """The arguments are JSON text; some servers send the object itself."""
 
     name: str | None = None
     arguments: str | dict[str, object] | None = None
 
 
-class CallWire(msgspec.Struct, frozen=True):
+class StreamedCallWire(msgspec.Struct, frozen=True):
     """Some of a call, or all of it."""
 
     index: int | None = None
     id: str | None = None
-    function: FunctionWire | None = None
+    function: StreamedFunctionWire | None = None
 
 
-class _Open:
+class _GrowingCall:
     """A call that grows."""
 
     __slots__ = ("arguments", "id", "index", "key", "name")
@@ -48,12 +48,12 @@ class CallOrder:
     """Of one choice. `whole`: each piece is a call of its own."""
 
     def __init__(self) -> None:
-        self._open: list[_Open] = []
+        self._open: list[_GrowingCall] = []
         self._named = 0
 
-    def take(self, wire: CallWire, *, whole: bool = False) -> RemoteCall | None:
+    def take(self, wire: StreamedCallWire, *, whole: bool = False) -> RemoteCall | None:
         """What a piece adds; None while a call has no name."""
-        function = wire.function or FunctionWire()
+        function = wire.function or StreamedFunctionWire()
         arguments = _text(function.arguments)
         call = None if whole else self._found(wire, function, arguments)
         if call is None:
@@ -67,14 +67,16 @@ class CallOrder:
         self._named += 1
         return RemoteCall(call.index, call.id, call.name, "".join(call.arguments))
 
-    def _begun(self, wire: CallWire) -> _Open:
+    def _begun(self, wire: StreamedCallWire) -> _GrowingCall:
         if len(self._open) == MOST_CALLS:
             raise too_large(f"more than {MOST_CALLS} tool calls in one answer")
-        call = _Open(wire.index, wire.id or f"call_{uuid.uuid4().hex[:24]}")
+        call = _GrowingCall(wire.index, wire.id or f"call_{uuid.uuid4().hex[:24]}")
         self._open.append(call)
         return call
 
-    def _found(self, wire: CallWire, function: FunctionWire, arguments: str) -> _Open | None:
+    def _found(
+        self, wire: StreamedCallWire, function: StreamedFunctionWire, arguments: str
+    ) -> _GrowingCall | None:
         """The call that a piece goes on with; None: it begins one."""
         if wire.id and (known := self._last(lambda call: call.id == wire.id)) is not None:
             return known
@@ -85,7 +87,7 @@ class CallOrder:
             return None
         return last
 
-    def _last(self, fits: Callable[[_Open], bool]) -> _Open | None:
+    def _last(self, fits: Callable[[_GrowingCall], bool]) -> _GrowingCall | None:
         return next((call for call in reversed(self._open) if fits(call)), None)
 
 
@@ -95,7 +97,7 @@ def _text(arguments: str | dict[str, object] | None) -> str:
     return arguments or ""
 
 
-def _is_whole(call: _Open) -> bool:
+def _is_whole(call: _GrowingCall) -> bool:
     """Its arguments are a JSON value already."""
     try:
         msgspec.json.decode("".join(call.arguments))

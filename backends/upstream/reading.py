@@ -13,7 +13,7 @@ import msgspec
 from backends.errors import UpstreamError
 from backends.protocol import Candidate, TokenLogprob
 from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage
-from backends.upstream.calls import CallOrder, CallWire, FunctionWire
+from backends.upstream.calls import CallOrder, StreamedCallWire, StreamedFunctionWire
 from backends.upstream.faults import broken
 
 DONE = b"[DONE]"
@@ -57,7 +57,7 @@ class _Logprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _SaidWire(msgspec.Struct, frozen=True):
     """A chunk's `delta`, or a body's `message`."""
 
     content: str | list[_Part] | None = None
@@ -65,14 +65,14 @@ class _Said(msgspec.Struct, frozen=True):
     reasoning: str | None = None
     reasoning_text: str | None = None
     refusal: str | None = None
-    tool_calls: list[CallWire] | None = None
-    function_call: FunctionWire | None = None
+    tool_calls: list[StreamedCallWire] | None = None
+    function_call: StreamedFunctionWire | None = None
 
 
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
-    delta: _Said | None = None
-    message: _Said | None = None
+    delta: _SaidWire | None = None
+    message: _SaidWire | None = None
     text: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
@@ -105,7 +105,7 @@ class Chunk(msgspec.Struct, frozen=True):
 Read: TypeAlias = Literal["stream", "whole"]
 
 _decode = msgspec.json.Decoder(Chunk).decode
-_NOTHING = _Said()
+_NOTHING = _SaidWire()
 
 
 class AnswerReader:
@@ -158,7 +158,7 @@ class AnswerReader:
         return self._whole_delta(index, choice, said, content)
 
     def _whole_delta(
-        self, index: int, choice: _Choice, said: _Said, content: str | list[_Part] | None
+        self, index: int, choice: _Choice, said: _SaidWire, content: str | list[_Part] | None
     ) -> RemoteDelta | None:
         thought, text = _split(content)
         finished = self._end(index, choice.finish_reason)
@@ -175,10 +175,10 @@ class AnswerReader:
         is_empty = not (delta.reasoning or delta.content or delta.calls or delta.logprobs)
         return None if is_empty and finished is None else delta
 
-    def _called(self, index: int, said: _Said, *, whole: bool) -> tuple[RemoteCall, ...]:
+    def _called(self, index: int, said: _SaidWire, *, whole: bool) -> tuple[RemoteCall, ...]:
         wires = said.tool_calls or ()
         if said.function_call is not None and not wires:
-            wires = [CallWire(index=0, function=said.function_call)]
+            wires = [StreamedCallWire(index=0, function=said.function_call)]
         order = self._calls[index]
         return tuple(call for wire in wires if (call := order.take(wire, whole=whole)) is not None)
 

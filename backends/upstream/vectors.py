@@ -18,7 +18,7 @@ WIDEST = 1 << 16  # values of one vector
 LARGEST = 3.4e38  # what float32 holds
 
 
-class _Usage(msgspec.Struct, frozen=True):
+class _VectorUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     total_tokens: int = 0
 
@@ -30,7 +30,7 @@ class _Embedding(msgspec.Struct, frozen=True):
 
 class _Embeddings(msgspec.Struct, frozen=True):
     data: list[_Embedding]
-    usage: _Usage | None = None
+    usage: _VectorUsage | None = None
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 class _Results(msgspec.Struct, frozen=True):
     results: list[_Result]
-    usage: _Usage | None = None
+    usage: _VectorUsage | None = None
 
 
 def read_vectors(body: bytes, count: int) -> RemoteVectors:
@@ -108,5 +108,5 @@ def _packed(numbers: list[float]) -> bytes:
     return array("f", numbers).tobytes()
 
 
-def _tokens(usage: _Usage | None) -> int:
+def _tokens(usage: _VectorUsage | None) -> int:
     return max(0, usage.prompt_tokens or usage.total_tokens) if usage else 0

@@ -19,7 +19,7 @@ from gateway.answers.constraints import Constraints
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import ignored_there, refuse_ignored
-from gateway.answers.remote import RemoteTarget, remote_chat, remote_text, tell_of
+from gateway.answers.remote import LeasedRemote, remote_chat, remote_text, tell_of
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
@@ -79,7 +79,7 @@ def _cause(finished: str, stop: str | None) -> Cause:
 
 async def split_here(
     held: AsyncExitStack,
-    target: RemoteTarget,
+    target: LeasedRemote,
     request: ChatRequest,
     asked: GenerationParams,
     prompt: tuple[Interpreter, RenderedPrompt],
@@ -116,7 +116,7 @@ async def split_here(
 
 
 def _request(
-    text: str, request: ChatRequest, asked: GenerationParams, target: RemoteTarget
+    text: str, request: ChatRequest, asked: GenerationParams, target: LeasedRemote
 ) -> RemoteText:
     raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
     parameters = text_parameters(raw, asked, target.lease)
@@ -148,7 +148,7 @@ class Elsewhere:
     async def chat(
         self,
         held: AsyncExitStack,
-        target: RemoteTarget,
+        target: LeasedRemote,
         request: ChatRequest,
         asked: GenerationParams,
     ) -> Answer:
@@ -165,7 +165,7 @@ class Elsewhere:
     async def text(
         self,
         held: AsyncExitStack,
-        target: RemoteTarget,
+        target: LeasedRemote,
         request: TextRequest,
         asked: GenerationParams,
     ) -> Answer:

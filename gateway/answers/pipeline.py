@@ -30,7 +30,7 @@ from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
 from gateway.answers.elsewhere import Elsewhere
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters, refuse_unread
-from gateway.answers.remote import RemoteTarget, reporting_wait
+from gateway.answers.remote import LeasedRemote, reporting_wait
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.text_prompts import echoes, text_prompts
 from gateway.answers.tokens import Tokens
@@ -167,7 +167,7 @@ class Pipeline:
                 request = msgspec.structs.replace(request, messages=messages)
             with reporting_wait(on_wait, lease.name):
                 return await self._elsewhere.chat(
-                    held, RemoteTarget(lease, lease.container, caller), request, asked
+                    held, LeasedRemote(lease, lease.container, caller), request, asked
                 )
         prompt = await self._tokens.chat(request, lease)
         interpreter, framed = prompt.interpreter, prompt.rendered.framed
@@ -213,7 +213,7 @@ class Pipeline:
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(on_wait, lease.name):
                 return await self._elsewhere.text(
-                    held, RemoteTarget(lease, lease.container, caller), request, asked
+                    held, LeasedRemote(lease, lease.container, caller), request, asked
                 )
         bound = await self._constraints.text(request.answering, lease.local)
         prompts = await text_prompts(self._tokens, request, lease.local)

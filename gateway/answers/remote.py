@@ -232,7 +232,7 @@ def reporting_wait(
         timer.cancel()
 
 
-class RemoteTarget(msgspec.Struct, frozen=True):
+class LeasedRemote(msgspec.Struct, frozen=True):
     """Where a request is handed on to, and on whose behalf."""
 
     lease: Lease
@@ -241,7 +241,7 @@ class RemoteTarget(msgspec.Struct, frozen=True):
 
 
 async def remote_chat(
-    held: AsyncExitStack, target: RemoteTarget, request: ChatRequest, asked: GenerationParams
+    held: AsyncExitStack, target: LeasedRemote, request: ChatRequest, asked: GenerationParams
 ) -> Answer:
     """`request` handed on; `held` holds what must be given back. `asked`: with the presets.
 
@@ -269,7 +269,7 @@ async def remote_chat(
 
 
 async def remote_text(
-    held: AsyncExitStack, target: RemoteTarget, request: TextRequest, asked: GenerationParams
+    held: AsyncExitStack, target: LeasedRemote, request: TextRequest, asked: GenerationParams
 ) -> Answer:
     """As `remote_chat`. Prompts are echoed here, which takes their text. Raises GatewayError."""
     if request.echo and (asked.logprobs is not None or not all(map(_is_text, request.prompts))):

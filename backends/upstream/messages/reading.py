@@ -71,7 +71,7 @@ class _UsageWire(msgspec.Struct, frozen=True):
     cache_creation_input_tokens: int | None = None
 
 
-class _ErrorWire(msgspec.Struct, frozen=True):
+class _MessagesError(msgspec.Struct, frozen=True):
     type: str = "api_error"
     message: str = "The upstream failed without a word."
 
@@ -89,7 +89,7 @@ class _EventWire(msgspec.Struct, frozen=True):
     content_block: _BlockWire | None = None
     delta: _DeltaWire | None = None
     usage: _UsageWire | None = None
-    error: _ErrorWire | None = None
+    error: _MessagesError | None = None
     content: list[_BlockWire] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -98,7 +98,7 @@ class _EventWire(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_EventWire).decode
 
 
-class _Open:
+class _OpenBlock:
     """A block that grows."""
 
     def __init__(self, wire: _BlockWire) -> None:
@@ -115,7 +115,7 @@ class MessagesReader:
 
     def __init__(self, signatures: Signatures) -> None:
         self._signatures = signatures
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenBlock] = {}
         self._calls = 0
         self._usage = _UsageWire()
         self._finished = False
@@ -149,7 +149,7 @@ class MessagesReader:
             case "message":
                 yield from self._whole(wire)
             case "error":
-                raise stream_error(wire.error or _ErrorWire())
+                raise stream_error(wire.error or _MessagesError())
 
     def _whole(self, wire: _EventWire) -> Iterator[RemoteEvent]:
         for index, block in enumerate(wire.content or ()):
@@ -158,7 +158,7 @@ class MessagesReader:
         self._count(wire.usage)
         yield from self._finish(wire.stop_reason, wire.stop_sequence)
 
-    def _block(self, index: int) -> _Open:
+    def _block(self, index: int) -> _OpenBlock:
         if (found := self._open.get(index)) is None:
             raise broken(f"more of the block {index}, which is not open")
         return found
@@ -167,14 +167,14 @@ class MessagesReader:
         """Its beginning may hold some of it, or all."""
         if len(self._open) == MOST_CALLS or self._calls == MOST_CALLS:
             raise too_large(f"more than {MOST_CALLS} blocks in one answer")
-        block = self._open[index] = _Open(wire)
+        block = self._open[index] = _OpenBlock(wire)
         if wire.type == "tool_use":
             block.call, self._calls = self._calls, self._calls + 1
             yield RemoteDelta(calls=(RemoteCall(block.call, wire.id or "", wire.name or ""),))
         began = _DeltaWire(text=wire.text, thinking=wire.thinking, signature=wire.signature)
         yield from self._grown(block, began)
 
-    def _grown(self, block: _Open, delta: _DeltaWire) -> Iterator[RemoteEvent]:
+    def _grown(self, block: _OpenBlock, delta: _DeltaWire) -> Iterator[RemoteEvent]:
         if delta.text and block.wire.type == "text":
             yield RemoteDelta(content=delta.text)
         elif delta.thinking and block.wire.type == "thinking":
@@ -188,7 +188,7 @@ class MessagesReader:
             block.signature.append(delta.signature)
             block.signed += len(delta.signature)
 
-    def _ended(self, block: _Open | None) -> Iterator[RemoteEvent]:
+    def _ended(self, block: _OpenBlock | None) -> Iterator[RemoteEvent]:
         """A call without arguments has none: `{}`; one may have come with its beginning."""
         if block is None:
             return
@@ -224,7 +224,7 @@ class MessagesReader:
         )
 
 
-def stream_error(wire: _ErrorWire) -> UpstreamError:
+def stream_error(wire: _MessagesError) -> UpstreamError:
     """An error inside a stream. Its message still has whatever the other server wrote."""
     status = _STATUS.get(wire.type, 502)
     kind = Unhealthy if status in (502, 504) else UpstreamError

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from backends.exllamav2.filtering import GrammarFilter
+from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from tests.backends.exllama.signatures import (
     class_of,
     method_of,
@@ -80,13 +80,15 @@ def test_the_sampler_s_settings_are_theirs(package: Path) -> None:
         assert expected == default or str(expected).replace(" ", "") in made, name
 
 
-FILTER = [name for name in vars(GrammarFilter) if not name.startswith("_")]
+FILTER = [name for name in vars(ExLlamaV2GrammarFilter) if not name.startswith("_")]
 
 
-@for_every("method", [name for name in FILTER if inspect.isroutine(vars(GrammarFilter)[name])])
+@for_every(
+    "method", [name for name in FILTER if inspect.isroutine(vars(ExLlamaV2GrammarFilter)[name])]
+)
 def test_a_grammar_has_the_methods_of_its_filters(method: str, package: Path) -> None:
     theirs = method_of(package, "generator/filters/base.py", "ExLlamaV2Filter", method)
-    assert ours(getattr(GrammarFilter, method)) == theirs
+    assert ours(getattr(ExLlamaV2GrammarFilter, method)) == theirs
 
 
 @for_every(

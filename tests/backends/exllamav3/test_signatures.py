@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from backends.exllamav3.files import SEES
-from backends.exllamav3.filtering import GrammarFilter
+from backends.exllamav3.filtering import ExLlamaV3GrammarFilter
 from tests.backends.exllama.signatures import method_of, methods, ours, source
 from tests.backends.exllamav3 import standin, standin_sampler
 from tests.every import for_every
@@ -74,13 +74,15 @@ def test_what_we_say_sees_has_a_vision_tower_there(architecture: str, package: P
     assert '"vision"' in module
 
 
-FILTER = [name for name in vars(GrammarFilter) if not name.startswith("_")]
+FILTER = [name for name in vars(ExLlamaV3GrammarFilter) if not name.startswith("_")]
 
 
-@for_every("method", [name for name in FILTER if inspect.isroutine(vars(GrammarFilter)[name])])
+@for_every(
+    "method", [name for name in FILTER if inspect.isroutine(vars(ExLlamaV3GrammarFilter)[name])]
+)
 def test_a_grammar_has_the_methods_of_its_filters(method: str, package: Path) -> None:
     theirs = method_of(package, "generator/filter/filter.py", "Filter", method)
-    assert ours(getattr(GrammarFilter, method)) == theirs
+    assert ours(getattr(ExLlamaV3GrammarFilter, method)) == theirs
 
 
 @for_every(

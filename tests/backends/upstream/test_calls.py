@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from backends.errors import UpstreamError
-from backends.upstream.calls import MOST_CALLS, CallOrder, CallWire
+from backends.upstream.calls import MOST_CALLS, CallOrder, StreamedCallWire
 
 
 def wire(
     name: str | None = None, arguments: Any = None, *, id: str | None = None, index: int | None = 0
-) -> CallWire:
+) -> StreamedCallWire:
     data = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
-    return msgspec.convert(data, CallWire)
+    return msgspec.convert(data, StreamedCallWire)
 
 
-def told(*wires: CallWire, whole: bool = False) -> list[tuple[str, str, str]]:
+def told(*wires: StreamedCallWire, whole: bool = False) -> list[tuple[str, str, str]]:
     """Id, name and arguments of each call; made-up ids are told as "made"."""
     order, calls = CallOrder(), dict[int, list[str]]()
     for one in wires:
