@@ -1,6 +1,4 @@
-"""What the holder of an API key may do. Knows no HTTP; `gateway.http.auth` finds out who holds
-which key.
-"""
+"""The rights of an API key. Knows no HTTP; `gateway.http.auth` maps keys to rights."""
 
 from typing import Literal
 
@@ -10,16 +8,16 @@ from gateway.errors import Forbidden
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One caller's rights. `models` empty: all of them. `owner` is whose it is what the caller
-    makes: a digest of the key, "" where there are no keys.
+    """One caller's rights. `models` empty: all of them. `owner` identifies the caller's objects: a
+    digest of the key, "" where there are no keys.
     """
 
     role: Literal["user", "admin"] = "user"
     autoload: bool = True
     models: frozenset[str] = frozenset()
     owner: str = ""
-    loading_text: bool | None = None  # loads are told as reasoning; None: as the server does
-    label: str | None = None  # what administrators call the key; None where there are none
+    loading_text: bool | None = None  # loads are reported as reasoning; None: as the server does
+    label: str | None = None  # its name for administrators; None where there are no keys
 
     def require_admin(self) -> None:
         """Raises Forbidden."""
@@ -30,7 +28,7 @@ class Access(msgspec.Struct, frozen=True):
         return not self.models or model in self.models
 
     def oversees(self, owner: str) -> bool:
-        """Whether what `owner` does may be seen and ended."""
+        """Whether requests of `owner` may be listed and cancelled."""
         return self.role == "admin" or self.owner == owner
 
 

@@ -1,4 +1,4 @@
-"""The wiring: configuration to a running server. Builds everything; everything else receives."""
+"""The composition root: builds the ASGI application and all its parts from the configuration."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -98,9 +98,9 @@ def build(
 ) -> Litestar:
     """The ASGI application. Its lifespan enters and leaves the registry. Raises ConfigError.
 
-    `metrics` hears of loads and unloads from whoever built the registry with its `watch`.
+    `metrics` is notified of loads and unloads by the registry, which is built with its `watch`.
     `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files;
-    `lines`: what the log writes to, if anything is to be told of it.
+    `lines`: what the log writes to, if its lines can be requested.
     """
     refuse_open_door(config)
     cors = _cors(config)
@@ -129,9 +129,7 @@ def build(
 
 
 def _spoken(services: Services) -> list[Router]:
-    """The server's own routes, and the APIs that are switched on; what goes wrong in one is told in
-    its own form.
-    """
+    """The server's own routes, and the enabled APIs; errors have each API's own form."""
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)
     for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
@@ -173,7 +171,9 @@ def _services(
     guard: OriginGuard,
     lines: LogLines,
 ) -> Services:
-    """Everything that routes work with; what follows the configuration is told to `reloader`."""
+    """Everything that routes work with; the parts that follow the configuration are registered with
+    `reloader`.
+    """
     templates = Templates(_folder(config.template_dir))
     presets = SamplingOverrides(_folder(config.preset_dir), config.preset)
     threads = WorkerThreads()
@@ -231,11 +231,11 @@ def _services(
 
 
 # ------------------------------------------------------------------------------- configuration
-# Who follows it while the server runs: each part checks what it needs, then takes it over at once.
+# Parts that follow it while the server runs: each checks what it needs, then applies it at once.
 
 
 def door_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
-    """Who may come in."""
+    """Authentication, origins and CORS."""
 
     def part(config: Config) -> Apply:
         refuse_open_door(config)
@@ -251,7 +251,7 @@ def door_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
 
 
 def answers_part(pipeline: Pipeline, tokens: Tokens, pictures: ImageLoader) -> Part:
-    """How much is taken, and how strictly."""
+    """Limits and strictness of requests."""
 
     def part(config: Config) -> Apply:
         server = config.server
@@ -288,7 +288,7 @@ def _folder(path: str | None) -> Path | None:
 
 
 def refuse_open_door(config: Config) -> None:
-    """Raises ConfigError when strangers could come in."""
+    """Raises ConfigError where the server would listen beyond loopback without keys."""
     server = config.server
     if not config.keys and not server.allow_open and not is_loopback(server.host):
         raise ConfigError("the configuration", "$.server.host", f"{server.host}: {OPEN_TO_ALL}")

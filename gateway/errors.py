@@ -1,4 +1,4 @@
-"""Everything that can go wrong for a client, drawn once. HTTP itself lives in gateway.http.
+"""The hierarchy of errors that clients see. HTTP itself lives in gateway.http.
 
     GatewayError
     ├── InvalidRequest            400 invalid_request_error
@@ -215,7 +215,7 @@ class InternalError(GatewayError):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the `GatewayError` that tells a client what happened below."""
+    """Raises errors of the floors below as the `GatewayError` that the client gets."""
     try:
         yield
     except BackendError as error:

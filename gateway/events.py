@@ -83,7 +83,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """Some more of one choice: what was said, and the log probabilities of the tokens that said it.
+    """Some more of one choice: its events, and the log probabilities of their tokens.
 
     `choice` counts the choices of the whole answer: with several prompts it is prompt * n + i.
     `events` may be empty while text is held back; `logprobs` may then not be.
@@ -94,8 +94,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     logprobs: tuple[TokenLogprob, ...] = ()
     # Of the prompt's next tokens, where it is echoed with its log probabilities.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is told
-    progress: PromptProgress | None = None  # of reading the prompt, where that is told
+    tokens: tuple[int, ...] = ()  # what was generated since the last delta, where that is returned
+    progress: PromptProgress | None = None  # of prompt processing, where that is reported
 
 
 class ChangedParameter(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class ChangedParameter(msgspec.Struct, frozen=True):
 
 
 class Parameters(msgspec.Struct, frozen=True):
-    """What became of a request's parameters, by the names the client gave them."""
+    """A report on a request's parameters, by the names the client gave them."""
 
     applied: Mapping[str, Any]
     changed: Mapping[str, ChangedParameter]
@@ -115,7 +115,7 @@ class Parameters(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer cost, all choices together.
+    """Usage of an answer, all choices together.
 
     Each prompt of the request counts once, not once for each choice. `reasoning_tokens` are part of
     `completion_tokens`, `cached_tokens` of `prompt_tokens`.
@@ -137,4 +137,4 @@ class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):
     job: Generation  # within the bounds of its model
     context_length: int
     context_full: bool  # there was no room for more
-    prompt: str = ""  # as the model read it, control tokens spelled out; where that is told
+    prompt: str = ""  # as the model read it, control tokens spelled out; where that is returned

@@ -1,5 +1,5 @@
 """The log: one line per event, coloured in a terminal, JSON elsewhere; the last ones are kept for
-those who ask. Keys and prompts never get here.
+the console. Keys and prompts never get here.
 """
 
 import logging
@@ -18,7 +18,7 @@ from config.settings import LogConfig
 MOST_LINES = 2000  # kept, and
 MOST_LETTERS = 4 << 20  # of all of them together
 LONGEST = 2000  # letters of one text in a line
-MOST_IN_FIELDS = 6000  # letters of all of a line's fields: whoever follows the log keeps lines too
+MOST_IN_FIELDS = 6000  # letters of all of a line's fields: readers of the log keep lines too
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
@@ -123,7 +123,7 @@ def _cut(text: str) -> str:
 
 
 class OtherLogs(logging.Handler):
-    """What libraries log goes there, too."""
+    """Libraries' log records go there, too."""
 
     def __init__(self, lines: LogLines) -> None:
         super().__init__(logging.WARNING)
@@ -135,8 +135,8 @@ class OtherLogs(logging.Handler):
 
 
 class _Stderr:
-    """What `sys.stderr` is at the moment: a terminal's bars put themselves in its place, so that
-    lines come to stand above them.
+    """What `sys.stderr` is at the moment: a terminal's progress bars replace it, so that log lines
+    are printed above them.
     """
 
     def write(self, text: str) -> int:

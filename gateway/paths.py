@@ -1,4 +1,4 @@
-"""Names that clients choose, as paths that can't leave their folder. Knows no file system but
+"""Client-chosen names to paths that can't leave their folder. Of the file system it reads only
 links.
 """
 

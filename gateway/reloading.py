@@ -1,7 +1,7 @@
-"""The configuration in force, and how another one takes its place while the server runs.
+"""The configuration in force, and its replacement while the server runs.
 
 A new configuration is read and checked whole before anything changes; what follows from it is then
-put in force at one stroke, between two steps of the event loop. Knows no HTTP and no signals.
+put in force at once, between two steps of the event loop. Knows no HTTP and no signals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
 from gateway.tasks import companions
 
-LOOK_EVERY = 1.0  # seconds between looks at a file that is watched
+LOOK_EVERY = 1.0  # seconds between checks of a file that is watched
 
 Apply: TypeAlias = Callable[[], None]
 # Checks what a part of the server needs of a configuration, and gives what puts it in force there.
@@ -43,7 +43,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 class ConfigSource(msgspec.Struct, frozen=True):
     """Where configurations come from. `read` blocks and raises ConfigError; `file` may be watched:
-    None where there is none. `understand` reads a text as if it were the file's; `explain` tells
+    None where there is none. `understand` reads a text as if it were the file's; `explain` gives
     where values come from. Both as `read`.
     """
 
@@ -73,8 +73,8 @@ class Planned(msgspec.Struct, frozen=True):
 class ModelCopy(msgspec.Struct, frozen=True):
     """A model that was added while the server runs: another one's files under a name of its own.
 
-    `original`: as whom the configuration then has to name that one, if it doesn't: files that it
-    names are not found in folders any more.
+    `original`: the name under which the configuration then has to list the original, if it doesn't:
+    files that it names are not found in folders any more.
     """
 
     of: str
@@ -100,14 +100,14 @@ class Reloader:
         parts: Sequence[Part],
         heard: Callable[[ReloadReport], None],
     ) -> None:
-        """Who is to follow the configuration from now on. `cache_of`: the hub's cache of models;
-        `heard` is called when another one is in force.
+        """The parts that follow the configuration from now on. `cache_of`: the hub's cache of
+        models; `heard` is called when another one is in force.
         """
         self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
         self._heard = heard
 
     async def reload(self, *, plan: bool = False) -> ReloadReport:
-        """Read the configuration again and put it in force, or with `plan` only tell what that
+        """Read the configuration again and put it in force, or with `plan` only report what that
         would do. Raises InvalidRequest where it can't be used; then nothing has changed.
         """
         if self.source is None:
@@ -136,7 +136,7 @@ class Reloader:
             return (await self._planned(lambda: understand(text))).report
 
     async def _planned(self, read: Callable[[], Config]) -> Planned:
-        """What follows from a configuration that nobody has yet. Raises ConfigError."""
+        """The consequences of a configuration that is not in force yet. Raises ConfigError."""
         new = self._with_copies(await to_thread.run_sync(read))
         running = in_force(self.config, new)
         prepared, applies = await to_thread.run_sync(self._prepared, running)
@@ -153,12 +153,12 @@ class Reloader:
 
     @property
     def copies(self) -> Mapping[str, str]:
-        """Models that were added while the server runs, and of whom each is a copy."""
+        """Models that were added while the server runs, and the original of each."""
         return {name: copy.of for name, copy in self._copies.items()}
 
     @property
     def originals(self) -> tuple[ModelConfig, ...]:
-        """Those of whom there are copies, and which the configuration itself doesn't name."""
+        """Models of which there are copies, and which the configuration itself doesn't name."""
         return tuple(one.original for one in self._copies.values() if one.original is not None)
 
     async def add(self, copy: ModelCopy) -> None:
@@ -212,7 +212,7 @@ class Reloader:
         return models, (*parts, lambda: self._registry.apply(models, config))
 
     def ask(self) -> None:
-        """Reload soon; the log tells what came of it. On the event loop."""
+        """Reload soon; the log has the result. On the event loop."""
         self._asked.set()
 
     async def run(self) -> None:
@@ -240,7 +240,7 @@ class Reloader:
         )
 
     async def _watch(self) -> None:
-        """A file that looks the same twice after a change is whole: editors write in pieces."""
+        """A file whose stamp is the same twice after a change is whole: editors write in pieces."""
         read = seen = await self._stamp()
         while True:
             await anyio.sleep(LOOK_EVERY)
@@ -252,7 +252,7 @@ class Reloader:
             seen = now
 
     async def _stamp(self) -> Stamp:
-        """None while nobody watches, too."""
+        """None while the file isn't watched, too."""
         if self.source is None or self.source.file is None or not self.config.server.watch_config:
             return None
         try:

@@ -1,5 +1,5 @@
-"""What a client meant, whichever API it spoke. Dialects make these; aliases and defaults of the
-wire end there.
+"""Requests in one form for all APIs. Dialects make these; aliases and defaults of the wire end
+there.
 
 The structs know no engine and no HTTP. Text is str, pictures are still references
 (`ImagePart.url`).
@@ -67,7 +67,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
     effort: str | None = None
     budget: int | None = None  # reasoning tokens at most
-    closing: str = ""  # what the model is made to say when the budget is spent
+    closing: str = ""  # text fed to the model when the budget is spent
     shown: Literal["split", "inline", "hidden"] = "split"  # `inline`: tags stay in the content
 
 
@@ -84,18 +84,18 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
     after_samplers: bool = False  # they are of what the samplers left
     slot: int | None = None  # the engine's place to be computed in; None: any
-    tells_progress: bool = False  # the reading of the prompt is told
-    tells_tokens: bool = False  # which tokens were generated is told
+    tells_progress: bool = False  # prompt progress is reported
+    tells_tokens: bool = False  # the generated tokens are returned
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
     shape: Shape | None = None  # of the answer; None: it is free
-    streamed: bool = True  # it is wanted as it comes, and not whole
+    streamed: bool = True  # sent as a stream, and not whole
     # What no field here stands for, as the client wrote it: an engine elsewhere may know it.
     further: Mapping[str, Any] = {}
     spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
     unread: tuple[str, ...] = ()  # fields without a meaning here, as the client wrote them
     strict: bool = False  # what an engine ignores is refused
-    reports: bool = False  # the answer tells what became of the parameters
+    reports: bool = False  # the answer reports how the parameters were applied
 
 
 Purpose: TypeAlias = Literal["query", "document"]
@@ -178,6 +178,6 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     answering: GenerationParams = GenerationParams()
     suffix: str | None = None
     fill: Fill | None = None  # in place of the prompt
-    tells_prompts: bool = False  # the prompts are told as the model read them
+    tells_prompts: bool = False  # the prompts are returned as the model read them
     echo: bool = False
     add_bos: bool | None = None  # None: as the tokenizer does

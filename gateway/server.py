@@ -1,7 +1,7 @@
 """uvicorn around the application: signals, the grace for running answers, clients that don't read,
 and the lines that greet the user.
 
-SIGTERM or SIGINT (Ctrl-C) stops: nobody new is let in, running answers have `shutdown_grace`
+SIGTERM or SIGINT (Ctrl-C) stops: new connections are refused, running answers have `shutdown_grace`
 seconds, then each ends with an error event. A second one ends the grace at once. Whatever native
 code still runs then (an engine's import, a load) is not waited for. SIGHUP reads the configuration
 again; a closed terminal doesn't end the server.
@@ -63,7 +63,7 @@ class DirectBody:
 class GuardedConnection(HttpToolsProtocol):
     """uvicorn's, but a client that takes nothing of what waits for it is cut off.
 
-    Looks only while the write buffer is so full that senders wait, and at what is left of an answer
+    Checks only while the write buffer is so full that senders wait, and what is left of an answer
     when it is complete: a frame that is sent costs nothing.
     """
 
@@ -100,7 +100,9 @@ class GuardedConnection(HttpToolsProtocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Both requests hear of it where a second was pipelined: uvicorn tells the newest alone."""
+        """Both requests are notified where a second was pipelined: uvicorn notifies the newest
+        alone.
+        """
         self._unwatch()
         answering = self._answering
         if answering is not None and not answering.response_complete:
@@ -171,7 +173,7 @@ class Server(uvicorn.Server):
                 host=config.host,
                 port=config.port,
                 loop="auto",  # uvloop, where there is one
-                http=connection,  # type: ignore[arg-type]  # whatever makes a protocol will do
+                http=connection,  # type: ignore[arg-type]  # any callable that makes a protocol
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -189,7 +191,7 @@ class Server(uvicorn.Server):
         self._hangup = hangup
 
     def obstacle(self) -> str | None:
-        """Why nobody can listen on the address, in one line. Tried before anything is started."""
+        """Why the address can't be listened on, in one line. Tried before anything is started."""
         host, port = self._address
         try:
             for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -238,7 +240,7 @@ class Server(uvicorn.Server):
 
     def _end(self, more: float) -> None:
         """On a thread of its own, since the event loop may stand still while an engine is imported.
-        Clients that still hear why have `more` seconds.
+        Clients get `more` seconds to receive the error.
         """
         if more and self.server_state.tasks:
             self._end_after(more, 0.0)
@@ -267,7 +269,7 @@ class Server(uvicorn.Server):
 
 
 def run(server: Server) -> int:
-    """Serve until told to stop. Returns the exit status, see above."""
+    """Serve until a stop signal. Returns the exit status, see above."""
     if (problem := server.obstacle()) is not None:
         print(f"roundhouse: {problem}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
@@ -277,8 +279,8 @@ def run(server: Server) -> int:
 
 
 def greeting(model: str, budgets: Callable[[], str]) -> Callable[[str], None]:
-    """What is printed when the server listens: where, what, the memory there is for
-    models on each device, and a line to try.
+    """The lines printed when the server listens: address, model, memory for models on each device,
+    and a command to try.
     """
 
     def greet(address: str) -> None:

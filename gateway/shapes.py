@@ -1,5 +1,5 @@
-"""What a client may ask of an answer's shape. The types stand below, because servers elsewhere are
-handed a shape as it is.
+"""Requested output shapes (structured output). The types are defined one floor below, because
+upstreams are sent a shape as it is.
 """
 
 from backends.shapes import (

@@ -1,5 +1,5 @@
-"""Work beside one body of code, which ends with it: a group of tasks, and bounded threads for what
-grows with a request.
+"""Task groups that end with a body of code, and bounded worker threads for work that grows with a
+request.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ async def relayed(write: Callable[[T], Awaitable[None]]) -> AsyncIterator[Callab
 
 
 class Abandoned(Exception):
-    """The caller has left, so the work stops; nobody sees this."""
+    """The caller has left, so the work stops; never seen by a client."""
 
 
 class WorkerThreads:
@@ -99,7 +99,7 @@ class WorkerThreads:
         """`work(wanted)` in a thread; waits for a free one.
 
         When this call is cancelled it returns at once. `wanted()` is False from then on: `work`
-        looks at it between its pieces and raises `Abandoned`. Work not begun is never begun.
+        checks it between its pieces and raises `Abandoned`. Work not begun is never begun.
         """
         left = threading.Event()
         future = self._executor.submit(work, lambda: not left.is_set())

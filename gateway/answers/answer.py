@@ -1,5 +1,4 @@
-"""An answer while it is generated: outputs of the jobs in, deltas out, and the count of what it
-cost.
+"""An answer while it is generated: outputs of the jobs in, deltas out, and its usage.
 
 It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
 """
@@ -68,7 +67,7 @@ class Choice:
         check: ContentCheck | None = None,
         asked: GenerationParams = PLAIN,
     ) -> None:
-        """`check`: see `Checked`. `asked`: what is to be told besides the text."""
+        """`check`: see `Checked`. `asked`: what is to be returned besides the text."""
         self.index = index
         self.prompt = prompt  # which of the request's prompts it answers
         self.job = job
@@ -93,8 +92,8 @@ class Choice:
             yield delta if self._checked is None else await self._checked.of(delta)
 
     def offer(self, outputs: Outputs, writer: DeltaWriter) -> None:
-        """While `writer` is free it has the deltas of `outputs` first; the others come by `deltas`,
-        to which whoever calls this listens.
+        """While `writer` is free it gets the deltas of `outputs` directly; the others come by
+        `deltas`, which the caller iterates.
         """
 
         def take(piece: Piece) -> bool:
@@ -136,7 +135,7 @@ class Choice:
         return Delta(self.index, (), progress=output)
 
     def _behind(self, delta: Delta) -> Delta:
-        """With the tokens since the last one, where they are told."""
+        """With the tokens since the last one, where they are returned."""
         if not self._tokens:
             return delta
         tokens, self._tokens = tuple(self._tokens), []
@@ -151,7 +150,7 @@ class Choice:
         return tuple(events)
 
     async def _settle(self, outputs: Outputs) -> None:
-        """What the job cost, up to where its answer ended. What came behind is nobody's."""
+        """The job's usage, up to where its answer ended. Output behind that is not counted."""
         try:
             async for output in outputs:
                 if isinstance(output, Ended):
@@ -239,7 +238,7 @@ def _reason(ended: Ended) -> FinishReason:
 
 
 class Answer:
-    """What a pipeline context gives: who answers, what it took to get there, the answer."""
+    """What a pipeline context gives: the model that answers, the waits before, the answer."""
 
     def __init__(
         self,
@@ -258,11 +257,11 @@ class Answer:
         self.queued_seconds = lease.queued_seconds
         self.load_seconds = lease.load_seconds
         self.ignored = ignored  # sampling parameters that are not applied
-        self.parameters: Parameters | None = None  # where they are to be told
-        # Fields that no dialect here reads, but who answers does.
+        self.parameters: Parameters | None = None  # where they are requested
+        # Fields that no dialect here reads, but the upstream may.
         self.handed_on: frozenset[str] = frozenset()
         self.relaxed = relaxed  # of the shape asked for, what the grammar doesn't carry
-        self.echoes: tuple[str, ...] = ()  # the prompts' texts, where they are wanted back
+        self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
         self._choices = choices
         self._source = source
@@ -307,8 +306,8 @@ class Answer:
         return self._lease.local.detokenize(tokens)[-letters:]
 
     def usage(self) -> Usage:
-        """What it cost so far; complete once `deltas` is exhausted. Each of the request's prompts
-        counts once, however many choices answer it and however many prompts are equal.
+        """Usage so far; complete once `deltas` is exhausted. Each of the request's prompts counts
+        once, however many choices answer it and however many prompts are equal.
         """
         ended = [choice.ended for choice in self._choices if choice.ended]
         return Usage(
@@ -342,7 +341,7 @@ class Answer:
         return sum(counts.values())
 
     def _cached_tokens(self) -> int:
-        """By prompt, of the choice that found least: the others found what it computed."""
+        """By prompt, of the choice that found least: the others reuse what it computed."""
         counts: dict[int, int] = {}
         for choice in self._choices:
             if choice.ended:
@@ -352,7 +351,7 @@ class Answer:
 
 
 def _usage(choice: Choice) -> Usage:
-    """What one choice cost. Where the engine broke behind its end, nobody knows the times."""
+    """One choice's usage. Where the engine failed behind its end, the times are unknown."""
     ended = choice.ended
     return Usage(
         prompt_tokens=ended.prompt_tokens if ended else len(choice.job.prompt),

@@ -1,8 +1,8 @@
-"""What a model can do, loaded or not: read from its chat template, once for each model and
+"""A model's capabilities, loaded or not: read from its chat template, once for each model and
 template.
 
 Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of
-models doesn't wait for all of it: what isn't known in time is told the next time.
+models doesn't wait for all of it: what isn't known in time is in the next list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ PATIENCE = 0.025  # seconds a list waits for models not known yet
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model's files or its container tell of it."""
+    """What is known from a model's files or its container."""
 
     # "tools", "reasoning", "vision"; "embedding" or "rerank", then nothing else; None: not known
     capabilities: tuple[str, ...] | None
@@ -40,7 +40,7 @@ Key: TypeAlias = tuple[str, str | None, str | None, bool]
 
 
 class Capabilities:
-    """Remembers what it found out."""
+    """Caches what it found."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
@@ -59,14 +59,14 @@ class Capabilities:
         return self._known.get(key)
 
     async def learn(self, statuses: Sequence[ModelStatus]) -> None:
-        """Find out about all of them, one by one, so that nobody waits long for a single one."""
+        """Analyse all of them, one by one, so that no caller waits long for a single one."""
         for status in statuses:
             await self.of(status)
 
     async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
         """What is known of all, by model id, within `PATIENCE`.
 
-        A model just loaded is told as it was before, until its control tokens have been looked at.
+        A model just loaded is reported as it was before, until its control tokens have been read.
         """
         with anyio.move_on_after(PATIENCE):
             await self.learn(statuses)
@@ -86,7 +86,7 @@ class Capabilities:
         return self._templates.source(entry) or own
 
     def _look(self, key: Key, status: ModelStatus, entry: ModelEntry, source: str | None) -> None:
-        """In a worker thread, one at a time: who comes second finds it known."""
+        """In a worker thread, one at a time: a second caller finds it cached."""
         with self._one_looks:
             if key not in self._known:
                 self._known[key] = _known(status, entry, source)

@@ -22,7 +22,8 @@ from gateway.tasks import companions
 def jobs_of(
     prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease, request: int
 ) -> list[Generation]:
-    """One for each choice. What is said nearer to the request wins: engine, model, preset, request.
+    """One for each choice. The nearer to the request wins, lowest first: engine, model, preset,
+    request.
 
     `request`: its number, by which its jobs take turns in line. Raises InvalidRequest.
     """
@@ -51,7 +52,7 @@ def jobs_of(
 
 
 def unmet(asked: GenerationParams, info: ModelInfo) -> Mapping[str, str]:
-    """What is asked for besides sampling and this engine doesn't do, by the clients' names: why."""
+    """Requested features besides sampling that this engine lacks, by the clients' names: why."""
     wishes = (
         ("id_slot", asked.slot is not None and not info.keeps_slots),
         ("return_progress", asked.tells_progress and not info.tells_progress),

@@ -1,4 +1,4 @@
-"""What an answer must keep to: the request's shape and its tools, as one grammar for the job.
+"""The constraints of an answer: the request's shape and its tools, as one grammar for the job.
 
 Grammars are made in worker threads and kept by what they were made of: conversations bring the same
 tools with every message.
@@ -33,7 +33,7 @@ ContentCheck: TypeAlias = Callable[
 
 
 class Checked:
-    """Deltas of one choice, whose last one tells what `check` says of the whole content, unless it
+    """Deltas of one choice; the last one has the result of `check` on the whole content, unless it
     was cut or calls tools.
     """
 
@@ -58,7 +58,8 @@ KEPT = 128  # grammars of each kind
 class AnswerConstraint(msgspec.Struct, frozen=True):
     """For the job `constraint`, for the client `relaxed`, for the finished content `check`.
 
-    `optional`: nobody asked for it. Where the engine can't compile it, the answer goes without.
+    `optional`: not requested by the client. Where the engine can't compile it, the answer goes
+    without.
     """
 
     constraint: Constraint | None = None
@@ -124,13 +125,13 @@ class Constraints:
         return msgspec.structs.replace(bound, optional=optional)
 
     def elsewhere(self, shape: Shape | None) -> ContentCheck | None:
-        """The check of what another server answers, since nobody here knows whether it holds its
-        answers to a shape; None where there is none.
+        """The check of another server's answer, since it is unknown here whether that server
+        enforces a shape; None where there is none.
         """
         return None if shape is None else partial(self._fault_elsewhere, shape)
 
     async def _fault_elsewhere(self, shape: Shape, content: str) -> str | None:
-        """A shape that can't be read here was the other server's to refuse."""
+        """A shape that can't be read here is for the other server to refuse."""
         return await self._threads.run(lambda _wanted: fault_elsewhere(shape, content))
 
     async def _shape(self, shape: Shape) -> ShapeGrammar:

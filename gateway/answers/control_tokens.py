@@ -3,8 +3,8 @@
 Both tokenizers at hand (llama.cpp's and Hugging Face's) first cut a text at its control tokens and
 then tokenize what is between, each stretch for itself. So a stretch in which a client spells a
 control token can be tokenized by itself too, with control tokens switched off, and everything else
-stays as it was. What such a stretch looks like behind a control token (SentencePiece puts a space
-before the first word of some texts) is asked of the tokenizer.
+stays as it was. How such a stretch is tokenized behind a control token (SentencePiece puts a space
+before the first word of some texts) is found by trying the tokenizer.
 """
 
 import re
@@ -19,7 +19,7 @@ from gateway.prompt import Spans
 
 _Stretch = tuple[int, int]  # start, end
 
-# Put in front of a text to learn how it is tokenized in the middle of another: a line end joins
+# Put in front of a text to find how it is tokenized in the middle of another: a line end joins
 # nothing in most vocabularies.
 _LEADS = ("", "\n", "\x1f")
 _PROBES = ("Hello a", "a", "<b> c", "1 2")

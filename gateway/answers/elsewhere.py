@@ -1,5 +1,5 @@
-"""Requests for models that other servers run: who takes the answer apart, the check of what was
-asked of its shape, and chats that are rendered and split here.
+"""Requests for models that other servers run: which side splits the answer, the check of its shape,
+and chats that are rendered and split here.
 
 A chat is split here where its model has a template and a format of ours: the prompt goes over as a
 raw text, and what comes back is read like an engine's output. The other server tokenizes the
@@ -45,7 +45,7 @@ class RemoteOutputs:
         self._stopped = True
 
     def offer(self, take: Callable[[Piece], bool]) -> None:
-        """See `Outputs.offer`: there is no quicker way."""
+        """See `Outputs.offer`: there is no direct path here."""
 
     async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
         usage, finished, stop = RemoteUsage(), "stop", None

@@ -1,10 +1,10 @@
-"""From texts to their vectors, or to how well documents answer a query: lease -> tokens -> encode.
+"""Embedding and reranking: texts to vectors, or documents to scores: lease -> tokens -> encode.
 
     encoded = await encoders.embed(request, access)
 
-What is held (the lease, the device's work) is given back before the call returns, by whatever way.
-A model elsewhere gets the texts as they are; where it isn't there no other is asked, since vectors
-of two models mean nothing to each other.
+What is held (the lease, the device's work) is given back before the call returns, on every path. A
+model elsewhere gets the texts as they are; where it isn't there no other is asked, since vectors of
+two models mean nothing to each other.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ PROMPTS: Mapping[Purpose, tuple[str, ...]] = {
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a request. `vectors`: of each text, as `EncoderContainer.encode` gives them;
-    `cut`: how many texts were too long, and are told without their ends.
+    `cut`: how many texts were too long and were truncated.
     """
 
     model: str
@@ -128,7 +128,7 @@ class Encoders:
         )
 
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
-        """The one that is named; else the one in use for this task, else the first there is."""
+        """The one that is named; else the one in use for this task, else the first in the list."""
         if not request.model:
             allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
             there = foremost(allowed, task)
@@ -216,7 +216,7 @@ def _check_dimensions(request: EmbeddingRequest, info: Vectors) -> None:
 
 
 def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[str, ...]]:
-    """What stands in front of every text, and which of the request's fields are of no use."""
+    """The prompt in front of every text, and which of the request's fields are not used."""
     if request.prompt is not None:
         if request.prompt not in info.prompts:
             names = ", ".join(repr(name) for name in info.prompts) or "none"

@@ -1,4 +1,4 @@
-"""What a request asks for, as parameters for another server: OpenAI's names, else vLLM's.
+"""A request's parameters for another server: OpenAI's names, else vLLM's.
 
 What the client named is handed on, and nothing else: the other server has defaults of its own.
 """
@@ -54,7 +54,7 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
 
 
 def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
-    """What another server can't be asked for, or can't tell, by the clients' names."""
+    """Requested features that another server's API has no field for, by the clients' names."""
     wishes = (
         ("return_progress", asked.tells_progress),
         ("logprobs_of", asked.logprobs_of != "content"),
@@ -124,7 +124,7 @@ def _budget_name(request: ChatRequest) -> str:
 
 
 def thinking_of(request: ChatRequest) -> RemoteThinking:
-    """The same for servers that have other words for it."""
+    """The same for servers that name it differently."""
     thinking = request.thinking
     return RemoteThinking(
         enabled=thinking.enabled,

@@ -1,6 +1,6 @@
-"""How to talk with one loaded model: its chat template, its output format, and why that one.
+"""A model's chat template and output format, and why that format was chosen.
 
-Made once per template, because finding it out renders the template several times.
+Made once per template, because the analysis renders the template several times.
 """
 
 from typing import TypeAlias
@@ -162,8 +162,8 @@ def spoken(
 ) -> Recognised:
     """The output format of a model with the template `source`; without `info` it isn't loaded yet.
 
-    Config wins over what is recognised. Before a load the control tokens are unknown, so a model
-    whose template says little may turn out otherwise later.
+    Config wins over what is recognised. Before a load the control tokens are unknown, so the format
+    of a model whose template has few markers may change after the load.
     """
     if entry.format:
         return Recognised(FORMATS[entry.format], "named in the configuration")

@@ -1,4 +1,4 @@
-"""Sampling overrides: parameters that administrators put under, over or beside those of requests.
+"""Sampling overrides: defaults, forced values and additions that administrators set for requests.
 
 Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever
 the request says; with `additive` a list goes in front of the request's. Presets are YAML files of
@@ -29,7 +29,7 @@ _KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to become of one parameter."""
+    """The override of one parameter."""
 
     override: Any
     force: bool = False
@@ -46,7 +46,7 @@ class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
     added: GenerationParams = GenerationParams()
 
     def over(self, asked: GenerationParams) -> GenerationParams:
-        """What a request for `asked` gets."""
+        """`asked` with the overrides applied."""
         if not self.reported:
             return asked
         sampling = _over(_over(self.default.sampling, asked.sampling), self.forced.sampling)
@@ -100,7 +100,7 @@ class SamplingOverrides:
             self._configured, self.current = name, chosen
 
     def names(self) -> tuple[str, ...]:
-        """What may be chosen now. Looks at the disk."""
+        """What may be chosen now. Scans the folder."""
         return tuple(listed(self._folder, (".yml", ".yaml")))
 
     def read(self, name: str) -> OverridePreset:
@@ -122,7 +122,7 @@ class SamplingOverrides:
         self.current = chosen
 
     def unload(self) -> None:
-        """Requests get what they ask for."""
+        """Requests get their own parameters again."""
         self.current = OverridePreset()
 
 
@@ -187,7 +187,7 @@ class Templates:
         self._folder = folder
 
     def names(self) -> tuple[str, ...]:
-        """What may be chosen now. Looks at the disk."""
+        """What may be chosen now. Scans the folder."""
         return tuple(self._files())
 
     def read(self, name: str) -> Chosen:
@@ -208,7 +208,7 @@ class Templates:
         return Chosen(name, source)
 
     def switch(self, model: str, chosen: Chosen) -> None:
-        """From the next request on `model` talks by `chosen`."""
+        """From the next request on `model` uses `chosen`."""
         self._chosen[model] = chosen
 
     def unload(self, model: str) -> None:

@@ -1,5 +1,5 @@
-"""What became of a request's parameters: applied, changed, ignored, and why; by an engine here or
-by another server. Pure.
+"""The report on a request's parameters: applied, changed, ignored, and why; by an engine here or by
+another server. Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,7 +17,7 @@ UNREAD = "this API has no such field"
 
 
 def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
-    """The fields of `sampling` that ask for something this engine does not do, by our names: why.
+    """The fields of `sampling` with a value that this engine does not support, by our names: why.
 
     What has no effect because of the request's other fields is among them.
     """
@@ -112,8 +112,8 @@ def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
 def parameters_there(
     request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
 ) -> Parameters:
-    """What became of each parameter on the way to the other server; what that one makes of them is
-    for it to say.
+    """The same for a request sent to another server; whether that one applies them is not known
+    here.
     """
     given, replaced = request.parameters, changes.replaced
     sent = {name: value for name, value in given.items() if name not in changes.left_out}

@@ -7,7 +7,7 @@ manager.
         usage = answer.usage()
 
 Everything an answer holds (the lease, the jobs on the device) belongs to the context: when it has
-exited, by whatever way, the device is free and the lease is back.
+exited, on every path, the device is free and the lease is given back.
 """
 
 import itertools
@@ -42,7 +42,7 @@ from gateway.request import ChatRequest, GenerationParams, TextRequest
 
 OnWait: TypeAlias = Callable[[Waiting], None]
 
-# Statuses of a model elsewhere after which its fallbacks are asked: none says that the request is
+# Statuses of a model elsewhere after which its fallbacks are asked: none means that the request is
 # at fault.
 FALLS_BACK = frozenset({429, 500, 502, 503, 504, 529})
 
@@ -124,7 +124,7 @@ class Pipeline:
         opened: Callable[[AsyncExitStack, ModelEntry], Awaitable[Answer]],
     ) -> Answer:
         """The answer of `model`, or of the first of its fallbacks that can, where it runs elsewhere
-        and nobody there does. What the others held is given back.
+        and no replica answers. What the others held is given back.
         """
         entry = await self._registry.find(model, access)
         remote = entry.files.remote
@@ -247,9 +247,11 @@ class Pipeline:
     async def _album(
         self, held: AsyncExitStack, request: ChatRequest, entry: ModelEntry
     ) -> Album | None:
-        """The conversation's pictures, fetched before the lease: nobody waits for a fetch.
+        """The conversation's pictures, fetched before the lease, so that no lease is held during a
+        fetch.
 
-        A model that can't see is told before anything is fetched or loaded.
+        A request with pictures for a model without vision is refused before anything is fetched or
+        loaded.
         """
         placed = images_in(request.messages)
         if not placed:

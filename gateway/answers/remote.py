@@ -1,7 +1,7 @@
 """Answers of models that other servers run: a request handed on, and what comes back as our events.
 
-The other server renders and splits; what it leaves in the content all the same, `<think>`, is split
-here, and reasoning is told as the client wants it.
+The other server renders and splits; `<think>` left in the content is split here, and reasoning is
+sent in the form the client requested.
 """
 
 import asyncio
@@ -63,15 +63,15 @@ class RemoteChoice:
     def __init__(self, index: int, *, shown: Shown = "split", raw: bool = False) -> None:
         self._index = index
         self._shown = shown
-        self._clear = raw  # content goes out as it is: nothing in it is still to be told apart
+        self._clear = raw  # content goes out as it is: no reasoning is left to be split off
         self._splitter: Splitter | None = None
         self._held = ""  # the beginning of the content, while it may become a marker
-        self._inside = False  # reasoning told inline is open
+        self._inside = False  # reasoning sent inline is open
         self._calls: list[int] = []
         self.finished = False
 
     def take(self, remote: RemoteDelta) -> Delta | None:
-        """What a delta adds; None where that waits. After the end nothing counts."""
+        """What a delta adds; None where that is held back. After the end nothing counts."""
         if self.finished:
             return None
         if self._clear and not (remote.reasoning or remote.calls or remote.finished):
@@ -84,7 +84,7 @@ class RemoteChoice:
         return Delta(self._index, events, remote.logprobs)
 
     def end(self) -> Delta | None:
-        """The other server said that all is said, and not why."""
+        """The other server ended the stream without a finish reason."""
         return self.take(RemoteDelta(finished="tool_calls" if self._calls else "stop"))
 
     def _events(self, remote: RemoteDelta) -> Iterator[Event]:
@@ -98,7 +98,7 @@ class RemoteChoice:
             yield from self._ended(remote.finished, remote.stop)
 
     def _thought(self, text: str) -> Iterator[Event]:
-        """The other server tells reasoning apart: no marker in the content means any."""
+        """The other server splits reasoning off: markers in the content are plain text."""
         if self._splitter is None:
             yield from self._unheld()
             self._clear = self._shown != "inline"
@@ -120,7 +120,7 @@ class RemoteChoice:
             yield from self._begun(self._held + text)
 
     def _begun(self, text: str) -> Iterator[Event]:
-        """The first words decide: a marker of reasoning, or none, or not to be told yet."""
+        """The first characters decide: a marker of reasoning, or none, or not decidable yet."""
         begin, self._held = text.lstrip(), ""
         if begin.startswith(_OPENS) and self._shown != "inline":
             self._splitter = Splitter(THINK, in_reasoning=False)
@@ -218,8 +218,8 @@ class RemoteAnswer(Answer):
 def reporting_wait(
     on_wait: Callable[[Waiting], None] | None, model: str, quiet: float = QUIET
 ) -> Iterator[None]:
-    """A client whose answer has not begun after `quiet` seconds hears of it, before a proxy on the
-    way gives up. Until then an error still has a status of its own.
+    """A client whose answer has not begun after `quiet` seconds is sent a comment, before a proxy
+    on the way gives up. Until then an error still has a status of its own.
     """
     if on_wait is None:
         yield
@@ -329,7 +329,7 @@ def _answer(
 def tell_of(
     answer: Answer, changes: RemoteChanges, remote: RemoteRequest, asked: GenerationParams
 ) -> None:
-    """What the client is to hear beside the answer."""
+    """What is returned to the client beside the answer."""
     strict = {"tools[].function.strict"} if isinstance(remote, RemoteChat) else set()
     answer.handed_on = frozenset(strict.union(asked.further) - changes.left_out.keys())
     if remote.shape is not None and not changes.holds_shape:

@@ -1,12 +1,12 @@
 r"""Stop strings of a chat: found in the text that the client reads, after it was split.
 
-Who sends a stop string means the answer, so it is looked for in content. Reasoning is passed over,
+Stop strings apply to the answer, so they are searched for in content. Reasoning is passed over,
 unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
-arguments of a tool call are never cut, because nobody can use half a call. A stop string lies
-within one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp look at the raw
-text, where "\n\n" is found behind `</think>`, and "}" in every call.)
+arguments of a tool call are never cut, because half a call is useless. A stop string lies within
+one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp search the raw text, where
+"\n\n" is found behind `</think>`, and "}" in every call.)
 
-It knows no engine: whoever feeds it ends the job when `Finished` comes.
+It knows no engine: the caller ends the job when `Finished` comes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -113,7 +113,7 @@ class StopStrings:
         return said
 
     def _held(self) -> Iterator[Event]:
-        """What waited to become a stop string and can't any more."""
+        """Held-back text that can't become a stop string any more."""
         return iter(self._text(self._scanner.flush()))
 
     def _text(self, text: str) -> list[Event]:
@@ -129,8 +129,8 @@ def _bytes(held: str, events: Sequence[Event]) -> int:
 def stopping(
     splitter: Splitting, request: ChatRequest, asked: GenerationParams
 ) -> Splitting | StopStrings:
-    """`splitter`, ended by the stop strings. They are not the job's: an engine can't tell an answer
-    from reasoning.
+    """`splitter`, ended by the stop strings. They are not the job's: an engine can't distinguish an
+    answer from reasoning.
     """
     if not asked.stop:
         return splitter

@@ -1,4 +1,4 @@
-"""What a request says as tokens: a text as it is, a conversation through its model's template.
+"""A request's prompt as tokens: a text as it is, a conversation through its model's template.
 
 What is long is done in a thread, given up when the client leaves, and refused before it is
 tokenized where it can't fit the model's context.
@@ -33,7 +33,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """Renders and tokenizes with any container. `allow_control_tokens`: for requests that don't say
+    """Renders and tokenizes with any container. `allow_control_tokens`: for requests that don't set
     it.
     """
 
@@ -89,7 +89,7 @@ class Tokens:
             found: list[int] = []
             for number, part in enumerate(parts):
                 if len(found) > container.info.context_length:
-                    break  # whoever gets them refuses so many
+                    break  # the caller refuses so many
                 if not wanted():
                     raise Abandoned
                 bos = False if number else add_bos
@@ -130,7 +130,7 @@ class Tokens:
             try:
                 return work(_always, AT_ONCE)
             except LimitExceeded:
-                pass  # it is more than it seemed
+                pass  # it is longer than estimated
         return await self._threads.run(work)
 
     async def rendered(
@@ -229,9 +229,7 @@ def _always() -> bool:
 
 
 def _is_short(request: ChatRequest) -> bool:
-    """Whether all that it says has less than `LONG_TEXT` characters, or values. Doesn't look at
-    more than that.
-    """
+    """Whether its texts have less than `LONG_TEXT` characters, or values. Stops counting there."""
     left = LONG_TEXT
     for value in _inside((request.messages, request.tools, request.template_variables)):
         left -= len(value) + 1 if isinstance(value, str) else 1
@@ -265,7 +263,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 def foremost(statuses: Sequence[ModelStatus], task: Task = "generate") -> ModelStatus | None:
     """The loaded model that a request without a name means, of `statuses` in the registry's order:
-    one in use, else the least idle.
+    one in use, else the one idle for the shortest time.
     """
     return next((one for one in statuses if one.info is not None and one.task == task), None)
 

@@ -11,7 +11,7 @@ from config.errors import ConfigError
 from gateway.cli.arguments import parser
 from gateway.cli.errors import CommandFailed
 
-INTERRUPTED = 130  # exit status of who was stopped with Ctrl-C: 128 + SIGINT
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""`roundhouse bench`: what one model on a running server gives, as a client sees it."""
+"""`roundhouse bench`: speed of one model on a running server, measured by a client."""
 
 import time
 from argparse import Namespace

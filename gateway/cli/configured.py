@@ -1,5 +1,5 @@
-"""The configuration that a command works with: the file's, with what its arguments and the user's
-folders add.
+"""The configuration of a command: the file's, with the models of its arguments and the user's
+folders.
 """
 
 from collections.abc import Sequence

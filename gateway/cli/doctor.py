@@ -1,5 +1,5 @@
-"""`roundhouse doctor`: the engines, devices and compilers of this machine, what is missing; and
-which engine runs on which platform, what installs it there, what was tried: the README's table.
+"""`roundhouse doctor`: the engines, devices and compilers of this machine, what is missing; and the
+README's table of engines by platform, with what installs them there and what was tried.
 """
 
 import os
@@ -17,7 +17,7 @@ from backends.installing import IN_WSL, PLATFORMS, Platform, Way, absent, comman
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 
-KFD = Path("/dev/kfd")  # the kernel's door to AMD's cards (amdkfd)
+KFD = Path("/dev/kfd")  # the kernel's device for AMD's cards (amdkfd)
 
 
 TABLE: Mapping[Platform, Mapping[str, Way]] = {
@@ -31,12 +31,12 @@ TABLE: Mapping[Platform, Mapping[str, Way]] = {
 
 
 def this_platform() -> tuple[Platform, str]:
-    """The row for this machine, and what was found that says so."""
+    """The row for this machine, and what was found to choose it."""
     return row_of(platform.system(), tuple(memory(os.environ)), amd=KFD.exists())
 
 
 def row_of(system: str, cards: Collection[str], *, amd: bool) -> tuple[Platform, str]:
-    """`cards`: those that NVIDIA's driver tells of. `amd`: whether an AMD card is there."""
+    """`cards`: those that NVIDIA's driver lists. `amd`: whether an AMD card is there."""
     match system:
         case "Darwin":
             return "macOS (Metal)", "this is macOS"

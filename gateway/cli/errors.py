@@ -1,4 +1,4 @@
-"""What a command ends with when it can't do what was asked."""
+"""The error of a command that failed."""
 
 
 class CommandFailed(Exception):

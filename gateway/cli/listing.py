@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _listens(url: str) -> bool:
-    """Whether anybody takes connections at `url`."""
+    """Whether a server accepts connections at `url`."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -120,7 +120,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _plain(cell: str) -> str:
-    """A name may hold what a terminal or rich takes for markup."""
+    """A name may hold control characters, or markup of rich's."""
     return "".join(c if c.isprintable() else "?" for c in cell).replace("[", r"\[")
 
 

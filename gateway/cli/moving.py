@@ -39,7 +39,7 @@ def _unload(server: Remote, arguments: Namespace) -> None:
 
 
 def _pull(server: Remote, arguments: Namespace) -> None:
-    """One quantization is chosen by the server, which tells no progress of it."""
+    """One quantization is chosen by the server, which reports no progress of it."""
     model: str = arguments.model.removeprefix("hf:")
     if ":" in model:
         print(f"downloading {model} …", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""How far loads and downloads are, as bars below the log of a server in a terminal. Elsewhere the
-log has lines of them.
+"""Progress bars of loads and downloads, below the log of a server in a terminal. Elsewhere the log
+has lines of them.
 """
 
 import sys
@@ -49,7 +49,7 @@ class Bars:
             self._drop(title)
 
     def download(self, model: str) -> Callable[[DownloadProgress], None]:
-        """Tells of one model's download."""
+        """Shows one model's download."""
         return lambda step: self._show(f"downloading {model}", step.done, step.total)
 
     def happened(self, happening: Happening) -> None:

@@ -39,7 +39,8 @@ class Display:
             yield from chunk["choices"]
 
     def _take(self, delta: dict[str, Any]) -> None:
-        # In a pipe or a file nothing tells reasoning from the answer, so it is left out there.
+        # In a pipe or a file reasoning can't be distinguished from the answer, so it is left out
+        # there.
         if (reasoning := delta.get("reasoning_content")) and self._console.is_terminal:
             self._console.print(inert(reasoning), style="dim", end="", markup=False, soft_wrap=True)
             self._thinks = True
@@ -63,7 +64,9 @@ class Display:
 
 
 def inert(text: str) -> str:
-    """A model's text can't move a terminal's cursor or change its title."""
+    """`text` without control characters, so that a model can't move a terminal's cursor or set its
+    title.
+    """
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )

@@ -48,7 +48,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Unchecked(msgspec.Struct, frozen=True):
-    """It can't be said."""
+    """Given up, with the reason."""
 
     why: str
 
@@ -90,9 +90,7 @@ def _decoded(text: str) -> Any:
 
 
 def fault_of(check: Check, text: str) -> str | None:
-    """What is to be said of `text`: how it misses its schema, or why that can't be told; None where
-    it satisfies it.
-    """
+    """How `text` misses its schema, or why that can't be decided; None where it satisfies it."""
     match verdict(check, text):
         case Passed():
             return None
@@ -254,7 +252,7 @@ class _Run:
 
 
 def _errors(validator: Any, instance: Any, schema: Any, name: str | None = None) -> Errors:
-    """What is wrong with `instance`, the member `name` of what is being looked at."""
+    """What is wrong with `instance`, the member `name` of what is being checked."""
     if schema is False:
         return [ValidationError("not allowed", path=[] if name is None else [name])]
     errors: Errors = validator.descend(instance, schema, path=name)

@@ -1,9 +1,8 @@
-"""From a shape to its grammar, and the check of a finished text that nobody here held to its shape.
+"""From a shape to its grammar, and the check of a text that was generated without that grammar.
 
-A grammar takes milliseconds for what clients send and is bounded for what they shouldn't, so it
-belongs into a worker thread, as the check does; llguidance lets other threads run meanwhile. Same
-shape, same result: what it gives can be kept. The check is linear in the text, and given up after
-`SECONDS`.
+Compiling takes milliseconds for usual shapes and is bounded for hostile ones, so it belongs into a
+worker thread, as the check does; llguidance lets other threads run meanwhile. Same shape, same
+result: what it gives can be kept. The check is linear in the text, and given up after `SECONDS`.
 """
 
 import time
@@ -55,11 +54,11 @@ def _of_lark(name: str, lark: str, field: str) -> ShapeGrammar:
     return ShapeGrammar(name=name, entries=proven((entry,), field))
 
 
-AT_ONCE = 4_096  # bytes between two looks at the clock
+AT_ONCE = 4_096  # bytes between two reads of the clock
 
 
 def fault_elsewhere(shape: Shape, text: str) -> str | None:
-    """How `text` misses `shape`, or why that can't be told; None where it has it."""
+    """How `text` misses `shape`, or why that can't be decided; None where it has it."""
     try:
         match shape:
             case JsonObject(field=field):
@@ -72,7 +71,7 @@ def fault_elsewhere(shape: Shape, text: str) -> str | None:
 
 
 def _fault(grammar: ShapeGrammar, text: str) -> str | None:
-    """By the grammar that would have held it here, byte by byte."""
+    """By the grammar that would have constrained it here, byte by byte."""
     matcher = LLMatcher(byte_tokenizer(), grammar.text, log_level=0, limits=parser_limits())
     until, written = time.thread_time() + SECONDS, text.encode()
     for start in range(0, len(written), AT_ONCE):

@@ -1,5 +1,5 @@
-"""A shape's grammar as llguidance takes it, what of the shape it doesn't carry, and llguidance's
-word on whether it can be compiled.
+"""A shape's grammar as llguidance takes it, what of the shape it doesn't carry, and whether
+llguidance can compile it.
 """
 
 import time
@@ -14,7 +14,7 @@ from backends.constraints.limits import parser_limits
 from gateway.errors import InvalidRequest
 
 END = 256  # the token after those of the bytes
-NO_WAY = "NoExtension"  # llguidance's word for a grammar that no text can begin
+NO_WAY = "NoExtension"  # llguidance's error for a grammar that no text can begin
 Entry: TypeAlias = Mapping[str, Any]  # {"name", and "json_schema" or "lark_grammar"}
 
 
@@ -99,7 +99,7 @@ def grammar_text(entries: Sequence[Entry]) -> str:
 
 
 def fault(entries: Sequence[Entry]) -> str | None:
-    """Why llguidance can't compile it, in its words; None where it can.
+    """Why llguidance can't compile it, its own message; None where it can.
 
     What depends on the model's vocabulary (special tokens) is only seen where that is known.
     """
@@ -110,7 +110,7 @@ def fault(entries: Sequence[Entry]) -> str | None:
 
 
 def proven(entries: Sequence[Entry], field: str) -> tuple[Entry, ...]:
-    """`entries`, which llguidance can compile and run. Raises InvalidRequest with its words."""
+    """`entries`, which llguidance can compile and run. Raises InvalidRequest with its message."""
     text = grammar_text(entries)
     refused, messages = LLMatcher.validate_grammar_with_warnings(text, limits=parser_limits())
     if refused:

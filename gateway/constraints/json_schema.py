@@ -1,7 +1,7 @@
 """A client's JSON schema as a grammar: carried by llguidance as far as it can, relaxed to the
 nearest that it can compile where it can't, and the whole of it for the check afterwards.
 
-llguidance says only that something is wrong, so what it can't take is looked for: the smallest part
+llguidance reports only that something is wrong, so the cause is searched for: the smallest part
 that it refuses alone, and there the keyword without which it doesn't. It is dropped, named, and the
 whole is tried again. Dropping only ever lets the grammar allow more.
 """
@@ -148,7 +148,7 @@ class _Search:
             node.update(less)
 
     def _dropped(self, node: dict[str, Any], keyword: str) -> Note:
-        """What is said of it. A regex that llguidance lacks the check lacks too."""
+        """The relaxation that is reported. A regex that llguidance lacks the check lacks too."""
         origin, row = self.origins[id(node)], KEYWORDS[keyword]
         usable = keyword != "pattern" or self._usable(node["pattern"])
         if not usable and origin.plain:

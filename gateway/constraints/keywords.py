@@ -1,9 +1,9 @@
-"""JSON Schema's keywords: what each holds, since which draft, and what the grammar makes of it; and
+"""JSON Schema's keywords: what each contains, since which draft, and how the grammar treats it; and
 one node of any draft in the words of draft 2020-12.
 
 Drafts 4 to 2020-12 are known by `$schema`. Without it a node may use the words of all of them,
 since most who leave it out don't know which they write. What isn't in the table is an annotation or
-nobody's: it says nothing of what is valid, and goes.
+unknown: it doesn't affect validity, and is dropped.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How large what a client sends may be: a bound for each thing that costs time or memory, in one
+"""Limits on client schemas and grammars: a bound for each thing that costs time or memory, in one
 table. The compile itself is bounded by the fuel of `backends.constraints.limits`.
 """
 
@@ -24,7 +24,7 @@ REGEX_LENGTH = Limit(8_192, "characters of a regex")
 GRAMMAR_LENGTH = Limit(65_536, "characters of a grammar")
 # A compiler goes from rule to rule by recursion; 3,000 are more than a thread's stack of 8 MB.
 GRAMMAR_LINES = Limit(1_024, "lines with a rule of a grammar")
-GRAMMAR_RULES = Limit(512, "rules of a grammar")  # the converter looks at each for each
+GRAMMAR_RULES = Limit(512, "rules of a grammar")  # the converter compares each with each
 GROUP_DEPTH = Limit(64, "nested groups of a grammar")
 CHOICES = Limit(1_024, "choices")
 CHOICE_LENGTH = Limit(8_192, "characters of a choice")

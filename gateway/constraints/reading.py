@@ -64,7 +64,7 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 def read(text: bytes, field: str) -> Schema:
-    """Raises InvalidRequest: not JSON, not a schema, too large, or a reference that leads out."""
+    """Raises InvalidRequest: not JSON, not a schema, too large, or an external reference."""
     SCHEMA_BYTES.check(len(text), field)
     try:
         document = msgspec.json.decode(text)

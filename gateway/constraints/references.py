@@ -1,5 +1,5 @@
-"""Where a schema's references lead: to its own parts, by pointer, anchor or `$id`. Nothing is ever
-fetched.
+"""Resolution of a schema's references to its own parts, by pointer, anchor or `$id`. Nothing is
+ever fetched.
 
 A reference is a URI (RFC 3986) relative to the nearest `$id` around it; its fragment is a JSON
 pointer (RFC 6901) or an anchor.
@@ -66,7 +66,7 @@ class References:
         return path(reversed(keys))
 
     def _index(self, field: str) -> None:
-        """Without recursion: how deep it goes is what is being found out."""
+        """Without recursion: its depth is what is being measured."""
         stack = [(self.document, Part(ROOT))]
         nodes = 0
         while stack:

@@ -1,5 +1,5 @@
-"""What the APIs that embed and rank have in common: texts and token ids as clients write them, and
-how vectors are written down.
+"""Shared by the embedding and reranking APIs: texts and token ids as clients send them, and the
+encoding of vectors.
 """
 
 from base64 import b64encode
@@ -40,7 +40,7 @@ class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and how its scores are to be told. `bare`: as a list of scores, TEI's form."""
+    """A request, and the form of its scores. `bare`: as a list of scores, TEI's form."""
 
     request: RerankRequest
     top_n: int | None = None
@@ -95,7 +95,7 @@ def written(vector: bytes, *, base64: bool) -> list[float] | str:
 
 
 def further(fields: Fields, known: frozenset[str], *explicit: str) -> dict[str, Any]:
-    """For a model elsewhere: what nobody here reads, and fields that only some servers know."""
+    """For a model elsewhere: fields not read here, and those that only some servers know."""
     said = {name: fields.values[name] for name in explicit if name in fields.values}
     return {**fields.further(known), **said}
 

@@ -1,5 +1,5 @@
-"""From a request body to fields with one name each, and which of them nobody reads, inside of lists
-and objects too. Knows names and JSON, not what a field means.
+"""From a request body to fields with one name each, and which of them are not read, also inside
+lists and objects. Knows names and JSON, not what a field means.
 
 Clients spell one parameter in many ways, and SillyTavern sends several spellings of it in one body.
 `SPELLINGS` is the whole list. A null means "not given", for every field of the body.
@@ -82,7 +82,7 @@ CONFIG_HARMLESS = frozenset(
     {"do_sample", "bos_token_id", "eos_token_id", "pad_token_id", "transformers_version"}
 )
 
-# Fields that change nothing about an answer here, and why: leaving them out is no news to anyone.
+# Fields that change nothing about an answer here, and why: leaving them out is not reported.
 HARMLESS: Mapping[str, str] = {
     "api_server": "where SillyTavern sends the request",
     "api_type": "which server SillyTavern takes this one for",
@@ -101,7 +101,7 @@ HARMLESS: Mapping[str, str] = {
     "user": "who the user is; nobody is watched here",
 }
 
-# Values by which frontends ask other servers for nothing.
+# Neutral values that frontends send for other servers' options.
 NEUTRAL: Mapping[str, float] = {
     "best_of": 1,
     "cfg_scale": 1,
@@ -154,7 +154,7 @@ class Fields(msgspec.Struct, frozen=True):
         return InvalidRequest(f"{param}: {message}", param=param)
 
     def beyond(self, known: frozenset[str]) -> tuple[str, ...]:
-        """The names, as written, of what nobody here reads: the first `MOST_NAMED` of them.
+        """The names, as written, of fields that are not read here: the first `MOST_NAMED` of them.
 
         Empty values ask for nothing.
         """
@@ -167,7 +167,7 @@ class Fields(msgspec.Struct, frozen=True):
         return tuple(heapq.nsmallest(MOST_NAMED, strange))  # not sorted: there may be a million
 
     def further(self, known: frozenset[str]) -> Mapping[str, Any]:
-        """What nobody here reads, as written, for an engine that may."""
+        """Fields that are not read here, as written, for an engine that may know them."""
         beyond = self.values.keys() - known - FRONTENDS_OWN
         return {name: self.values[name] for name in beyond if self.values[name] not in NOTHING}
 
@@ -230,7 +230,7 @@ def too_deep(value: Any) -> str | None:
     """Where `value` (JSON) nests more than `MAX_DEPTH` levels: the path, as far as it names
     a field.
 
-    Nobody means more, and what renders, copies and prints JSON recurses.
+    No real request nests deeper, and code that renders, copies and prints JSON recurses.
     """
     level: list[tuple[str, Any]] = [("", value)]
     for depth in range(MAX_DEPTH + 1):

@@ -1,4 +1,6 @@
-"""JSON on its way out: one document, or an event of a stream, encoded as seldom as can be."""
+"""Encodes JSON replies: one document, or an event of a stream, with the constant parts encoded
+once.
+"""
 
 from typing import Any
 

@@ -58,8 +58,8 @@ _LETTERS = {  # llama.cpp's (common/sampling.cpp); the empty ones stand where th
 
 
 class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of `Sampling` as clients send them, and what else tells the bounds of a dynamic
-    temperature. UNSET: not given.
+    """The fields of `Sampling` as clients send them, and the other fields that give the bounds of a
+    dynamic temperature. UNSET: not given.
     """
 
     seed: Int64 | UnsetType = UNSET
@@ -106,7 +106,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sampling(fields: Fields) -> RequestedSampling:
-    """The wishes in `fields`. Raises InvalidRequest."""
+    """The requested parameters in `fields`. Raises InvalidRequest."""
     wire = fields.read(SamplingWire)
     given = {name: getattr(wire, name) for name in wire.__struct_fields__}
     given = {name: value for name, value in given.items() if value is not UNSET}
@@ -146,7 +146,7 @@ def _spread_temperature(given: dict[str, Any]) -> None:
 
 
 def _seed(seed: int) -> int | None:
-    """-1 is llama.cpp's "any seed": a wish for chance, also where a seed is configured."""
+    """-1 is llama.cpp's "any seed": a random one, also where a seed is configured."""
     return None if seed == -1 else seed
 
 
@@ -156,7 +156,7 @@ def _zero_is_off(number: float) -> float:
 
 
 def _zero_is_all(tokens: int) -> int:
-    """A penalty over no tokens is no wish; frontends mean the whole context by 0."""
+    """A penalty over no tokens has no effect; frontends mean the whole context by 0."""
     return tokens or -1
 
 
@@ -168,8 +168,8 @@ def _one_is_off(target: float) -> float:
 
 
 def _samplers(value: str | list[str]) -> tuple[str, ...]:
-    """Names of any server, or llama-server's letters. What nobody here has is left out: a field
-    that asks for it is told of by its own name.
+    """Names of any server, or llama-server's letters. Unknown samplers are left out: a field that
+    sets one is reported by its own name.
     """
     letters = isinstance(value, str) and all(letter in _LETTERS for letter in value)
     names = [_LETTERS[letter] for letter in value] if letters else _texts(value)

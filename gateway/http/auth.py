@@ -1,5 +1,5 @@
-"""Who may come in: API keys to rights. Keys are compared in constant time and never logged; that
-somebody was refused is, but not so often that it fills the log.
+"""Authentication: API keys to rights. Keys are compared in constant time and never logged; refusals
+are logged, but not so often that they fill the log.
 """
 
 import hmac
@@ -26,20 +26,18 @@ log = structlog.get_logger()
 
 
 class Authenticator:
-    """Without keys everybody is admin; `gateway.app` sees to it that nobody else is listened to
-    then.
-    """
+    """Without keys every client is administrator; `gateway.app` then allows loopback alone."""
 
     def __init__(self, keys: Sequence[KeyConfig]) -> None:
         self.apply(keys)
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody needs a key."""
+        """Whether no key is needed."""
         return not self._keys
 
     def apply(self, keys: Sequence[KeyConfig]) -> None:
-        """From the next request on; who was let in stays in."""
+        """From the next request on; running requests go on."""
         self._keys = [
             (written, _access(key, place))
             for place, key in enumerate(keys, 1)
@@ -84,7 +82,7 @@ def presented(headers: Mapping[str, str]) -> bytes:
 
 
 def caller(headers: Mapping[str, str], request_id: str) -> Caller:
-    """Whom another server is told of."""
+    """The request id and the key, for upstreams that are sent them."""
     return Caller(request_id=request_id, key=presented(headers).decode("latin-1"))
 
 
@@ -102,7 +100,7 @@ def _as_sent(key: str) -> Iterator[bytes]:
 
 
 class Refusals:
-    """Counts and logs who was not let in: address and route, never the key."""
+    """Counts and logs refused clients: address and route, never the key."""
 
     def __init__(
         self, count: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -114,7 +112,7 @@ class Refusals:
         self._lines = self._silent = 0
 
     def note(self, reason: str, client: str, route: str) -> None:
-        """Somebody at `client` was refused at `route`."""
+        """A request from `client` was refused at `route`."""
         self._count(reason)
         now = self._clock()
         if now - self._window >= WINDOW:
@@ -131,17 +129,15 @@ class Refusals:
 # ------------------------------------------------------------------------------------------ origins
 # Without keys: which requests are not carried out because a web page may have made a browser send
 # them.
-#
-# Without keys whoever reaches the port is an administrator, and a browser on this machine reaches
-# it for every page that its user opens. What gives such a request away:
+# Without keys every client that reaches the port is an administrator, and a browser on this machine
+# reaches it for every page that its user opens. Such a request is recognised by:
 #
 # - `Host` is no name of this server: the page's own name was made to point here (DNS rebinding),
 # and   the browser takes page and server for one site; - `Origin` is another site (Fetch standard,
 # "Origin header"); - the body's content type is one that a page may send anywhere without asking
 # first (Fetch standard,   "CORS-safelisted request-header"): all others need a preflight, which
 # CORS answers.
-#
-# With keys nothing of this is looked at: a page doesn't know the key, and needs a preflight to send
+# With keys nothing of this is checked: a page doesn't know the key, and needs a preflight to send
 # one. Knows headers; no routes and no bodies.
 
 
@@ -230,8 +226,8 @@ def is_loopback(host: str) -> bool:
 
 
 def guarded(guard: OriginGuard, needed: Callable[[], bool]) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes: nothing of one runs before the headers have been looked at.
-    `needed` is asked for each request: not where there are keys.
+    """A middleware for all routes: no route runs before the headers have been checked. `needed` is
+    asked for each request: not where there are keys.
     """
 
     def wrap(app: ASGIApp) -> ASGIApp:

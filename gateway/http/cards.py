@@ -1,4 +1,4 @@
-"""What the model lists tell of a model: the registry's state as the dialects' cards."""
+"""Entries of the model lists: the registry's state as the dialects' cards."""
 
 from typing import Any, Literal
 
@@ -12,7 +12,9 @@ NO_FACTS = LoadFacts()
 
 
 def card(status: ModelStatus, known: Known | None, facts: LoadFacts | None) -> ModelCard:
-    """What is known now; a loaded model knows best. `facts`: of the options in force, if any."""
+    """What is known now; of a loaded model, from its container. `facts`: of the options in force,
+    if any.
+    """
     return ModelCard(**_fields(status, known, facts or NO_FACTS))
 
 
@@ -56,7 +58,7 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
 
 
 def _context_length(status: ModelStatus) -> int | None:
-    """None too where another server doesn't tell."""
+    """None too where another server doesn't report it."""
     if status.info is not None:
         return status.info.context_length or None
     if status.files is None:
@@ -67,7 +69,7 @@ def _context_length(status: ModelStatus) -> int | None:
 
 
 def status_wire(status: ModelStatus) -> StatusWire:
-    """A model that drains still answers, and one that failed isn't there."""
+    """A draining model counts as loaded, and one that failed as not loaded."""
     values: dict[str, Literal["unloaded", "loading", "loaded"]] = {
         "loading": "loading",
         "loaded": "loaded",

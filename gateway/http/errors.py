@@ -1,7 +1,6 @@
-"""Every error leaves as OpenAI's envelope, whoever raised it: ours, Litestar's, or a mistake of
-ours.
+"""Every error as OpenAI's envelope: ours, Litestar's, or an unexpected exception.
 
-Routes of another API add to it what their clients read.
+Routes of another API add the fields that their clients read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +73,7 @@ def handlers(
 
 
 def _refusal(error: GatewayError) -> str | None:
-    """Why somebody was not let in; None for other errors."""
+    """Why a request was refused; None for other errors."""
     match error:
         case InvalidKey():
             return "key_missing" if error.missing else "key_wrong"
@@ -85,12 +84,12 @@ def _refusal(error: GatewayError) -> str | None:
 
 
 def _route(request: Request[Any, Any, Any]) -> str:
-    """As it is registered: what a client put into the path may be long, and no news."""
+    """As it is registered: what a client put into the path may be long."""
     return request.scope["path_template"]
 
 
 def headers(error: GatewayError) -> Mapping[str, str]:
-    """When to come again, and whether an OpenAI client should try by itself."""
+    """When to retry, and whether an OpenAI client should retry by itself."""
     if error.retry_after is not None:
         return {"retry-after": str(max(1, round(error.retry_after)))}
     # A client that retries a request that can't succeed only makes its user wait.
@@ -98,7 +97,7 @@ def headers(error: GatewayError) -> Mapping[str, str]:
 
 
 def translate(request: Request[Any, Any, Any], error: HTTPException) -> GatewayError:
-    """Litestar's refusal in our words."""
+    """Litestar's exception as ours."""
     match error.status_code:
         case 404:
             return NotFound(f"Unknown request URL: {request.method} {request.url.path}.")

@@ -66,7 +66,7 @@ class Reply(Protocol):
 
 
 class AskedAnswer(Protocol):
-    """What a dialect read: how the answer is wanted, and which fields it found no meaning in."""
+    """What a dialect parsed: the form of the answer, and the fields without a meaning."""
 
     @property
     def stream(self) -> bool: ...
@@ -76,7 +76,7 @@ class AskedAnswer(Protocol):
 
 
 class LoadingText(Protocol):
-    """A dialect's way to tell of the wait in the stream itself. `began`: the stream is opened."""
+    """A dialect's reports of the wait in the stream itself. `began`: the stream is opened."""
 
     @property
     def began(self) -> bool: ...
@@ -85,18 +85,18 @@ class LoadingText(Protocol):
 
 
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How an answer is written on the wire, besides its own words."""
+    """Options of how an answer is sent."""
 
     quiet: float  # seconds of silence in a stream before something is sent to keep it alive
     framing: Framing = SSE
     loading: LoadingText | None = None  # what a stream says while its model is waited for
     headers: Mapping[str, str] = {}
-    keep: Callable[[], Awaitable[None]] | None = None  # before anybody hears that all is said
+    keep: Callable[[], Awaitable[None]] | None = None  # before the end is sent
 
 
 class DirectFrames:
-    """The way of a delta to the connection without a task's wake-up, for nearly all of a stream.
-    See `Answer.offer`.
+    """The direct path of a delta to the connection without a task's wake-up, for nearly all of a
+    stream. See `Answer.offer`.
     """
 
     def __init__(self, events: EventStream, reply: Reply, account: RequestRecord) -> None:
@@ -190,7 +190,7 @@ class Exchange:
             return reply.closing(answer.usage())
 
     async def _introduce(self, events: EventStream, about: Mapping[str, str]) -> None:
-        """Who answers: in headers, or in a remark where the wait was so long that they are gone."""
+        """Which model answers: in headers, or where these were sent before, in a comment."""
         if events.began:
             lines = ", ".join(f"{name}={value}" for name, value in about.items())
             await events.write(self._options.framing.remark(lines))
@@ -218,11 +218,11 @@ class Exchange:
             return Plain(body, headers={**self._headers, **self._about(answer)})
 
     def _unknown(self, answer: Answer) -> Iterator[str]:
-        """Fields that nobody found a meaning in, here or elsewhere."""
+        """Fields without a meaning here or at the upstream."""
         return (name for name in self._asked.ignored if name not in answer.handed_on)
 
     def _about(self, answer: Answer) -> Mapping[str, str]:
-        """Who answers and what it took: `HEADERS`, without those that say nothing. Times in
+        """Which model answers, and the waits: `HEADERS`, without those that say nothing. Times in
         seconds.
         """
         values = (
@@ -247,7 +247,7 @@ def new_id(request: Request[Any, Any, Any]) -> str:
 
 
 def ignoring(names: Sequence[str]) -> Mapping[str, str]:
-    """The header that names fields which nobody reads; none where there are none."""
+    """The header that names fields which are not read; none where there are none."""
     return {"x-roundhouse-ignored": names_line(names)} if names else {}
 
 
@@ -266,7 +266,9 @@ TRUNCATED_HEADER = "x-roundhouse-truncated"  # how many texts were too long, and
 
 
 class EncodingResponse:
-    """`encode` does what was asked; `body_of` tells it. `ignored`: fields that nobody here read."""
+    """`encode` carries the request out; `body_of` makes the body. `ignored`: fields that are not
+    read here.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Texts that are asked for while they grow, and ended from elsewhere: KoboldCpp's polling and its
-abort.
+"""Generations that are polled and aborted by other requests, as KoboldCpp has it.
 
-A generation is found by its owner and by the key that the client gave it. What it said is kept for
-a while when it is over, because clients ask for it after they ended it.
+A generation is found by its owner and by the key that the client gave it. Its text is kept for a
+while when it is over, because clients poll it after they aborted it.
 """
 
 import time
@@ -26,7 +25,7 @@ NOTHING = Usage(prompt_tokens=0, completion_tokens=0)
 
 
 class PolledReply(Protocol):
-    """A dialect's reply, as far as it is asked for here."""
+    """The part of a dialect's reply that is used here."""
 
     @property
     def stop_reason(self) -> int: ...
@@ -39,7 +38,7 @@ class PolledReply(Protocol):
 
 
 class PolledAnswer:
-    """One that runs. `answer`: None as long as nobody answers."""
+    """One that runs. `answer`: None until one has begun."""
 
     def __init__(self, owner: str, key: str, reply: PolledReply) -> None:
         self.name: Name = (owner, key)
@@ -48,7 +47,7 @@ class PolledAnswer:
         self.scope = anyio.CancelScope()
 
     def usage(self) -> Usage:
-        """What it cost so far."""
+        """Usage so far."""
         return self.answer.usage() if self.answer is not None else NOTHING
 
 
@@ -60,7 +59,7 @@ class Last(msgspec.Struct, frozen=True):
 
 
 class Generations:
-    """All that run, and what became of the newest."""
+    """All that run, and the newest that are over."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -81,7 +80,7 @@ class Generations:
 
     def texts(self, owner: str, key: str) -> Sequence[str]:
         """What the generation said, or says: of several of one name the newest; without a key of
-        the only one, because nobody could tell which is meant. Empty where there is none.
+        the only one, because among several it would be ambiguous. Empty where there is none.
         """
         running = self._named(owner, key)
         if running and (key or len(running) == 1):

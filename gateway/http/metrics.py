@@ -1,6 +1,6 @@
-"""What Prometheus reads at `GET /metrics`: our numbers, each model's, and llama-server's by its own
-names, for its dashboards, over all models and without labels. Counts what is reported; it measures
-nothing itself.
+"""`GET /metrics` for Prometheus: our numbers, each model's, and llama-server's by its own names,
+for its dashboards, over all models and without labels. Counts what is reported; it measures nothing
+itself.
 
 Each server has its own registry of metrics, so two in one process don't share numbers. Gaps between
 tokens arrive counted by bucket already: a call for each token would cost more than its own way
@@ -59,7 +59,7 @@ class LlamaMetrics:
         self._statuses: Callable[[], Sequence[ModelStatus]] = tuple
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
-        """Tell of running and waiting requests as well, as they are when somebody asks."""
+        """Add running and waiting requests, as they are at each scrape."""
         self._statuses = statuses
 
     def count(self, usage: Usage) -> None:
@@ -199,7 +199,7 @@ class Metrics:
         self.started = int(time.time())  # Unix time
 
     def watch(self, statuses: Callable[[], Sequence[ModelStatus]]) -> None:
-        """Tell of the models in memory as well, as they are when Prometheus asks."""
+        """Add the models in memory, as they are at each scrape."""
         self._metrics.register(_Residents(statuses))
         self._llama.watch(statuses)
 
@@ -247,7 +247,7 @@ class Metrics:
                 pass
 
     def refused(self, reason: str) -> None:
-        """A request was not let in."""
+        """A request was refused."""
         self._refused.labels(reason).inc()
 
     def send_timed_out(self) -> None:
@@ -275,8 +275,8 @@ class Metrics:
 
 
 class _Families(CollectorRegistry):
-    """Without the `_created` series, which double the text and nobody asks for. The library's own
-    switch for them is one for the whole process.
+    """Without the `_created` series, which double the text and are of no use here. The library's
+    own switch for them is one for the whole process.
     """
 
     def collect(self) -> Iterable[Metric]:

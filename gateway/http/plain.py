@@ -1,6 +1,4 @@
-"""Responses that are ready: a status, some headers, a body in bytes. Spares Litestar's own
-serialising.
-"""
+"""Plain ASGI responses: status, headers, and a body in bytes. Spares Litestar's own serialising."""
 
 from collections.abc import Mapping
 

@@ -1,5 +1,4 @@
-"""What becomes of one request and what it costs: told while it is answered, reported once at its
-end.
+"""The record of one request: its state and usage while it is answered, and one report at its end.
 
 The hot path is `delta`: less than a microsecond, no locks. Keys never get here, and a prompt's end
 only where the configuration shows it.
@@ -32,7 +31,7 @@ GAPS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.
 
 
 class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, over and done with. Times are seconds."""
+    """One finished request. Times are seconds."""
 
     api: Api
     model: str  # "" where the request named none that exists
@@ -87,7 +86,7 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     model: str  # "" where it named none that exists
     state: Standing
     place: int | None  # in the model's line, from 1, while it waits
-    percent: int | None  # of the load it waits for, where the engine tells
+    percent: int | None  # of the load it waits for, where the engine reports it
     began_at: float
     seconds: float
     queued_seconds: float
@@ -103,7 +102,7 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal(Protocol):
-    """Who lists requests while they run and when they are over."""
+    """Lists requests while they run and when they are over."""
 
     def began(self, record: "RequestRecord") -> int:
         """Its number."""
@@ -119,7 +118,7 @@ class Journal(Protocol):
 
 
 class Answered(Protocol):
-    """Who answers a request, and what it costs so far."""
+    """The model that answers a request, and the usage so far."""
 
     @property
     def model(self) -> str: ...
@@ -173,11 +172,11 @@ class RequestRecord:
 
     @contextmanager
     def kept(self, was_cut_off: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Around all of the answer; the report is made when it ends, by whatever way.
+        """Around all of the answer; the report is made when it ends, on every path.
 
         `was_cut_off`: whether it was cancelled because the client didn't read.
         """
-        outcome = None  # cancelled: nobody listens any more
+        outcome = None  # cancelled: the client has left
         self._number = self._journal.began(self)
         try:
             with self._cancellable():
@@ -201,7 +200,7 @@ class RequestRecord:
             raise Cancelled("The request was cancelled on this server.")
 
     def cancel(self) -> None:
-        """End it; its client is told. Does not wait."""
+        """End it; its client gets an error. Does not wait."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -212,7 +211,7 @@ class RequestRecord:
         self._journal.moved(self._number)
 
     def answered_by(self, answer: Answered) -> None:
-        """Now it is known who answers."""
+        """Now it is known which model answers."""
         self._answer = answer
         self._model = answer.model
         if self._shows_prompt:
@@ -220,7 +219,7 @@ class RequestRecord:
         self._journal.moved(self._number)
 
     def delta(self) -> None:
-        """Something was said."""
+        """A delta was sent."""
         now = perf_counter()
         if self._first is None:
             self._first = now - self._began

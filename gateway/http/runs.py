@@ -1,4 +1,4 @@
-"""Answers that run in the background: nobody's request holds them, whoever may reads along.
+"""Answers that run in the background: no request owns them, and their owner's key may read along.
 
 A run collects the events of its stream, so that a reader can come at any time, leave, and go on
 from any event. Knows no dialect.
@@ -19,7 +19,7 @@ RETRY = 5.0  # seconds after which one may be tried again
 
 
 class Run:
-    """One answer. `document` tells what it is now."""
+    """One answer. `document` gives its present state."""
 
     def __init__(self, owner: str, document: Callable[[], bytes]) -> None:
         self.owner = owner

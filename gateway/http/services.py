@@ -1,4 +1,4 @@
-"""What a route works with. Built once in `gateway.app` and handed to every handler."""
+"""The services that routes use. Built once in `gateway.app` and passed to every handler."""
 
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
@@ -40,7 +40,7 @@ LONG_BODY = 64 << 10  # bytes; read in about a millisecond
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The rooms below, as the routes see them."""
+    """The packages below, as the routes use them."""
 
     reloader: Reloader
     registry: Registry
@@ -85,7 +85,7 @@ class Services(msgspec.Struct, frozen=True):
         return [status for status in self.visible(access) if status.entry is not None]
 
     async def answering(self, access: Access) -> ModelStatus:
-        """The model that answers a request that names none: the one in use, else the default.
+        """The model for requests that name none: the one in use, else the default.
 
         Raises ModelUnavailable where there is none.
         """
@@ -127,7 +127,7 @@ class Services(msgspec.Struct, frozen=True):
         return lambda error: body_of(self.redacted(error, access))
 
     def _seen(self, status: ModelStatus, access: Access) -> ModelStatus:
-        """Whom a load evicts are names of other models."""
+        """A load's victims are names of other models."""
         why = status.why_failed and self._without_paths(status.why_failed, access)
         arithmetic = "" if access.models else status.arithmetic
         return msgspec.structs.replace(status, why_failed=why, arithmetic=arithmetic)
@@ -168,8 +168,8 @@ class Services(msgspec.Struct, frozen=True):
             yield from _spellings(Path(model.path).expanduser(), model.name)
 
     def tells_loading(self, access: Access, *, asked: bool | None) -> bool:
-        """Whether a stream reports its model's load as reasoning: the request, the key, the
-        configuration, whoever says something first.
+        """Whether a stream reports its model's load as reasoning: the first that is set of the
+        request, the key, the configuration.
         """
         said = (asked, access.loading_text, self.config.server.loading_text)
         return next(one for one in said if one is not None)

@@ -1,5 +1,5 @@
-"""Streams on an ASGI connection: when to begin, how to say nothing, how to end. Knows of dialects
-only the `Framing`: server-sent events, or lines of JSON.
+"""Streams on an ASGI connection: status, keep-alive comments, errors, end. Knows of dialects only
+the `Framing`: server-sent events, or lines of JSON.
 """
 
 import time
@@ -24,7 +24,7 @@ HEADERS = {
 
 
 class Framing(msgspec.Struct, frozen=True):
-    """What a stream looks like beside its answer.
+    """A stream's form beside its answer.
 
     `silence` keeps a connection alive; `remark` frames a sentence that is no part of the answer,
     for people who read along. Both may come before, between and behind all frames of the answer.
@@ -49,7 +49,8 @@ SSE = Framing("text/event-stream; charset=utf-8", comment("still here"), comment
 NDJSON = Framing("application/x-ndjson", b" ", _white_space)
 
 
-# In a request's state: its connection's `Direct`. Who wraps `send` to see the body takes it away.
+# In a request's state: its connection's `Direct`. Middleware that wraps `send` to see the body
+# removes it.
 DIRECT = "roundhouse.direct"
 
 
@@ -81,9 +82,9 @@ class EventStream:
         patience: float = PATIENCE,
         direct: Direct | None = None,
     ) -> None:
-        """`quiet`: seconds of silence before a comment; `patience`: between looks for one.
+        """`quiet`: seconds of silence before a comment; `patience`: between checks for one.
 
-        `tell`: frames for news of the wait, the first at once; None: they are comments.
+        `tell`: frames for reports of the wait, the first at once; None: they are comments.
         """
         self.began = False
         self._send = send
@@ -101,7 +102,7 @@ class EventStream:
         self._comment: anyio.Event | None = None  # while one is sent
 
     async def begin(self, headers: Mapping[str, str] = {}) -> None:
-        """Send status 200, unless that has happened. Nobody waits any more: no more news."""
+        """Send status 200, unless that has happened. The wait is over: no more reports of it."""
         await self._commented()
         self._news = None
         if not self.began:
@@ -135,13 +136,13 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": frames, "more_body": False})
 
     def wait(self, news: Waiting) -> None:
-        """Something to tell at the next comment. A `pipeline.OnWait`."""
+        """Report the wait at the next comment. A `pipeline.OnWait`."""
         self._news = news
         if self._tell is not None:
             self._reported_at_once.set()
 
     async def send_comments(self) -> None:
-        """For ever: a comment when there is news to wait with, or after a silence."""
+        """For ever: a comment when the wait has changed, or after a silence."""
         with anyio.move_on_after(self._patience):
             await self._reported_at_once.wait()
         while True:
@@ -180,7 +181,7 @@ class EventStream:
 
 
 def sentence(news: Waiting) -> str:
-    """What a waiting client is told."""
+    """The sentence that a waiting client gets."""
     if news.stage == "loading":
         percent = "" if news.percent is None else f" {news.percent} %"
         return f"loading {news.model}{percent}, position {news.position}"
@@ -188,13 +189,13 @@ def sentence(news: Waiting) -> str:
 
 
 # ----------------------------------------------------------------------------------------- progress
-# Something that takes a while, told to one client as it goes: a load, a download. Knows no dialect.
+# Progress of a long operation, streamed to one client: a load, a download. Knows no dialect.
 #
 # It runs in the request's own task: when the client leaves, it is cancelled. What others wait for
 # as well must live elsewhere (`Registry.loading` sees to that for loads).
 
 
-SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: who left was cut off
+SEND_TIMED_OUT = "roundhouse.send_timed_out"  # in a request's state: the client was cut off
 
 log = structlog.get_logger()
 
@@ -249,7 +250,7 @@ class WholeErrand:
 
 
 def reported(error: Exception) -> GatewayError:
-    """What a client may know of `error`; the log knows all."""
+    """`error` as the client may see it; the log has the whole."""
     if isinstance(error, GatewayError):
         return error
     log.error("stream failed", exc_info=error)

@@ -1,5 +1,5 @@
-"""Streams that outlive their connection: one of each conversation, which whoever has the key that
-began it can read again from any place, until a while after its end.
+"""Streams that outlive their connection: one of each conversation, which the key that began it can
+read again from any place, until a while after its end.
 
 What is kept is what was sent, byte for byte, so that a client who counts what it got knows where it
 was. Knows no dialect.

@@ -1,6 +1,6 @@
 """The hub's local cache, read through huggingface_hub: what lies in it, and the models among that.
 
-The library is optional and slow to import, so that happens with the first look; without it the
+The library is optional and slow to import, so that happens with the first scan; without it the
 cache is empty.
 """
 
@@ -97,7 +97,7 @@ class CachedModels:
         return {names: one for names, one in self._all() if isinstance(one, ModelFiles)}
 
     def unusable(self) -> Iterator[Unusable]:
-        """What the last look found that is a model, but can't be used."""
+        """What the last scan found that is a model, but can't be used."""
         return (one for _, one in self._all() if isinstance(one, Unusable))
 
     def _all(self) -> Iterator[tuple[Names, Seen]]:
@@ -110,7 +110,7 @@ class CachedModels:
             return {(repository,): whole}
         found = self._in_files(repository, snapshot)
         tags = quantizations(list(found))
-        if len(found) == 1:  # then its quantization needn't be told
+        if len(found) == 1:  # then its quantization isn't needed in the name
             return {(repository, f"{repository}:{tags[name]}"): one for name, one in found.items()}
         if not found and whole is not None:
             return {(repository,): whole}
@@ -155,7 +155,7 @@ def _state(snapshot: "CachedRevisionInfo") -> SnapshotState:
 
 
 def quantizations(names: list[str]) -> Mapping[str, str]:
-    """What tells files apart: their quantizations, or else their whole names."""
+    """What distinguishes files: their quantizations, or else their whole names."""
     tags = {name: found[1] for name in names if (found := QUANTIZATION.search(name))}
     often = Counter(tags.values())
     return {name: tags[name] if often[tags.get(name, "")] == 1 else name for name in names}

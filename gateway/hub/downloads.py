@@ -1,4 +1,4 @@
-"""Downloads that nobody's request holds: told while they run, stopped, and gone on with later.
+"""Background downloads, which no request owns: with progress, stopped, and resumed.
 
 It knows no hub: what fetches a model is handed in, and is cancelled to stop it.
 """
@@ -129,7 +129,7 @@ class Downloads:
         return moved, gone
 
     def begin(self, model: str, fetch: Fetch) -> DownloadState:
-        """Fetch `model`; one that runs already is told, one that was stopped goes on. Raises
+        """Fetch `model`; one that runs already is returned, one that was stopped goes on. Raises
         QueueFull.
         """
         known = next((one for one in self._all.values() if one.state.model == model), None)
@@ -204,7 +204,7 @@ class Downloads:
                 path = await one.fetch(report)
         except GatewayError as error:
             return DownloadEnd("failed", why_failed=error.message)
-        except Exception as error:  # the server outlives whatever a disk or a hub does
+        except Exception as error:  # the server survives any error of the disk or the hub
             log.exception("download failed", model=one.state.model)
             return DownloadEnd("failed", why_failed=f"{type(error).__name__}: {error}")
         return DownloadEnd("finished", path=path)

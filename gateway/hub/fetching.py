@@ -1,7 +1,7 @@
 """One file of the hub, by HTTP: goes on where an earlier try stopped, counts when it is whole.
 
 The bytes come through httpx and not through huggingface_hub, whose downloads run in a thread that
-nobody can stop: a client that leaves must stop a download at once.
+can't be stopped: a client that leaves must stop a download at once.
 """
 
 import hashlib

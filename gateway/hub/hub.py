@@ -1,4 +1,4 @@
-"""The hub as one room: what is cached, downloads into the models' folder, and deletion from there.
+"""The hub's interface: what is cached, downloads into the models' folder, and deletion from there.
 
 A download is collected in a hidden folder and appears under its name when it is whole. What an
 interrupted one has fetched is found again by the next for the same commit.
@@ -27,7 +27,7 @@ from gateway.hub.repository import (
 )
 from gateway.paths import within
 
-STAGING_DIR = ".downloads"  # hidden, so that nobody takes half a model for a whole one
+STAGING_DIR = ".downloads"  # hidden, so that half a model is never listed
 SILENCE = 60.0  # seconds without a byte before a download counts as broken
 
 
@@ -131,7 +131,7 @@ class Hub:
             raise Forbidden("this model doesn't lie in the folder for downloads")
 
     async def delete(self, paths: Sequence[Path]) -> None:
-        """Delete files and folders of a model that nobody uses. Raises as `require_deletable`."""
+        """Delete files and folders of a model that is not in use. Raises as `require_deletable`."""
         self.require_deletable(paths)
         for path in paths:
             if await anyio.Path(path).is_dir():
@@ -147,6 +147,6 @@ class Hub:
 
 
 def _put(staging: Path, target: Path) -> None:
-    """What was collected appears under its name, at one stroke."""
+    """What was collected appears under its name, atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     staging.rename(target)

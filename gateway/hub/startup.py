@@ -1,4 +1,4 @@
-"""Before the server starts: models that are named by their place on a hub become folders."""
+"""Models configured by their place on a hub, resolved to folders before the server starts."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ from gateway.errors import GatewayError
 from gateway.hub import SCHEME, DownloadProgress, Hub, HubModel, hub_model
 from gateway.tasks import companions
 
-TELL_EVERY = 5.0  # seconds between lines that tell of a download
+TELL_EVERY = 5.0  # seconds between log lines of a download
 
 Tell: TypeAlias = Callable[[str], Callable[[DownloadProgress], None]]  # of a model, by its name
 

@@ -1,4 +1,4 @@
-"""A model that somebody sends: a GGUF file, piece by piece into the folder for downloads.
+"""Uploads: a GGUF file, piece by piece into the folder for downloads.
 
 It appears under its name when it is whole and an engine recognises it, and not before.
 """
@@ -38,7 +38,7 @@ class Uploads:
         """The file, `length` bytes long; where it lies.
 
         Raises InvalidRequest (a bad name, one that is taken, no such model), TooLarge where the
-        disk has no room, QueueFull. Whatever goes wrong, nothing is left of it.
+        disk has no room, QueueFull. On any error nothing is left of it.
         """
         target = self._target(name)
         self._require_room(length)

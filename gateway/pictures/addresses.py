@@ -11,8 +11,8 @@ from typing import TypeAlias
 Address: TypeAlias = IPv4Address | IPv6Address
 Judge: TypeAlias = Callable[[Address], bool]  # whether a picture may come from there
 
-# Not everybody's, and why: IANA's registries of special-purpose addresses (RFC 6890), and what
-# providers put in public space for their own machines alone.
+# Addresses that aren't public, and why: IANA's registries of special-purpose addresses (RFC 6890),
+# and what providers put in public space for their own machines alone.
 NOT_PUBLIC: Mapping[IPv4Network | IPv6Network, str] = {
     IPv4Network("0.0.0.0/8"): "this network (RFC 791)",
     IPv4Network("10.0.0.0/8"): "private (RFC 1918)",
@@ -34,7 +34,7 @@ NOT_PUBLIC: Mapping[IPv4Network | IPv6Network, str] = {
     IPv6Network("2001:db8::/32"): "documentation (RFC 3849)",
     IPv6Network("3fff::/20"): "documentation (RFC 9637)",
 }
-# All that is assigned for global use (RFC 4291, section 2.4); the rest is special or nobody's.
+# All that is assigned for global use (RFC 4291, section 2.4); the rest is special or unassigned.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 
 # What an IPv6-only network translates to IPv4: the last 32 bits (RFC 6052, section 2.1).
@@ -49,7 +49,7 @@ def address(text: str) -> Address:
 
 
 def is_public(address: Address) -> bool:
-    """Whether `address` is one that anybody on the internet could reach.
+    """Whether `address` is reachable from the public internet.
 
     An IPv6 address that carries IPv4 ones is as public as those.
     """
@@ -62,7 +62,7 @@ def is_public(address: Address) -> bool:
 
 
 def anywhere(address: Address) -> bool:  # noqa: ARG001 - the shape of a judge
-    """For servers whose clients may see what the server sees."""
+    """For servers whose clients may fetch from private addresses."""
     return True
 
 

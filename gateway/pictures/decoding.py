@@ -1,7 +1,7 @@
 """Bytes to pixels, with Pillow. Runs in a worker thread; knows no network.
 
-Nobody can be sure what a stranger's file does to a decoder, so few formats are tried, and the size
-is looked at before any pixel is made.
+Files are untrusted input to a decoder, so few formats are tried, and the size is checked before any
+pixel is decoded.
 """
 
 import binascii
@@ -18,7 +18,7 @@ from backends.protocol import Image
 from gateway.pictures.quota import ImageRefused
 
 # ----------------------------------------------------------------------------------------- data url
-# `data:` URLs (RFC 2397): the bytes they carry. The media type is not believed: the bytes tell.
+# `data:` URLs (RFC 2397): the bytes they carry. The media type is ignored: the first bytes decide.
 
 
 # From the URL-safe alphabet to the usual one (RFC 4648, sections 5 and 4).
@@ -61,7 +61,7 @@ DEEP = "I;16"  # modes of 16-bit grey begin so; converted directly, all but blac
 
 
 def pixels_of(data: bytes, most: int) -> int:
-    """How many pixels the header tells of; none is decoded.
+    """The number of pixels by the header; none is decoded.
 
     Raises Refused for what is no picture, or has more than `most` pixels.
     """

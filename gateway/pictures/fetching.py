@@ -1,10 +1,10 @@
 """Pictures behind `http:` and `https:` URLs: their bytes, under limits, from public addresses only.
 
-Every hop is looked up once, its addresses are judged, and the connection goes to an address that
-was judged: a name that means something else a moment later (DNS rebinding) gains nothing. The URL
+Every hop is resolved once, its addresses are checked, and the connection goes to an address that
+was checked: a name that means something else a moment later (DNS rebinding) gains nothing. The URL
 is rewritten to that address; the name stays in the Host header and in TLS, where it is verified.
 
-Proxies of the environment are not used: they would look names up themselves.
+Proxies of the environment are not used: they would resolve names themselves.
 """
 
 import ssl
@@ -27,7 +27,7 @@ HEADERS = {"accept": "image/*", "accept-encoding": "identity", "user-agent": "ro
 
 
 class Resolver(Protocol):
-    """Looks a host name up. Raises OSError where there is none."""
+    """Resolves a host name. Raises OSError where there is none."""
 
     async def __call__(self, host: str, port: int) -> Sequence[str]: ...
 
@@ -95,8 +95,8 @@ class Fetching:
         return self._tls
 
     async def _addresses(self, url: httpx.URL) -> Sequence[Address]:
-        """Where the host of `url` is. One address that is refused refuses them all: an honest name
-        doesn't mix them.
+        """Where the host of `url` is. One address that is refused refuses them all: a legitimate
+        name doesn't mix them.
         """
         host = _name(url)
         try:
@@ -146,7 +146,7 @@ def _port(url: httpx.URL) -> int:
 async def _first_answer(
     client: httpx.AsyncClient, url: httpx.URL, addresses: Sequence[Address]
 ) -> httpx.Response:
-    """From the first address that lets itself be connected to."""
+    """From the first address that accepts a connection."""
     failure: httpx.HTTPError | None = None
     for place in addresses:
         request = client.build_request(

@@ -60,7 +60,7 @@ def with_data(messages: Sequence[Message], data: Mapping[str, str]) -> tuple[Mes
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A picture as it was sent, and how many pixels its header tells of."""
+    """A picture as it was sent, and the number of pixels by its header."""
 
     placed: PlacedImage
     data: bytes
@@ -76,7 +76,7 @@ class Album:
         self._pixels = pixels
 
     async def as_data(self) -> Mapping[str, str]:
-        """`data:` URLs by URL, for those who can't fetch."""
+        """`data:` URLs by URL, for servers that can't fetch."""
         loop = asyncio.get_running_loop()
         return {
             one.placed.url: await loop.run_in_executor(self._decoders, data_url, one.data)
@@ -188,7 +188,7 @@ class ImageLoader:
         return await self._fetching.bytes_of(url)
 
     async def _beside(self, work: Callable[[S, int], T], what: S, most: int) -> T:
-        """In a thread of the decoders. Who is cancelled doesn't wait for it."""
+        """In a thread of the decoders. A cancelled caller doesn't wait for it."""
         return await asyncio.wrap_future(self._decoders.submit(work, what, most))
 
 
@@ -212,7 +212,7 @@ def _when_ended(last: Future[Image] | None, give_back: Callable[[], None]) -> No
     loop = asyncio.get_running_loop()
 
     def ended(_: Future[Image]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+        with suppress(RuntimeError):  # the loop is closed: the quota is not used any more
             loop.call_soon_threadsafe(give_back)
 
     last.add_done_callback(ended)

@@ -1,18 +1,18 @@
-"""So much of something for all requests together: bytes, pixels. Knows not what is counted."""
+"""A quota that all requests share: bytes, pixels. Doesn't know the unit."""
 
 import anyio
 
 # ------------------------------------------------------------------------------------------ refused
-# Why a picture can't be used. This room's own: `Pictures` adds whose picture it is.
+# Why a picture can't be used. Internal to this package: `ImageLoader` adds which picture it is.
 
 
 class ImageRefused(Exception):
-    """The message completes "The image …". A client reads it: it tells nothing of our network."""
+    """The message completes "The image …". A client reads it: it has nothing of our network."""
 
 
 class Quota:
-    """Who asks for more than is left waits in line; one who asks for more than there is, until
-    nobody else has any.
+    """A request for more than is left waits in line; one for more than the whole quota, until all
+    of it is free.
     """
 
     def __init__(self, total: int) -> None:
@@ -27,7 +27,7 @@ class Quota:
         self._given_back.set()
 
     async def take(self, amount: int) -> None:
-        """Returns when it is there. Whoever takes gives back."""
+        """Returns when it is available. The caller gives back what it took."""
         if amount == 0:
             return
         async with self._line:

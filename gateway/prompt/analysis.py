@@ -1,4 +1,4 @@
-"""What can this template do? Asked of the template itself, by rendering small conversations.
+"""Template analysis: the traits of a chat template, found by rendering small conversations.
 
 A template takes a thing if it renders without an error and the words come out; a name in a list of
 known models is never consulted. Costs some thirty renderings of three messages, ten to twenty
@@ -72,7 +72,7 @@ def analyse(
 def _with_content(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     """How a user's words are handed over, and whether pictures may stand among them.
 
-    A template that shows nothing of them is its author's business: it is used as it is.
+    A template that renders none of them is used as it is.
     """
     part = {"type": "text", "text": ASK}
     refused: TemplateRefused | None = None
@@ -151,7 +151,7 @@ def _with_tools(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
 
 def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     if traits.tools == "described":
-        # One model, one format: calls look as our description says they do.
+        # One model, one format: calls are formatted as our description says.
         return replace(traits, calls="described")
     for way in _ways_to_call(traits):
         if _comes_out(trial, way, EXCHANGE):
@@ -165,7 +165,7 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
 
 
 def _call_may_open(trial: Trial, traits: TemplateTraits) -> bool:
-    """Some show the tools in the first message, as the user's, whoever speaks there."""
+    """Some show the tools in the first message, as the user's, whatever its role."""
     text = trial.text(calling(EXCHANGE)[1:], traits, tools=(TOOL,))
     return EXCHANGE.value in text
 
@@ -184,7 +184,7 @@ def _comes_out(
     trial: Trial, traits: TemplateTraits, *exchanges: TrialConversation, spoken: str = ""
 ) -> bool:
     """Whether one message with these calls, and their results, are rendered whole and clean."""
-    # Some forget what was said beside a call as soon as the answer is there, so it is there.
+    # Some drop the text beside a call once the answer follows, so the trial has an answer.
     messages = (*calling(*exchanges, spoken=spoken), ASSISTANT, USER_MORE)
     text = trial.text(messages, traits, tools=(TOOL,))
     bare = trial.text(messages[:1], traits, tools=(TOOL,))

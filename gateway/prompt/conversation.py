@@ -1,4 +1,4 @@
-"""A client's messages, arranged so that a template takes them: merged or parted, never lost.
+"""Arranges a client's messages so that a template takes them: merged or split, never dropped.
 
 Pure: messages in, messages out. What the template demands is in its traits; Jinja is unknown here.
 """
@@ -15,7 +15,7 @@ from gateway.prompt.traced import joined, text_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, Message, Part, Role, TextPart, ToolCall
 
-# Said by whoever must have a turn between two that the template won't have side by side.
+# The text of a filler turn, between two that the template doesn't take side by side.
 _SILENCE = "..."
 
 
@@ -52,7 +52,7 @@ def _leading_systems(messages: Sequence[Message]) -> int:
     roles = [message.role for message in messages]
     leading = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
     if leading == len(roles):
-        return max(leading - 1, 0)  # nobody asks anything, so the last system message does
+        return max(leading - 1, 0)  # without a user message, the last system message is one
     return leading
 
 
@@ -104,7 +104,7 @@ def _put_behind_its_call(result: list[Message], answer: Message) -> None:
 
 
 def _opened(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
-    """A user speaks first, where the template insists on that alone."""
+    """A user message comes first, where the template demands only that."""
     first = next((at for at, message in enumerate(messages) if message.role != "system"), None)
     if first is None or messages[first].role != "assistant" or traits.assistant_opens:
         return tuple(messages)
@@ -112,7 +112,7 @@ def _opened(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Messag
 
 
 def _alternating(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
-    """User and assistant in turn: neighbours of one role are merged, a missing turn is silent."""
+    """User and assistant in turn: neighbours of one role are merged, missing turns filled in."""
     result: list[Message] = []
     for message in messages:
         last = result[-1] if result else None
@@ -155,7 +155,7 @@ def _silent(role: Role) -> Message:
 
 
 def _merged(messages: Sequence[Message]) -> Message:
-    """One message that says all of them, a blank line between. Calls and name are the last's."""
+    """One message with the texts of all, a blank line between. Calls and name are the last's."""
     parts: tuple[Part, ...] = ()
     for message in messages:
         parts = _appended(parts, message.parts)
@@ -220,8 +220,8 @@ def continuation(request: ChatRequest) -> Continuation | None:
 def with_results_matched(messages: Sequence[Message]) -> tuple[Message, ...]:
     """`messages` with each run of tool messages sorted and named.
 
-    A result under an unknown id answers the first call that nobody else answers. What answers no
-    call at all becomes the user's words: templates drop it, or refuse it.
+    A result under an unknown id answers the first call that no other result answers. What answers
+    no call at all becomes the user's words: templates drop it, or refuse it.
     """
     result: list[Message] = []
     run: list[Message] = []

@@ -1,4 +1,4 @@
-"""One request, rendered as a template with certain traits wants it.
+"""Renders one request for a template with certain traits.
 
 which tools -> messages arranged -> dicts -> Jinja -> text, ended or left open
 """
@@ -35,7 +35,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # from 
 
 
 def thinking_variables(thinking: Thinking, traits: TemplateTraits) -> dict[str, Any]:
-    """Only what the client named: for the rest the template's own defaults hold."""
+    """Only what the client named: for the rest the template's own defaults apply."""
     variables: dict[str, Any] = {}
     if thinking.enabled is not None:
         for switch in traits.thinking_switches:
@@ -45,7 +45,7 @@ def thinking_variables(thinking: Thinking, traits: TemplateTraits) -> dict[str, 
     if thinking.effort is not None:
         variables["reasoning_effort"] = nearest_effort(thinking.effort, traits.efforts)
     if thinking.budget is not None and thinking.enabled is not False:
-        variables["thinking_budget"] = thinking.budget  # Seed-OSS tells the model its budget
+        variables["thinking_budget"] = thinking.budget  # Seed-OSS writes the budget into the prompt
     return variables
 
 
@@ -107,7 +107,7 @@ class Draft:
         return self._request.messages[:-1]
 
     def _speaking_on(self, begun: Continuation) -> str:
-        """The template writes an answer; it is cut off behind the words that there are."""
+        """The template writes an answer; it is cut off behind the text so far."""
         pictures = (part for part in begun.message.parts if isinstance(part, ImagePart))
         head = self._up_to_here(begun.reasoning, (*pictures, TextPart(_HERE)))
         if begun.raw and (head is None or begun.reasoning not in head):
@@ -117,7 +117,7 @@ class Draft:
         return closed(head) + begun.text
 
     def _thinking_on(self, begun: Continuation) -> str:
-        """As when speaking on, with the cut behind the reasoning."""
+        """As `_speaking_on`, with the cut behind the reasoning."""
         head = self._up_to_here(_HERE, ())
         if head is not None:
             return head + begun.reasoning

@@ -1,9 +1,9 @@
 """The sandboxed Jinja environment of chat templates, immutable, with Hugging Face's functions.
 
-A template comes with the model's files, so it is somebody else's code: it can reach neither Python
-nor the disk, and whatever it does is charged to a meter. Jinja lets an environment stand between a
-template and calls, filters, tests, arithmetic and output; where it doesn't (literals, slices,
-comparisons, `~`, loops) the syntax tree is rewritten, so that a filter of ours stands there.
+A template comes with the model's files, so it is untrusted code: it can reach neither Python nor
+the disk, and all its work is charged to a meter. Jinja lets an environment stand between a template
+and calls, filters, tests, arithmetic and output; where it doesn't (literals, slices, comparisons,
+`~`, loops) the syntax tree is rewritten, so that a filter of ours stands there.
 
 Knows nothing of messages. Source of its functions: the chat template pages of the transformers
 documentation (trim_blocks, lstrip_blocks, loop controls, the `generation` tag, tojson without HTML
@@ -68,7 +68,7 @@ _ATTRIBUTES: Mapping[type, frozenset[str]] = {
 
 
 class TemplateRefused(Exception):
-    """A rendering failed: the template raised, or it broke. `line` counts from 1; 0 is unknown."""
+    """A rendering failed: the template raised, or is faulty. `line` counts from 1; 0 is unknown."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -256,7 +256,7 @@ _ENVIRONMENT = _environment()
 
 
 class CompiledTemplate:
-    """A template's source, compiled. `reads` are the variables that it looks up from outside."""
+    """A template's source, compiled. `reads` are the variables that it takes from outside."""
 
     def __init__(self, source: str) -> None:
         """Raises SyntaxRefused."""

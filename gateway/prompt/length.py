@@ -1,4 +1,4 @@
-"""What takes the room in a prompt that is too long, in words for its user.
+"""What takes the space in a prompt that is too long, as an error message.
 
 Frontends bring tools by the dozen with a "Hello!", and the error is all that their user sees.
 Shares are of characters: to render and tokenize each part would cost what the refusal saves.
@@ -18,9 +18,7 @@ WORTH_TELLING = 10  # percent of the prompt
 
 @contextmanager
 def length_explained(request: ChatRequest) -> Iterator[None]:
-    """Whoever learns that the prompt of `request` is too long learns what of it is, and what to
-    do.
-    """
+    """Adds to the error of a too long prompt which parts of `request` are long, and what to do."""
     try:
         yield
     except ContextLengthExceeded as error:

@@ -1,8 +1,8 @@
-"""What one rendering of a chat template may cost: steps, memory, processor time.
+"""The budget of one rendering of a chat template: steps, memory, processor time.
 
-A template comes with a model's files, so it is somebody else's program. Everything in it that can
-repeat or grow is charged here before or right after it happens, so that no single operation can be
-much larger than what is left of the allowance.
+A template comes with a model's files, so it is untrusted code. Everything in it that can repeat or
+grow is charged here before or right after it happens, so that no single operation can be much
+larger than what is left of the allowance.
 """
 
 import time
@@ -15,14 +15,14 @@ from jinja2 import TemplateError
 
 from gateway.tasks import Abandoned
 
-MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items looked at
+MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items read
 MAX_BYTES = 256 << 20  # of all texts and lists made, together
 MAX_SECONDS = 5.0  # of one processor
 MAX_DEPTH = 128  # lists in lists
 MAX_BITS = 4_096  # of a whole number
 MAX_EXPONENT = 64
 
-_BETWEEN = 4_096  # steps between two looks at the clock
+_BETWEEN = 4_096  # steps between two reads of the clock
 _CONTAINERS: tuple[type, ...] = (
     list,
     tuple,
@@ -65,7 +65,7 @@ class _Weight(NamedTuple):
 
 
 class Meter:
-    """What is left of an allowance. `wanted()`: whether anybody still waits."""
+    """What is left of an allowance. `wanted()`: whether a caller still waits."""
 
     def __init__(
         self, allowance: Allowance = FULL, wanted: Callable[[], bool] = lambda: True
@@ -79,7 +79,7 @@ class Meter:
         self._weights: dict[int, _Weight] = {}
 
     def step(self, count: int = 1) -> None:
-        """Raises LimitExceeded, and Abandoned where nobody waits any more."""
+        """Raises LimitExceeded, and Abandoned where no caller waits any more."""
         self._steps -= count
         if self._steps < self._next_look:
             self._look()

@@ -205,7 +205,7 @@ _CONVERSION = re.compile(
 
 
 class _Format(SandboxedFormatter):
-    """As `str.format`, with fields looked up by the sandbox."""
+    """As `str.format`, with fields resolved by the sandbox."""
 
     def pieces(self, form: str, args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
         number = 0

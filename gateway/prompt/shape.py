@@ -1,5 +1,5 @@
-"""Messages and tools as the dicts that a template reads: OpenAI's shapes, to the template's
-taste; and tools for a model whose template knows none: shown in a message, called in Hermes' style.
+"""Messages and tools as the dicts that a template reads: OpenAI's shapes, adapted to the template's
+traits; and tools for a model whose template has none: shown in a message, called in Hermes' style.
 
 The dicts live from here to the rendering and no further.
 """
@@ -24,8 +24,8 @@ _SHORT_ID_LENGTH = 9
 def message_shape(
     message: Message, traits: TemplateTraits, image_marker: str | None = None
 ) -> dict[str, Any]:
-    """`image_marker` is written where a picture stands. Without one that is the template's
-    business: raises InvalidRequest where it has no place for pictures.
+    """`image_marker` is written where a picture stands. Without one the template renders pictures
+    itself: raises InvalidRequest where it has no place for pictures.
     """
     if image_marker is not None:
         message = replace(message, parts=_marked(message.parts, image_marker))
@@ -42,7 +42,7 @@ def message_shape(
 
 
 def tool_shape(tool: Tool) -> dict[str, Any]:
-    """OpenAI's shape. Every field is there: templates add and print them without looking."""
+    """OpenAI's shape. Every field is there: templates add and print them without a check."""
     function = {
         "name": tool.name,
         "description": tool.description or "",
@@ -136,7 +136,7 @@ one pair of tags for each call:
 
 
 def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:
-    """`messages` whose leading system message also tells of `tools`; a new one if there is none."""
+    """`messages` whose leading system message also lists `tools`; a new one if there is none."""
     if not tools:
         return tuple(messages)
     signatures = joined((_json(tool_shape(tool)) for tool in tools), "\n")
@@ -178,5 +178,5 @@ def _written(call: ToolCall) -> str:
 
 
 def _json(value: Any) -> str:
-    """All of it the client's: it tells of nothing else."""
+    """All of it marked as the client's text."""
     return clients(json.dumps(value, ensure_ascii=False))

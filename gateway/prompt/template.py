@@ -1,6 +1,6 @@
 """A model's chat template: compiled and analysed once, then rendered for every conversation.
 
-Knows no tokenizer and no engine. What the model answers is none of its business.
+Knows no tokenizer and no engine. It doesn't read answers.
 """
 
 from collections.abc import Callable
@@ -66,12 +66,12 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     clients: Spans = ()
     prefix: str = ""  # the words of a continued message, which belong to the answer already
-    has_bos: bool = False  # begins with the model's bos token: nobody adds another
+    has_bos: bool = False  # begins with the model's bos token: no second one is added
     pictures: tuple[ImagePart, ...] = ()
 
     @property
     def framed(self) -> str:
-        """`text` with what the client wrote blotted out: what the template alone says."""
+        """`text` with the client's text masked: what the template itself wrote."""
         return masked(self.text, self.clients)
 
 
@@ -106,8 +106,8 @@ class ChatTemplate:
         allowance: Allowance = FULL,
         wanted: Callable[[], bool] = lambda: True,
     ) -> RenderedPrompt:
-        """The prompt for `request`; `image_marker` is what stands for a picture, where that isn't
-        the template's business.
+        """The prompt for `request`; `image_marker` is what stands for a picture, where the template
+        doesn't render pictures itself.
 
         A conversation that ends with the assistant's words is continued right behind them. Raises
         InvalidRequest if the template refuses, or for what it can't show, or takes more than the

@@ -1,10 +1,10 @@
-"""Texts that remember which of their characters a client wrote, through everything that a template
-does with them.
+"""Strings that track which of their characters a client wrote, through all operations of a
+template.
 
 Only a template may write control tokens: what a client spells like one stays plain text. So the
-origin of each character of a prompt must be known. A `TracedText` is an ordinary str for whoever
-compares, searches or measures it; operations that make a new text carry the origin along. Where an
-operation doesn't say which character comes from where, the whole result counts as the client's.
+origin of each character of a prompt must be known. A `TracedText` is an ordinary str for
+comparisons, searches and `len`; operations that make a new text carry the origin along. Where the
+origin of each character is unknown after an operation, the whole result counts as the client's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -72,7 +72,7 @@ def clients(text: str) -> str:
 
 
 def framed(text: str) -> str:
-    """`text` with all that is the client's blotted out, in place: what the template says."""
+    """`text` with the client's characters masked, in place: what the template wrote."""
     return masked(plain(text), spans_of(text))
 
 

@@ -1,4 +1,4 @@
-"""What a chat template can do, as one struct: found by `analysis`, obeyed by all of this room."""
+"""The traits of a chat template as one struct: found by `analysis`, used by all of this package."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     # Messages
-    content: Literal["text", "parts"] = "text"  # what it wants where there is only text
+    content: Literal["text", "parts"] = "text"  # the form it takes where there is only text
     images: bool = False  # has a place for pictures among a message's parts
     system: Literal["anywhere", "leading", "none"] = "anywhere"  # where system messages may stand
     system_fades: bool = False  # shows system messages only where the user speaks last
@@ -53,7 +53,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def strictest(self) -> "TemplateTraits":
-        """The same template, trusted less: what to try when it refuses all the same."""
+        """The same template with the most restrictive traits: tried when it refuses a request."""
         return msgspec.structs.replace(
             self,
             system="none" if self.system == "none" else "leading",

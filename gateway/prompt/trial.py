@@ -1,4 +1,4 @@
-"""Trial conversations for a template: what they say, and what comes out of them.
+"""Trial conversations for template analysis: sentinel texts, and which of them are rendered.
 
 Every word is a sentinel that no template writes by itself, so that what comes out was taken from
 the conversation. Lower case, because some templates capitalise. Draws no conclusions.

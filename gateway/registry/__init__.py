@@ -1,4 +1,6 @@
-"""Which models there are, who is in memory, who waits. A lease is the only way to a model."""
+"""The registry: models, loads and unloads, and the lines for them. A lease is the only way to a
+model.
+"""
 
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much is taken, per device. Reads the system, decides nothing.
+"""Measures memory per device: how much there is, and how much is taken. Decides nothing.
 
 Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)), graphics
 memory from `backends.gpus`.
@@ -25,15 +25,15 @@ class Gauge(Protocol):
         ...
 
     def available(self) -> Bytes:
-        """Bytes that nobody holds now, per device, what is kept free among them."""
+        """Bytes that are free now, per device, the reserve included."""
         ...
 
     def total(self) -> Bytes:
-        """Bytes that each device has, whoever holds them; cards in CUDA's order."""
+        """Total bytes of each device; cards in CUDA's order."""
         ...
 
     def used(self) -> Bytes:
-        """Bytes that are taken, per device: differences tell what a load took.
+        """Bytes that are taken, per device: a difference is what a load took.
 
         A device that can't be measured is left out.
         """

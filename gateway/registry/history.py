@@ -1,4 +1,4 @@
-"""What earlier loads taught: real memory and load time per model, kept in a small JSON file.
+"""Measurements of earlier loads: real memory and load time per model, kept in a small JSON file.
 
 A file that can't be read or written is no reason to stop: it is begun anew, and the log says so.
 """

@@ -1,7 +1,8 @@
-"""Which models exist: the config's entries, what lies in its model folders and in the hub's cache.
+"""The models that exist: the config's entries, and what the scans of its model folders and of the
+hub's cache found.
 
-It loads nothing and knows no engine. Looking at the disk happens in `refresh` alone; everything
-else answers from what the last look found.
+It loads nothing and knows no engine. The disk is scanned in `refresh` alone; everything else
+answers from the last scan.
 """
 
 import difflib
@@ -34,10 +35,10 @@ MAX_UNUSABLE = 100  # files in all folders that are listed with the reason
 MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
-LOOK_EVERY = 1.0  # seconds between scans of the disk that nobody waits for
+LOOK_EVERY = 1.0  # seconds between scans of the disk in the background
 HUB_SCHEME = "hf:"  # may stand before a hub's id
 LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
-REST = 4.0  # times as long as a scan took there is none: large folders must not keep us busy
+REST = 4.0  # times as long as a scan took there is none: large folders must not take all the time
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +89,9 @@ Known: TypeAlias = ModelEntry | Unusable
 
 
 class LibraryScan(msgspec.Struct, frozen=True):
-    """What one look at the disk found; replaced as a whole, so nobody ever sees half of it."""
+    """The result of one scan of the disk; replaced as a whole, so that readers never see half of
+    it.
+    """
 
     models: Mapping[str, Known]
     names: Mapping[str, str]  # id or alias to id
@@ -103,12 +106,12 @@ class CacheOfModels(Protocol):
         ...
 
     def unusable(self) -> Iterable[Unusable]:
-        """What that look found and can't be used."""
+        """What that scan found and can't be used."""
         ...
 
 
 class ModelLibrary:
-    """All models by name; it looks at the disk at once.
+    """All models by name; it scans the disk at once.
 
     Raises ConfigError for options or sampling defaults that don't exist, or a template that can't
     be read.
@@ -152,14 +155,14 @@ class ModelLibrary:
     def successor(self, config: Config, cache: CacheOfModels | None) -> "ModelLibrary":
         """The models as `config` has them; this one stays as it is.
 
-        Looks at the disk. Raises ConfigError, as at the start.
+        Scans the disk. Raises ConfigError, as at the start.
         """
         return ModelLibrary(
             config, cache=cache, catalog=self._catalog, recognise=self._recognise, before=self
         )
 
     def _keep(self, before: Mapping[str, Known]) -> None:
-        """What is equal stays the same object, so that nobody plans its load anew."""
+        """What is equal stays the same object, so that its load is not planned anew."""
         models = {
             name: before[name] if before.get(name) == one else one
             for name, one in self._shelf.models.items()
@@ -167,7 +170,7 @@ class ModelLibrary:
         self._shelf = msgspec.structs.replace(self._shelf, models=models)
 
     def known(self) -> Mapping[str, Known]:
-        """All models by id, usable or not, as the last look found them. It is replaced, not
+        """All models by id, usable or not, as the last scan found them. It is replaced, not
         changed.
         """
         return self._shelf.models
@@ -185,7 +188,8 @@ class ModelLibrary:
         `hf:`, and any with Ollama's tag `:latest`; "" is the default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
-        whose files can't be used. Who may not use a model doesn't learn that it exists.
+        whose files can't be used. A key that may not use a model gets the same error as if it
+        didn't exist.
         """
         shelf, asked = self._shelf, name
         if name in DEFAULT_NAMES and name not in shelf.names:
@@ -196,9 +200,8 @@ class ModelLibrary:
             name = name.removesuffix(LATEST)
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
-            reported = (
-                name if access.allows(name) else asked
-            )  # the default's name is told to whom it is for
+            # The default's name is shown only to those who may use it.
+            reported = name if access.allows(name) else asked
             raise ModelNotFound(_not_found(reported, known), param="model")
         found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
@@ -206,11 +209,11 @@ class ModelLibrary:
         return found
 
     def is_stale(self) -> bool:
-        """Whether it is time to look at the disk again, though nobody asks for it."""
+        """Whether it is time to scan the disk again without a request for it."""
         return time.monotonic() >= max(self.due, self._looked + LOOK_EVERY)
 
     def refresh(self) -> None:
-        """Look at the disk again. What didn't change stays the same object.
+        """Scan the disk again. What didn't change stays the same object.
 
         Blocks until the headers of new files are read; safe in any thread.
         """
@@ -301,7 +304,7 @@ class ModelLibrary:
         try:
             entry = self._entry(model, self._recognise(path, model.backend))
         except ConfigError as error:
-            if old is None:  # at the start the user is there to put it right
+            if old is None:  # at the start it is an error for the user
                 raise
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - a strange file must not stop the server
@@ -369,7 +372,7 @@ def _template(model: ModelConfig) -> str | None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Tells whether a file or folder is still the same: time of change in ns, and bytes."""
+    """Identifies the state of a file or folder: time of change in ns, and bytes."""
     try:
         status = path.stat()
     except OSError:
@@ -378,7 +381,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _not_found(name: str, known: Sequence[str]) -> str:
-    """The names that are looked through are few and short: comparing takes time."""
+    """Few and short names are compared, because comparing takes time."""
     if len(name) > MAX_NAME:
         return f"There is no model of a name with {len(name):,} characters."
     near = difflib.get_close_matches(name, _of_such_length(name, known), n=3, cutoff=NEAR)

@@ -1,4 +1,4 @@
-"""One caller in line: what is reported to it while it waits, and how it gets its answer."""
+"""One waiter in line: what is reported to it while it waits, and how it gets its answer."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from gateway.registry.record import ModelRecord, Refuse, Ticket
 
 
 class Clock(Protocol):
-    """Replaced in tests by a clock that is moved by hand."""
+    """Replaced in tests by a clock that is set by hand."""
 
     def now(self) -> float: ...
 
@@ -79,7 +79,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place:
-    """Iterates over the news for one ticket, the latest only, until it is answered.
+    """Iterates over the reports for one ticket, the latest only, until it is answered.
 
     The iteration ends when the ticket is granted, and raises the error it is refused with.
     """
@@ -95,7 +95,7 @@ class Place:
         self._changed = anyio.Event()
 
     def tell(self, waiting: Waiting) -> None:
-        """Something moved."""
+        """Report a change of the place."""
         if waiting != self._reported:
             self._news = self._reported = waiting
             self._changed.set()
@@ -132,7 +132,7 @@ class Place:
 
 
 class Places:
-    """Everyone who waits or holds a lease, by ticket number."""
+    """All waiters and holders of leases, by ticket number."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -158,7 +158,7 @@ class Places:
         del self._places[place.ticket.number]
 
     def tell(self, record: ModelRecord, progress: Progress | None) -> None:
-        """Tell everyone in this model's line where they stand."""
+        """Report to all waiters in this model's line where they stand."""
         for position, number in enumerate(record.line, start=1):
             self._places[number].tell(
                 Waiting(

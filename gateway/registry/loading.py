@@ -1,4 +1,4 @@
-"""What each model is to be loaded with, and what it will take. Moves nothing."""
+"""Plans loads: each model's options and the memory it will take; and the loaders."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
@@ -72,8 +72,8 @@ NOTHING = MemoryNeed(weights=0, cache=0, engine=0)
 
 
 class FleetLoader:
-    """`local` loads what lies here; of what another server has, `fleet` wants a sign of life, and
-    a Roundhouse loads it. A `Loader`.
+    """`local` loads what lies here; for another server's model, `fleet` checks that a replica is
+    up, and a Roundhouse loads it there. A `Loader`.
     """
 
     def __init__(self, local: Loader, fleet: Fleet) -> None:
@@ -94,7 +94,7 @@ class FleetLoader:
         return await self._local.load(files, options, report)
 
 
-REMOTE_BACKOFF = 1.0  # seconds after a load that was but a sign of life
+REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
 Obstacle: TypeAlias = Callable[[str, Bytes], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
@@ -142,7 +142,7 @@ class LoadPlanner:
         return self._plan[entry.name]
 
     def _is_refused_by_measurement(self, plan: LoadPlan) -> bool:
-        """It could be loaded, were it not for what an earlier load seemed to take."""
+        """Whether only an earlier measurement keeps it from being loaded."""
         return (
             plan.measured
             and self._obstacle(plan.entry.name, plan.devices) is not None
@@ -159,7 +159,7 @@ class LoadPlanner:
         )
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
-        """What earlier loads of `entries` took is forgotten; whose was known."""
+        """Forget the measurements of `entries`; returns whose were known."""
         found = tuple(entry for entry in entries if self._history.forget_sizes(entry.files.path))
         for entry in found:
             if (known := self._plan.get(entry.name)) is not None:
@@ -178,7 +178,7 @@ class LoadPlanner:
         return self._plan[name]
 
     def model(self, entry: ModelEntry) -> Model:
-        """What the scheduler is to know of `entry`. Raises as `plan`."""
+        """`entry` as the scheduler needs it. Raises as `plan`."""
         plan = self.plan(entry)
         return Model(
             name=entry.name,
@@ -228,7 +228,7 @@ class LoadPlanner:
         self._options.pop(name, None)
 
     def arrived(self, plan: LoadPlan, seconds: float, measured: int | None) -> Bytes:
-        """What a model just loaded holds. Its next load is planned with what this one taught."""
+        """What a model just loaded holds. Its next load is planned with these figures."""
         need = plan.need if measured is None else corrected(plan.estimate, measured)
         devices = self._spread(plan.entry.files, plan.options, need)
         self._plan[plan.entry.name] = msgspec.structs.replace(

@@ -1,4 +1,5 @@
-"""The arithmetic of memory: what a model needs and where, what was measured, as a sentence.
+"""The memory ledger's arithmetic: what a model needs on which device, corrected by measurements, as
+a sentence.
 
 Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 """
@@ -90,7 +91,7 @@ class MemoryLedger:
         return sum(max(0, size - max(0, self.free(device))) for device, size in need.items())
 
     def free(self, device: str) -> int:
-        """Bytes promised to nobody; less than nothing, where a model took more than was thought."""
+        """Bytes promised to no model; negative, where a model took more than was estimated."""
         return self._budgets.get(device, 0) - held(self._records.values(), device)
 
     def promised(self) -> Bytes:
@@ -126,7 +127,9 @@ class MemoryLedger:
         }
 
     def obstacle(self, name: str, need: Bytes) -> str | None:
-        """Why `name` could not be loaded though all went that may go; None: it could."""
+        """Why `name` could not be loaded even if all evictable models were unloaded; None: it
+        could.
+        """
         for device, size in need.items():
             budget, pinned = self._budgets.get(device, 0), self._pinned(device, besides=name)
             if size > budget - pinned:

@@ -1,4 +1,4 @@
-"""Carries out loads and unloads: what is in memory, or on its way. It decides nothing.
+"""Carries out loads and unloads, and holds what is in memory or on its way. It decides nothing.
 
 Each move runs in its own task of the registry's group and ends in exactly one `Outcome`.
 """
@@ -152,7 +152,7 @@ class Moves:
         self.loading[name].scope.cancel()
 
     def unload(self, order: Unload) -> None:
-        """Begin to close a container that nobody uses."""
+        """Begin to close a container that is not in use."""
         resident = self.residents.pop(order.model)
         self._closing.add(order.model)
         self._tasks.start_soon(self._unload, order, resident, name=f"unload {order.model}")
@@ -194,7 +194,7 @@ class Moves:
             container = await self._loader.load(plan.entry.files, plan.options, report)
         except LoadFailed as error:
             return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
-        except Exception as error:  # an engine may raise anything; the gateway must outlive it
+        except Exception as error:  # an engine may raise anything; the gateway must survive it
             log.exception("load failed unexpectedly", model=name)
             return self._failed(loading, name, f"{type(error).__name__}: {error}", memory=False)
         arrived = self._clock.now()
@@ -257,7 +257,7 @@ class Moves:
         self._tell(Gone(name=order.model, seconds=seconds, why=order.why))
 
     async def _close(self, name: str, container: Container) -> None:
-        """Close it whatever happens: a container half closed would hold its memory for good."""
+        """Close it even when cancelled: a container half closed would hold its memory for good."""
         with anyio.CancelScope(shield=True):
             try:
                 await container.aclose()
@@ -267,7 +267,7 @@ class Moves:
 
     @contextmanager
     def _alone(self) -> Iterator[Callable[[], bool]]:
-        """Counts moves; what it yields tells whether no other move has run since."""
+        """Counts moves; yields a check of whether no other move has run since."""
         self._running += 1
         self._begun += 1
         number, alone = self._begun, self._running == 1

@@ -1,4 +1,4 @@
-"""Which model a name means: one that the library lists, looked for again where it is not known, or
+"""Resolves names to models: one that the library lists, after another scan where it is unknown, or
 one in memory whose files are gone.
 """
 
@@ -13,7 +13,7 @@ from gateway.access import ADMIN, Access
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.registry.library import DEFAULT_NAMES, HUB_SCHEME, LATEST, ModelEntry, ModelLibrary
 
-LOOK_PATIENCE = 2.0  # seconds that a look at the folders waits for lists of upstreams
+LOOK_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
 
 
 class ModelNames:
@@ -58,7 +58,7 @@ class ModelNames:
         return next((one for one in present if spelled & {one.name, *one.aliases}), None)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """As `resolve`, but what is not known, or could not be used, is looked for first."""
+        """As `resolve`, but folders are scanned first where it is not known, or not usable."""
         try:
             return self.resolve(name, access)
         except (ModelNotFound, ModelUnavailable):
@@ -66,7 +66,7 @@ class ModelNames:
             return self.resolve(name, access)
 
     def scan_soon(self) -> anyio.Event:
-        """Set when a scan of the folders has ended that begins after this call; all who ask before
+        """Set when a scan of the folders has ended that begins after this call; all callers before
         it begins share it. Scans are as rare as `Library.due` says.
         """
         if self._scan is None:
@@ -83,7 +83,7 @@ class ModelNames:
             done.set()
 
     async def refresh(self) -> None:
-        """Look at the model folders again, off the event loop, and at the lists of upstreams."""
+        """Scan the model folders again, off the event loop, and request the lists of upstreams."""
         with anyio.move_on_after(LOOK_PATIENCE):
             await self.library.fleet.look()
         before = self.library.known()

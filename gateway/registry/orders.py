@@ -1,4 +1,4 @@
-"""Carries out what the scheduler decides, and reports to it what became of that."""
+"""Carries out what the scheduler decides, and reports the outcomes to it."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,7 +21,7 @@ from gateway.registry.status import (
 
 
 class Orders:
-    """Loads and unloads through `Moves`, and answers those in line, as the scheduler orders.
+    """Loads and unloads through `Moves`, and answers the waiters, as the scheduler orders.
 
     `obstacles`: why a model could not fit when it was asked for.
     """
@@ -119,13 +119,13 @@ class Orders:
                 return
             case Arrived(seconds=seconds, measured=measured):
                 plan = self._moves.residents[name].plan
-                if plan.entry.files.remote is None:  # what has left elsewhere is nowhere
+                if plan.entry.files.remote is None:  # an upstream's model takes no memory here
                     self._present[name] = plan.entry
                 held = self._planner.arrived(plan, seconds, measured)
                 self.carry_out(scheduler.loaded(now, name, held, seconds), name)
                 self._watch(ModelLoaded(name, seconds))
             case LoadFailure(seconds=seconds, reason=reason, memory=memory):
-                self._planner.forget_options(name)  # they may be why: the next load has its own
+                self._planner.forget_options(name)  # perhaps the cause: the next load has its own
                 self.carry_out(scheduler.load_failed(now, name, reason, memory=memory), name)
                 self._watch(ModelLoadFailed(name, seconds, reason))
             case Gone(seconds=seconds, why=why):

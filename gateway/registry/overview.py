@@ -1,4 +1,4 @@
-"""Every model as it is now: its state put together from who knows a part of it."""
+"""The present state of every model, put together from the registry's parts."""
 
 from collections.abc import Collection, Iterable
 
@@ -85,7 +85,9 @@ def in_order(statuses: Iterable[ModelStatus], default: str | None) -> tuple[Mode
 
 
 def _rank(status: ModelStatus, default: str | None) -> tuple[int, float, bool]:
-    """What drains answers still, but takes nobody new. Who takes the first wants to chat."""
+    """A draining model still answers, but takes no new requests. Clients that take the first of the
+    list want to chat.
+    """
     states = {"loaded": 0, "draining": 1} if status.info is not None else {}
     state = states.get(status.state, 2) if status.task == "generate" else 3
     if status.entry is None:
@@ -150,8 +152,8 @@ def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStat
 
 
 def as_reported(status: ModelStatus, there: RemoteStanding) -> ModelStatus:
-    """`status` of a model as the Roundhouse that runs it tells of it. Who waits here waits there
-    too, later; what leaves here, or couldn't be reached from here, is ours to tell.
+    """`status` of a model as the Roundhouse that runs it reports it. Requests in line here will be
+    in line there too; draining here, and failures to reach it, are this server's to report.
     """
     ours = status.state == "draining" or (status.state, there.state) == ("failed", "unloaded")
     state: State = status.state if ours else there.state

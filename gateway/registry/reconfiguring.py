@@ -1,5 +1,5 @@
-"""What changes about models that may be in memory, and how that is put in force: another
-configuration, other options of one of them, files that were written over.
+"""Changes of models that may be in memory, and how they are put in force: another configuration,
+other options of one of them, files that were overwritten.
 """
 
 from collections.abc import Mapping
@@ -38,12 +38,12 @@ class PreparedModels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepared(before: ModelLibrary, after: ModelLibrary) -> PreparedModels:
-    """What follows where `after` takes the place of `before`."""
+    """The changes where `after` replaces `before`."""
     return PreparedModels(library=after, changes=model_changes(before.known(), after.known()))
 
 
 def model_changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> ModelChanges:
-    """What becomes of each model."""
+    """How each model changes."""
     both = [name for name in before if name in after and before[name] != after[name]]
     reloaded = [name for name in both if not _is_loaded_alike(before[name], after[name])]
     return ModelChanges(
@@ -59,13 +59,13 @@ def _is_loaded_alike(before: Known, after: Known) -> bool:
     if not (isinstance(before, ModelEntry) and isinstance(after, ModelEntry)):
         return False
     then, now = before.files.remote, after.files.remote
-    if then is not None and now is not None:  # nothing is in memory: its next request asks anew
+    if then is not None and now is not None:  # nothing is in memory: its next request plans anew
         return (then.upstream, then.model) == (now.upstream, now.model)
     return before.files == after.files and before.options == after.options
 
 
 class Reconfiguration:
-    """Puts changes in force with all who know a model, between two steps of the event loop."""
+    """Puts changes in force in all parts that know a model, between two steps of the event loop."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class Reconfiguration:
                 self._describe(entry, replaced=entry.name in prepared.changes.reloaded)
 
     def change_options(self, entry: ModelEntry, options: Mapping[str, Any]) -> None:
-        """A model that is there with other options leaves and comes back. Raises ModelUnavailable
-        where it would not fit with them.
+        """A model that is loaded with other options is unloaded and loaded again. Raises
+        ModelUnavailable where it would not fit with them.
         """
         plan = self._planner.proposed(entry, options)
         if (obstacle := self._scheduler.room.obstacle(entry.name, plan.devices)) is not None:
@@ -106,8 +106,8 @@ class Reconfiguration:
             self._load_again(entry.name)
 
     async def unchanged(self, entry: ModelEntry) -> ModelEntry:
-        """A model whose files were changed since it was loaded leaves as its last lease ends, and
-        comes back as they are now: what is mapped into memory may be gone, or another's.
+        """A model whose files were changed since it was loaded is unloaded as its last lease ends,
+        and loaded as they are now: what is mapped into memory may be gone, or another file's.
         """
         if not self._is_outdated(entry.name):
             return entry

@@ -1,4 +1,4 @@
-"""One model as the scheduler sees it: where it is, who uses it, who waits for it.
+"""The scheduler's record of one model: its phase, its leases, its line.
 
     absent ──Load──▶ loading ──loaded──▶ loaded ──▶ draining ──Unload──▶ leaving ──unloaded──▶
     absent │ └─load_failed──▶ absent (with a failure)  ▲ │ └──CancelLoad──▶ leaving
@@ -51,7 +51,7 @@ WhyRefuse: TypeAlias = Literal[
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """A model that made room, and for how long nobody had used it."""
+    """A model that was evicted for another, and for how long it had been idle."""
 
     name: str
     idle_seconds: float
@@ -66,13 +66,13 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class CancelLoad(msgspec.Struct, frozen=True):
-    """Nobody waits for this load any more. Answered by `unloaded`, whichever way it ends."""
+    """No ticket waits for this load any more. Answered by `unloaded`, whichever way it ends."""
 
     model: str
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Close `model`: nobody uses it. Answered by `unloaded`."""
+    """Close `model`: it has no lease. Answered by `unloaded`."""
 
     model: str
     why: WhyUnload
@@ -120,14 +120,14 @@ class ModelRecord(msgspec.Struct, kw_only=True):
     held: Bytes = {}  # promised to it; nothing while absent
     line: dict[int, Ticket] = {}  # in order of arrival
     users: dict[int, Ticket] = {}
-    wanted: bool = False  # asked for by an administrator: loaded even if nobody waits
+    wanted: bool = False  # requested by an administrator: loaded even if no ticket waits
     leaving: WhyUnload = "room"  # why it drains
     loaded_at: float = 0.0
-    idle_since: float = 0.0  # means something while nobody uses it
+    idle_since: float = 0.0  # meaningful while it has no lease
     ttl: float = -1.0
     failure: Failure | None = None
     retrying: Bytes | None = None  # memory ran out: the room to make before the second and last try
-    evicted: tuple[Evicted, ...] = ()  # who made room for the load in progress
+    evicted: tuple[Evicted, ...] = ()  # evicted for the load in progress
 
     @property
     def need(self) -> Bytes:
@@ -136,13 +136,13 @@ class ModelRecord(msgspec.Struct, kw_only=True):
 
     @property
     def is_kept(self) -> bool:
-        """It drains for others' sake, but is pinned by now."""
+        """It drains to make room, but is pinned by now."""
         drains = self.phase == "draining" and self.leaving in ("room", "budget", "idle")
         return drains and self.model.pinned
 
     @property
     def is_claim(self) -> bool:
-        """Someone wants it and it isn't there."""
+        """It is wanted and not in memory."""
         return self.phase == "absent" and (self.wanted or bool(self.line))
 
     @property
@@ -152,7 +152,7 @@ class ModelRecord(msgspec.Struct, kw_only=True):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody uses it, and nobody is about to."""
+        """It has no lease, and no ticket is about to get one."""
         return not self.users and not self.line
 
     @property
@@ -162,7 +162,7 @@ class ModelRecord(msgspec.Struct, kw_only=True):
 
     @property
     def oldest(self) -> float:
-        """When the first in line came; never, if nobody waits."""
+        """When the first in line came; never, if the line is empty."""
         return next((ticket.arrived for ticket in self.line.values()), NEVER)
 
     def expires_at(self) -> float:

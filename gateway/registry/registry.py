@@ -1,4 +1,4 @@
-"""The async shell around the scheduler: leases, loads and unloads for those who ask.
+"""The async shell around the scheduler: leases, loads and unloads for callers.
 
     async with Registry(library, config) as registry:
         async with registry.lease("qwen3-8b") as lease:
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 class Registry:
-    """All models of one server. Leaving its context cuts everyone off and frees all memory."""
+    """All models of one server. Leaving its context aborts all answers and frees all memory."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class Registry:
         await self._exits.aclose()
 
     def cut_off(self) -> None:
-        """Refuse who waits and who comes, abort who is served, unload all. Returns at once."""
+        """Refuse all tickets, old and new, abort running answers, unload all. Returns at once."""
         self._closing = True
         self.watchers.end()
         self._orders.carry_out(self._scheduler.closing(self._now))
@@ -163,7 +163,7 @@ class Registry:
     # ---------------------------------------------------------------------------- configuration
 
     def prepare(self, config: Config, cache: CacheOfModels | None) -> PreparedModels:
-        """The models as `config` has them. Changes nothing; blocks to look at the disk. Raises
+        """The models as `config` has them. Changes nothing; blocks to scan the disk. Raises
         ConfigError.
         """
         return prepared(self._library, self._library.successor(config, cache))
@@ -220,13 +220,12 @@ class Registry:
     async def loading(
         self, name: str, *, options: Mapping[str, Any] | None = None
     ) -> AsyncIterator[Place]:
-        """Load a model; the context yields the news of it, which end when it is loaded.
+        """Load a model; the context yields reports of it, which end when it is loaded.
 
-        Callers of one load share it. Who leaves early doesn't stop it. `options` go over the
+        Callers of one load share it. One that leaves early doesn't stop it. `options` go over the
         model's own until it is unloaded on request, or a load fails; a model loaded with others is
-        loaded again.
-        Raises as `lease`, and InvalidRequest for options its backend doesn't know; a failed load
-        raises ModelUnavailable from the iteration.
+        loaded again. Raises as `lease`, and InvalidRequest for options its backend doesn't know; a
+        failed load raises ModelUnavailable from the iteration.
         """
         entry = await self._reconfiguration.unchanged(await self.find(name))
         if options is not None:
@@ -240,7 +239,7 @@ class Registry:
             yield place
 
     async def load(self, name: str, *, options: Mapping[str, Any] | None = None) -> ModelStatus:
-        """As `loading`, without news."""
+        """As `loading`, without reports."""
         async with self.loading(name, options=options) as news:
             async for _ in news:
                 pass
@@ -293,7 +292,7 @@ class Registry:
         return dict(sorted(budgets.items(), key=lambda one: one[0] == CPU))
 
     def default_name(self) -> str | None:
-        """The model that answers a request that names none, by its id or an alias."""
+        """The model for requests that name none, by its id or an alias."""
         return self._library.default_name()
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
@@ -305,16 +304,16 @@ class Registry:
         return self._names.resolve(name, access)
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """As `resolve`, but what is not known, or could not be used, is looked for in the folders
-        first. Raises ModelNotFound also where `access` doesn't reach, ShuttingDown at the end.
+        """As `resolve`, but the folders are scanned first for what is not known, or could not be
+        used. Raises ModelNotFound also where `access` doesn't reach, ShuttingDown at the end.
         """
         if self._closing:
             raise ShuttingDown("the server is stopping")
         return await self._names.find(name, access)
 
     async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
-        """What loads of a model, or of all, seemed to take is forgotten, over restarts too: the
-        next one is planned by its estimate and measured anew. Whose measurement was known.
+        """Forget the measured memory of a model, or of all, over restarts too: the next load is
+        planned by its estimate and measured anew. Returns whose measurement was known.
 
         Raises ModelNotFound.
         """
@@ -346,7 +345,9 @@ class Registry:
         return self._clock.now()
 
     def _has_left_elsewhere(self, entry: ModelEntry) -> bool:
-        """It takes requests here, and the Roundhouse that runs it would have to load it first."""
+        """Whether it takes requests here, but the Roundhouse that runs it would have to load it
+        first.
+        """
         if (remote := entry.files.remote) is None or self._scheduler.phase(entry.name) != "loaded":
             return False
         reported = self.fleet.standing(remote)
@@ -378,7 +379,7 @@ class Registry:
             orders.note_change()
 
     def _look_after(self, name: str) -> None:
-        """A lease ends: whoever had it may have found the model broken."""
+        """A lease ends: its holder may have found the model broken."""
         if (reason := self._moves.residents[name].container.failure) is not None:
             log.warning("the model broke", model=name, reason=reason)
             self._orders.carry_out(self._scheduler.broke(self._now, name, reason), name)

@@ -1,17 +1,18 @@
-"""Who is record, who waits, who goes: events in, orders out.
+"""The scheduler: decides which models are loaded, which requests wait and which models are evicted.
+Events in, orders out.
 
 Pure: it knows no clock, no event loop and no engine. Every event method returns the orders that
-follow from it, in the order they are to be carried out. The caller tells the time with each event,
+follow from it, in the order they are to be carried out. The caller passes the time with each event,
 and calls `tick` at `wakes_at`.
 
 What is promised:
 
-- A model that is used is never unloaded. It drains (takes no new work) when another's turn has
-  come.
+- A model that is used is never unloaded. It drains (takes no new work) when another model's turn
+has come.
 - On no device is more promised than its budget, counting the models that load and those that leave.
 - Every ticket is answered exactly once: granted, refused, or cancelled by its owner.
 - Within a model, first come, first served, `slots` leases at a time.
-- Nobody starves. Once the first in a model's line has waited `max_wait`, the model is overdue:
+- No model starves. Once the first in a model's line has waited `max_wait`, the model is overdue:
   nothing behind it is loaded on its devices, and the models in its way take no new work once they
   have had their quantum (`patience.serves_until`). So it is loaded no later than `max_wait` plus,
   for itself and for each model that became overdue before it or whose swap had begun: one load
@@ -61,7 +62,7 @@ class Scheduler:
     # ---------------------------------------------------------------------------- events
 
     def requested(self, now: float, ticket: Ticket, model: Model) -> list[Order]:
-        """Someone wants a lease; or wants `model` loaded, with a ticket that doesn't hold."""
+        """A ticket for a lease; or for `model` to be loaded, with one that doesn't hold."""
         orders = list(self._settle(now))
         record = self._records.setdefault(model.name, ModelRecord(model=model))
         record.model = model
@@ -96,7 +97,7 @@ class Scheduler:
         record.held = held
         record.model = msgspec.structs.replace(record.model, need=held, load_seconds=seconds)
         record.arrive(now)
-        served = list(self._serve(now, record))  # before anyone else's turn: for them it came
+        served = list(self._serve(now, record))  # first: it was loaded for them
         return [*served, *self._settle(now)]
 
     def load_failed(self, now: float, name: str, reason: str, *, memory: bool) -> list[Order]:
@@ -120,9 +121,9 @@ class Scheduler:
         return list(self._settle(now))
 
     def broke(self, now: float, name: str, reason: str) -> list[Order]:
-        """`name` is in memory and of no use any more: it leaves as its last lease ends.
+        """`name` is in memory and unusable from now on: it leaves as its last lease ends.
 
-        Told before that lease is released, so that nobody gets another one.
+        Reported before that lease is released, so that no ticket gets another one.
         """
         record = self._records[name]
         assert record.phase in ("loaded", "draining"), f"{name} broke while {record.phase}"
@@ -261,7 +262,7 @@ class Scheduler:
         return [Refuse(number, why, reason, retry_after) for number in numbers]
 
     def _drop_unwanted(self, record: ModelRecord) -> Iterator[Order]:
-        """A load nobody waits for is cancelled, unless it was asked for to be there."""
+        """A load that no ticket waits for is cancelled, unless it was asked for to be there."""
         if record.line or record.wanted:
             return
         record.retrying = None
@@ -272,7 +273,9 @@ class Scheduler:
     # ---------------------------------------------------------------------------- what follows
 
     def _settle(self, now: float) -> Iterator[Order]:
-        """Everything that follows from the present state; who drains comes before who is served."""
+        """Everything that follows from the present state; draining models come before those that
+        are served.
+        """
         self._turns.keep_pinned(now)
         yield from self._refuse_impossible()
         served: list[Order] | None = None

@@ -1,5 +1,5 @@
-"""Where models come from: what lies in a model folder, be it a model that a backend recognises or
-one that none can use, and the models of other servers by our names.
+"""Sources of models: model folders, with the models that a backend recognises and those that none
+can use, and the models of other servers by our names.
 """
 
 import os
@@ -55,7 +55,7 @@ class ModelFolder:
         self._seen: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
 
     def models(self) -> dict[str, ModelFiles]:
-        """Name to files. Only folders in which something changed are looked at again.
+        """Name to files. Only folders in which something changed are scanned again.
 
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
@@ -68,7 +68,7 @@ class ModelFolder:
         return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
 
     def unusable(self) -> Iterator[Unusable]:
-        """What the last look found that is a model, but can't be used."""
+        """What the last scan found that is a model, but can't be used."""
         return (one for _, one in self._all() if isinstance(one, Unusable))
 
     def _all(self) -> Iterator[tuple[str, Seen]]:
@@ -137,7 +137,7 @@ def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
 
 
 class UpstreamModels:
-    """What the upstreams of a configuration offer, besides what their servers tell.
+    """What the upstreams of a configuration offer, besides what their servers list.
 
     Raises ConfigError for a template that can't be read.
     """

@@ -1,4 +1,4 @@
-"""What the registry hands out: leases, states, reports and happenings."""
+"""What the registry returns: leases, states, reports and events."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +26,11 @@ from gateway.registry.library import ModelEntry
 from gateway.registry.record import Bytes, WhyUnload
 
 # ------------------------------------------------------------------------------------------ changes
-# Whose state may have changed, for watchers that ask when they can.
+# Names of models whose state may have changed, for watchers that read when they can.
 
 
 class Changes:
-    """Names, not news: however slow its reader is, it holds each model once at most."""
+    """Names, not states: however slow its reader is, it holds each model once at most."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -48,7 +48,7 @@ class Changes:
         self._news.set()
 
     async def read(self) -> frozenset[str]:
-        """Whoever was noted since the last call; waits until there is one. Empty: the end."""
+        """The names noted since the last call; waits until there is one. Empty: the end."""
         while not (self._names or self._ended):
             self._news = anyio.Event()
             await self._news.wait()
@@ -57,7 +57,7 @@ class Changes:
 
 
 class Watchers:
-    """Everyone who watches the models' states."""
+    """All watchers of the models' states."""
 
     def __init__(self) -> None:
         self._all: set[Changes] = set()
@@ -84,7 +84,7 @@ class Watchers:
             changes.note(name)
 
     def end(self) -> None:
-        """The server stops: nobody is to be kept by a stream that has no end of its own."""
+        """The server stops: streams without an end of their own must end."""
         self._ended = True
         for changes in self._all:
             changes.end()
@@ -198,8 +198,8 @@ KINDS: Mapping[Task, str] = {
 
 
 def require_task(entry: ModelEntry, task: Task) -> None:
-    """Raises InvalidRequest for a model that is for something else. Of another server's model
-    nobody here knows.
+    """Raises InvalidRequest for a model that is for something else. Of another server's model the
+    task is unknown.
     """
     files = entry.files
     if files.remote is None and files.task != task:
@@ -231,7 +231,7 @@ class ModelUnloaded(msgspec.Struct, frozen=True):
 
 
 class ModelProgressed(msgspec.Struct, frozen=True):
-    """For whoever shows it: a load goes on."""
+    """For progress bars: a load goes on."""
 
     model: str
     progress: Progress

@@ -1,5 +1,5 @@
-"""What the registry knows, read and never changed: who holds how much of which device, what a load
-would mean now, and what was measured.
+"""Read-only views of the registry's memory ledger: memory per model and device, the effect of a
+load now, and what was measured.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ Verdict: TypeAlias = Literal["loaded", "fits", "fits_after", "too_large", "remot
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes by use. `projector`: what makes a model see; `engine`: the other buffers."""
+    """Bytes by use. `projector`: the image encoder; `engine`: the other buffers."""
 
     weights: int
     cache: int
@@ -33,7 +33,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load now would mean. `unload`: who would have to go first; `why`: it can't be had."""
+    """The effect of a load now. `unload`: models that would be unloaded first; `why`: it can't be
+    had.
+    """
 
     verdict: Verdict
     unload: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices with a budget for models, and who has what of it."""
+    """All devices with a budget for models, and each model's part of it."""
 
     budgets: Bytes
     held: tuple[Held, ...]
@@ -80,7 +82,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes per device as the machine tells them; a device that can't be measured is left out."""
+    """Bytes per device as the machine reports them; a device that can't be measured is left out."""
 
     total: Bytes
     available: Bytes
@@ -113,7 +115,7 @@ class Survey:
         return Measured(total=gauge.total(), available=gauge.available(), process=gauge.held())
 
     def ledger(self) -> Ledger:
-        """Who holds how much, and what is claimed."""
+        """Memory held per model, and what is claimed."""
         records = self._scheduler.records()
         claims = [record for record in records if record.is_claim]
         return Ledger(
@@ -156,7 +158,7 @@ class Survey:
         )
 
     def fit(self, entry: ModelEntry) -> Fit:
-        """What a load of `entry` would mean now."""
+        """The effect of a load of `entry` now."""
         if entry.files.remote is not None:
             return Fit(verdict="remote")
         if self._scheduler.phase(entry.name) in ("loading", "loaded"):
@@ -165,8 +167,8 @@ class Survey:
         return Fit(verdict="unknown") if plan is None else self.room_for(entry.name, plan.devices)
 
     def room_for(self, name: str, need: Bytes) -> Fit:
-        """Whether `need` would be found for a model called `name`, and who had to go. Models in use
-        count among those that go: they would, as their answers end.
+        """Whether `need` would be found for a model called `name`, and which models would be
+        evicted. Models in use count among those that go: they would, as their answers end.
         """
         room = self._scheduler.room
         if (obstacle := room.obstacle(name, need)) is not None:

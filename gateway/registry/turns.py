@@ -1,10 +1,10 @@
-"""Whose turn it is: which absent models are loaded now, and which ones must go for them.
+"""Turn-taking: which absent models are loaded now, and which ones are evicted for them.
 
 At most one swap is prepared at a time: its models drain, their memory is kept for it, and it is
-finished before the next one begins. It may still change its mind about whom to evict when another
-model falls idle, and all is taken back when nobody waits for it any more.
+finished before the next one begins. The choice of victims may still change when another model falls
+idle, and all is undone when no ticket waits for it any more.
 
-What weighs those who wait against those who are served:
+The rules that balance waiting requests against served ones:
 
 - *Linger*: an idle model that was just loaded stays for a moment: at most `min_stay`, and no longer
   than its load took, because waiting longer for a next request would cost more than loading it
@@ -38,9 +38,9 @@ class EvictionCandidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> tuple[bool, float]:
-        """What is lost when it goes: its load time by the odds of its next use; in use, most.
+        """The cost of its eviction: its load time by the odds of its next use; in use, most.
 
-        The longer nobody asked for it, the less likely is it that the next request is for it.
+        The longer it was not requested, the less likely is it that the next request is for it.
         """
         if self.idle_seconds is None:
             return True, self.load_seconds
@@ -66,7 +66,7 @@ def choose_victims(
 
 
 def spare(chosen: list[EvictionCandidate], missing: Bytes) -> list[EvictionCandidate]:
-    """`chosen` without those that aren't needed, the most valuable looked at first."""
+    """`chosen` without those that aren't needed, the most valuable checked first."""
     kept = list(chosen)
     for candidate in reversed(chosen):
         rest = [other for other in kept if other is not candidate]
@@ -101,7 +101,7 @@ def lingers_until(record: ModelRecord, rules: SwapConfig) -> float:
 
 
 def serves_until(record: ModelRecord, rules: SwapConfig) -> float:
-    """Until when a model in use takes new work, whoever else waits."""
+    """Until when a model in use takes new work, whatever else waits."""
     waited_for_it = record.oldest <= record.loaded_at
     paid = rules.max_wait if waited_for_it else WORTH * record.model.load_seconds
     return record.loaded_at + max(rules.min_stay, min(rules.max_wait, paid))
@@ -178,7 +178,7 @@ class Turns:
                 record.phase, record.leaving = "draining", "budget"
 
     def keep_pinned(self, now: float) -> None:
-        """What was pinned since it began to drain stays, whoever it drains for: others go in its
+        """What was pinned since it began to drain stays, whatever it drains for: others go in its
         place.
         """
         stayers = [one for one in self._records.values() if one.is_kept]
@@ -241,7 +241,9 @@ class Turns:
     def _candidates(
         self, claim: ModelRecord, now: float, *, used: bool
     ) -> Iterator[EvictionCandidate]:
-        """Who may go for `claim`: nobody pinned, and nobody just loaded unless `claim` insists."""
+        """Models that may be evicted for `claim`: none that is pinned, and none just loaded unless
+        `claim` insists.
+        """
         for record in self._records.values():
             if record.phase != "loaded" or record.model.pinned:
                 continue
@@ -258,7 +260,7 @@ class Turns:
             victim.phase, victim.leaving = "draining", "room"
 
     def _end(self) -> None:
-        """No more room is needed: who still drains for it goes on serving."""
+        """No more room is needed: models that still drain for it go on serving."""
         for victim in self._draining():
             victim.phase = "loaded"
         self.begun, self._victims = None, ()
@@ -272,7 +274,7 @@ class Turns:
 
 
 def candidate(record: ModelRecord, now: float) -> EvictionCandidate:
-    """What is lost when this model goes."""
+    """The cost of this model's eviction."""
     return EvictionCandidate(
         name=record.model.name,
         holds=record.held,

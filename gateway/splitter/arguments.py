@@ -1,14 +1,14 @@
 """Writes one JSON value in fragments that can always be closed to valid JSON.
 
-Every payload parser writes through this, so arguments are valid JSON by construction, not by luck.
-A key waits for its value and a comma for what follows it: there is never one to take back.
+Every payload parser writes through this, so arguments are valid JSON by construction. A key waits
+for its value and a comma for what follows it: there is never one to take back.
 """
 
 from collections.abc import Callable
 
 from gateway.splitter.reading import Malformed
 
-DEEPEST = 100  # nesting levels: whoever reads the arguments may do so by recursion
+DEEPEST = 100  # nesting levels: readers of the arguments may recurse
 
 
 class ArgumentsWriter:

@@ -14,7 +14,7 @@ from gateway.splitter.payloads import json_text, python_text
 Schema: TypeAlias = Mapping[str, Any]
 
 STRING = frozenset({"string"})
-MOST_SCHEMAS = 100  # looked at for one parameter: references can make a small schema endless
+MOST_SCHEMAS = 100  # read for one parameter: references can make a small schema endless
 MOST_VALUES = 1000  # of all lists of values together
 _DEFINITIONS = ("$defs", "definitions")
 _KEYWORDS = (
@@ -41,8 +41,8 @@ _TYPE_OF = {
 class Declared:
     """What a tool's schema declares of one value; worked out once for every place in the schema.
 
-    A schema comes with the request and is hostile, too: of what it lists only the beginning is
-    looked at, so that a place costs no more than about a fifth of a millisecond whatever it holds.
+    A schema comes with the request and is untrusted, too: of what it lists only the beginning is
+    read, so that a place costs no more than about a fifth of a millisecond whatever it holds.
     """
 
     __slots__ = ("_items", "_properties", "_schema", "_types")

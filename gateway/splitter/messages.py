@@ -25,7 +25,7 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The body is for a builtin tool of the model's maker, which nobody here runs."""
+    """The body is for a builtin tool of the model's maker, which are not available here."""
 
 
 Destination: TypeAlias = Phase | Called | Dropped

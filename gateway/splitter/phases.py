@@ -1,4 +1,4 @@
-"""The splitter's machine as a table: what every marker does in each phase."""
+"""The splitter's state machine as a table: what every marker does in each phase."""
 
 from collections.abc import Mapping
 from enum import Enum, auto

@@ -4,7 +4,7 @@ A parser is a generator: ordinary top-down code that is suspended (`yield`) wher
 goes on when more has come. So no parser has to know where its input was cut. This module knows no
 format.
 
-What a model writes is hostile input. Every method here reads each character once: what it leaves
+A model's output is untrusted input. Every method here reads each character once: what it leaves
 unread is at most one marker long, what it gathers is at most `LONGEST` characters (white space and
 what goes to a sink excepted), and no pattern but one repeated character class is ever applied to
 unread text. A parser that reads by these methods alone, in loops and never by calling itself for
@@ -27,7 +27,7 @@ from typing import TypeAlias, TypeVar
 class Markers:
     """Finds the first of several texts; of those that start at the same place, the longest.
 
-    `first` finds a character that begins one of them: text without any needs no closer look.
+    `first` finds a character that begins one of them: text without any needs no search.
     """
 
     __slots__ = ("_longest", "_pattern", "_prefixes", "first", "texts")
@@ -79,7 +79,7 @@ class Malformed(Exception):
 class Reader:
     """The unread text, and where reading stands in it.
 
-    Whoever owns the reader calls `append` and then resumes the parser; `end` says that no more will
+    The owner of the reader calls `append` and then resumes the parser; `end` says that no more will
     come. `keep` starts a record of what is read, so that it can be given back when it turns out to
     be no call.
     """

@@ -93,7 +93,7 @@ RULES = (
     Rule("kimi_vl_think", ("◁think▷",)),
 )
 
-# What reasoning looks like where the format's own entry does not say, the most particular first.
+# Reasoning markers where the format's own entry has none, the most specific first.
 REASONING = (
     ReasoningMarkers(("<seed:think>",), ("</seed:think>",)),
     ReasoningMarkers(("<mm:think>",), ("</mm:think>",)),
@@ -105,7 +105,7 @@ REASONING = (
     THINK,
 )
 
-# Where neither template nor special tokens tell: `model_type` of the model's configuration.
+# Where neither template nor special tokens decide: `model_type` of the model's configuration.
 MODEL_TYPES: Mapping[str, str] = {
     "gpt_oss": "harmony",
     "qwen2": "hermes_json",

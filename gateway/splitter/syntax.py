@@ -82,7 +82,7 @@ Typing: TypeAlias = Literal["schema", "string", "type"]
 class ElementCalls(msgspec.Struct, frozen=True, kw_only=True):
     """Calls as elements: `<invoke name="N"><parameter name="K">V</parameter></invoke>`.
 
-    A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what tells a
+    A head holds attributes (`name="N"`) or just the name (`<function=N>`). `typing`: what gives a
     value's type: the tool's schema, or the attribute of that name (`string="true"`,
     `type="number"`). `trims_newline`: one newline at each side of a value is markup. `cdata`: a
     value may stand in `<![CDATA[..]]>`.
@@ -169,8 +169,8 @@ class Headers(msgspec.Struct, frozen=True, kw_only=True):
 
     A header runs from one of `openers` (or from one of `starts` where the output begins) to `end`,
     with `inner` markers in it. Regular expressions with one group find the function called
-    (`recipient`), a builtin tool (`foreign`), whose messages are dropped as everybody drops them,
-    and the kind of text (`channel`): what is none of `reasoning` is content.
+    (`recipient`), a builtin tool (`foreign`), whose messages are dropped, as other servers do, and
+    the kind of text (`channel`): what is none of `reasoning` is content.
 
     How a model is made to write it: `turn` before any header but the first, then one of `thoughts`,
     of `answers`, or of `calls`, whose `{name}` is the function and whose body its arguments.

@@ -1,4 +1,4 @@
-"""What is kept of answers for their clients: responses and conversations, in one SQLite file.
+"""The store of the responses API: responses and conversations, in one SQLite file.
 
 In WAL mode what is committed survives the end of this process, however sudden
 (https://sqlite.org/wal.html). Everything belongs to an owner, and is found by its owner alone.

@@ -1,4 +1,4 @@
-"""The store: responses and conversations, each its owner's."""
+"""The store: responses and conversations, each with an owner."""
 
 import sqlite3
 import time
@@ -28,7 +28,7 @@ from gateway.store.thread import StoreThread
 PRUNED = 64  # responses that leave at a time, the oldest first
 LONGEST_CHAIN = 10_000  # responses that one goes on from
 LONGEST_TALK = 64 << 20  # bytes of all that is gone on from; as the largest body
-TIDY = 60.0  # seconds between looks for what is too old
+TIDY = 60.0  # seconds between removals of what is too old
 
 
 class Store:
@@ -107,7 +107,9 @@ class Store:
         return await self._run(work)
 
     async def mend(self, mended: Callable[[bytes], bytes]) -> None:
-        """What was running when the process ended runs no more: `mended` gives its document."""
+        """Responses that were running when the process ended are marked as over: `mended` gives
+        their documents.
+        """
 
         def work(connection: sqlite3.Connection) -> None:
             rows = connection.execute("SELECT id, document FROM responses WHERE running").fetchall()

@@ -1,7 +1,7 @@
 """One thread with a SQLite connection.
 
 It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost one
-commit, and nobody is told that something is done before it is committed.
+commit, and no caller gets a result before it is committed.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class _Piece:
         self._loop.call_soon_threadsafe(self._settle, result, error)
 
     def _settle(self, result: Any, error: Exception | None) -> None:
-        if self._done.done():  # whoever waited has left
+        if self._done.done():  # the caller has left
             return
         if error is None:
             self._done.set_result(result)

@@ -14,8 +14,8 @@ from gateway.dialects.fields import Fields
 from gateway.request import ImagePart, Message, Part, TextPart, ToolCall
 
 ERROR = "Error: "  # before the result of a tool that failed
-# A line that a coding agent puts first into the system prompt, for its maker's books. It is another
-# one in each request, so a prompt that began with it would never be found in the cache.
+# A line that a coding agent puts first into the system prompt, for billing. It differs in each
+# request, so a prompt that began with it would never hit the prefix cache.
 BOOKKEEPING = "x-anthropic-billing-header:"
 
 _URLS = ("http:", "https:", "data:")
@@ -98,7 +98,7 @@ def _assistant(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Messag
             case BlockWire(type="thinking", thinking=str(text)):
                 thoughts.append(text)
             case BlockWire(type="redacted_thinking"):
-                pass  # nobody here can read it; `x-roundhouse-ignored` says so
+                pass  # encrypted by Anthropic; listed in `x-roundhouse-ignored`
             case BlockWire(type="tool_use", id=str(call_id), name=str(name)):
                 calls.append(ToolCall(call_id, name, _json(block)))
             case BlockWire(type="thinking" | "tool_use"):
@@ -165,7 +165,7 @@ def _image(fields: Fields, path: str, source: SourceWire) -> ImagePart:
 
 
 def _document(fields: Fields, path: str, block: BlockWire, source: SourceWire) -> tuple[Part, ...]:
-    """A plain text, or blocks. Nobody here reads PDF."""
+    """A plain text, or blocks. PDF is not supported."""
     match source:
         case SourceWire(type="text", data=str(data)):
             return _headed((block.title, block.context), (TextPart(data),))

@@ -43,7 +43,7 @@ class ThinkingSupport(msgspec.Struct, frozen=True):
 
 
 class ServerToolsSupport(msgspec.Struct, frozen=True):
-    """Tools that Anthropic runs: nobody here does."""
+    """Tools that Anthropic's servers run: not supported here."""
 
     supported: bool = False
     code_execution: Support = Support(supported=False)
@@ -54,7 +54,7 @@ NO = Support(supported=False)
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can do, by Anthropic's names; what its service alone offers is not there."""
+    """What a model can do, by Anthropic's names; features of its service alone are left out."""
 
     image_input: Support
     structured_outputs: Support
@@ -141,5 +141,5 @@ def model_page(models: Sequence[ModelWire]) -> bytes:
 
 
 def model_body(model: ModelWire) -> bytes:
-    """The JSON body that tells one model."""
+    """The JSON body of one model."""
     return body(model)

@@ -1,8 +1,8 @@
-"""An answer on its way out as Anthropic tells it: blocks one behind the other, each begun, grown
-and ended. Knows no HTTP.
+"""Anthropic's reply: an answer as blocks in sequence, each started, extended and ended. Knows no
+HTTP.
 
-Both ways see the same events, so that a stream put together by a client equals the body it would
-have got. A block that says nothing is never begun.
+Both forms are made of the same events, so that a stream put together by a client equals the body it
+would have got. A block that says nothing is never begun.
 """
 
 from typing import ClassVar
@@ -62,7 +62,7 @@ _STOPS: dict[FinishReason, StopReason] = {
 
 
 def count_body(tokens: int) -> bytes:
-    """The body that tells how many tokens a prompt has."""
+    """The body of a token count."""
     return body(Count(tokens))
 
 
@@ -83,7 +83,7 @@ class _Ended:
 
 
 class _Blocks:
-    """Frames of the blocks. At most one is open; calls are told one behind the other."""
+    """Frames of the blocks. At most one is open; calls are sent one after the other."""
 
     _GROWN: ClassVar[dict[type[Block], Increment]] = {
         TextBlock: TextDelta(PLACEHOLDER),
@@ -165,7 +165,7 @@ class MessagesReply:
     def __init__(
         self, exchange: MessagesExchange, *, id: str, model: str, prompt_tokens: int
     ) -> None:
-        """`prompt_tokens` are told when the answer begins, when nobody knows what was cached."""
+        """`prompt_tokens` are sent when the answer begins; what was cached is not known then."""
         self._id = id
         self._model = model
         self._prompt_tokens = prompt_tokens

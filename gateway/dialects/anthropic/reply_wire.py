@@ -15,7 +15,7 @@ class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """Some reasoning. Clients send the signature back with it; here nobody checks it."""
+    """Some reasoning. Clients send the signature back with it; it is not verified."""
 
     thinking: str
     signature: str

@@ -1,5 +1,5 @@
-"""What a `/v1/messages` body means. Knows no model: whether it sees, thinks or calls tools is for
-those who lease it to say.
+"""Parses a `/v1/messages` body. Knows no model: whether it supports images, reasoning or tools is
+checked by the pipeline.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ HARMLESS = {
 
 
 class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and how its answer is to be told. `ignored`: fields without a meaning here."""
+    """A request, and the form of its answer. `ignored`: fields without a meaning here."""
 
     request: ChatRequest
     stream: bool = False
@@ -144,8 +144,8 @@ def _schema(fields: Fields, path: str, wire: FormatWire) -> JsonSchema:
 
 
 def _thinking(fields: Fields, wire: AnsweringWire) -> Thinking:
-    """Who doesn't ask for thinking gets none, and none is shown: code that reads the first block
-    as text is everywhere.
+    """Without a request for thinking there is none, and none is shown: much client code reads the
+    first block as text.
     """
     effort = wire.output_config.effort
     match wire.thinking:

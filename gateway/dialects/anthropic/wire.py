@@ -27,8 +27,8 @@ class BlockWire(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     context: str | None = None
     thinking: str | None = None
-    signature: str | None = None  # of thinking: ours, and nobody checks it
-    data: str | None = None  # of thinking that nobody here can read
+    signature: str | None = None  # of thinking: ours, not verified
+    data: str | None = None  # of thinking that Anthropic encrypted
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None

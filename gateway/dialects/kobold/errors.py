@@ -19,7 +19,7 @@ class DetailWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageWire(msgspec.Struct, frozen=True):
-    """The same text where frontends look for it."""
+    """The same text where frontends read it."""
 
     message: str
 

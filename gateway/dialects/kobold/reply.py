@@ -1,4 +1,4 @@
-"""A text on its way out: events with a `token`, or `results` at the end. Knows no HTTP."""
+"""KoboldAI's reply: events with a `token`, or `results` at the end. Knows no HTTP."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,7 +17,7 @@ class Growing:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.finish: Literal["stop", "length"] = "length"  # KoboldCpp's word for an abort, too
+        self.finish: Literal["stop", "length"] = "length"  # KoboldCpp's value for an abort, too
         self.stop_reason = 0
 
     def end(self, event: Finished) -> None:
@@ -45,7 +45,7 @@ class KoboldReply:
         return ["".join(one.texts) for one in self._all]
 
     def opening(self) -> bytes:
-        """There is nothing to say yet."""
+        """Nothing is sent yet."""
         return b""
 
     def delta(self, delta: Delta) -> bytes:

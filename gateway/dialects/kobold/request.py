@@ -1,4 +1,4 @@
-"""What bodies of KoboldAI's routes mean. Knows no model."""
+"""Parses bodies of KoboldAI's routes. Knows no model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +27,8 @@ _KNOWN = frozenset(
 
 
 class KoboldExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to go on from, and how the answer is to be told. `ignored`: fields without a meaning
-    here; `shows_stop`: the stop string that ended it is part of the text.
+    """A text to go on from, and the form of the answer. `ignored`: fields without a meaning here;
+    `shows_stop`: the stop string that ended it is part of the text.
     """
 
     request: TextRequest

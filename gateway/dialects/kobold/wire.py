@@ -57,7 +57,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream. The last one tells why it ended, and what it cost."""
+    """One event of a stream. The last one has why it ended, and the usage."""
 
     token: str
     finish_reason: str | None = None
@@ -146,7 +146,7 @@ class Perf(msgspec.Struct, frozen=True, kw_only=True):
     last_eval: float
     last_token_count: int
     last_input_count: int
-    last_seed: int = -1  # not told by the engines
+    last_seed: int = -1  # not reported by the engines
     total_gens: int
     stop_reason: int
     queue: int

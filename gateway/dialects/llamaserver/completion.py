@@ -1,4 +1,4 @@
-"""llama-server's raw completion on its way out: pieces of `content`, the last says `stop`.
+"""llama-server's completion reply: pieces of `content`, the last with `stop`.
 
 With several prompts or choices each piece carries its `index`, and the whole answer is an array.
 What the last piece counts is of its own choice.
@@ -96,15 +96,15 @@ class _Growing:
         return text
 
     def spoken(self, count: int | None) -> Sequence[int]:
-        """The next `count` tokens, or all that have not been told."""
+        """The next `count` tokens, or all that have not been sent."""
         reported = self.tokens[:count]
         del self.tokens[: len(reported)]
         return reported
 
 
 class CompletionReply:
-    """The answer to one request, as a stream or whole. `report` tells of each choice that has
-    ended.
+    """The answer to one request, as a stream or whole. `report` gives the report of each choice
+    that has ended.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CompletionReply:
         return b""
 
     def delta(self, delta: Delta) -> bytes:
-        """Some more of one choice, by tokens where those have probabilities; the end is told by
+        """Some more of one choice, by tokens where those have probabilities; the end is sent by
         `closing`.
         """
         if delta.progress is not None:
@@ -209,7 +209,7 @@ class CompletionReply:
         return self._exchange.return_tokens or self._exchange.stream
 
     def _settings(self, reported: ChoiceReport | None) -> GenerationSettings | UnsetType:
-        """Of a model that runs elsewhere nobody here knows them."""
+        """Not known of a model that runs elsewhere."""
         if reported is None:
             return UNSET
         return own_settings(
@@ -247,8 +247,8 @@ def _reading(index: int, progress: PromptProgress) -> Completion:
 
 
 class _Probabilities:
-    """Tokens as llama-server tells them: logarithms of the model's own probabilities, or the plain
-    ones of what the samplers left.
+    """Tokens as llama-server reports them: logarithms of the model's own probabilities, or the
+    plain ones of what the samplers left.
     """
 
     def __init__(self, *, after_samplers: bool) -> None:

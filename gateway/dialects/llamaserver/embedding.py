@@ -57,7 +57,7 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
 
 
 def embedding_body(vectors: Sequence[bytes]) -> bytes:
-    """The JSON body that tells `vectors`."""
+    """The JSON body of `vectors`."""
     return body(
         [
             EmbeddedWire(index=at, embedding=[written(vector, base64=False)])

@@ -1,4 +1,4 @@
-"""A load as `transformers serve` tells it: events with a `status`, at last `ready` or `error`."""
+"""A load as `transformers serve` reports it: events with a `status`, at last `ready` or `error`."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""llama-server's completions and fillings, read.
+"""Parses llama-server's completion and infill bodies.
 
 All that samples is read as OpenAI's text completion has it, whose fields know llama-server's names.
 """
@@ -48,7 +48,7 @@ class ExtraWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion, and how its answer is to be told."""
+    """A completion, and the form of its answer."""
 
     request: TextRequest
     stream: bool = False
@@ -110,7 +110,7 @@ def _exchange(
 
 
 def _ignored(read: TextExchange, wire: CompletionWire) -> tuple[str, ...]:
-    """Progress is told in streams alone."""
+    """Progress is reported in streams alone."""
     pointless = wire.return_progress and not read.stream
     return (*read.ignored, *(("return_progress",) if pointless else ()))
 

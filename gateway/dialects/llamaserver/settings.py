@@ -23,8 +23,8 @@ class BiasWire(msgspec.Struct, frozen=True):
 
 
 class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one answer. The last ones are a running request's own: they are told to
-    whoever sent it alone.
+    """The parameters of one answer. The last ones are a running request's own: they are sent to its
+    client alone.
     """
 
     seed: int

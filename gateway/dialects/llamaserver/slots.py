@@ -1,4 +1,4 @@
-"""llama-server's slots, told and asked for. Pure."""
+"""llama-server's slots: their status, and orders to save, restore and erase. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -23,7 +23,9 @@ class NextTokenWire(msgspec.Struct, frozen=True):
 
 
 class SlotWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot. Texts are nobody's but their client's; the parameters are for administrators."""
+    """One slot, without texts, which are for their client alone; the parameters are for
+    administrators.
+    """
 
     id: int
     id_task: int

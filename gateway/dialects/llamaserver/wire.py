@@ -52,7 +52,7 @@ class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def add_bos(self) -> bool:
-        """llama-server adds none unless told to; vLLM does unless told not to."""
+        """llama-server adds none by default, vLLM does."""
         if self.content is not None:
             return bool(self.add_special)
         return self.add_special_tokens is not False

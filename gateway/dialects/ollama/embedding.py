@@ -106,7 +106,7 @@ def _options(options: dict[str, Any]) -> tuple[str, ...]:
 def embed_body(
     model: str, vectors: Sequence[bytes], tokens: int, *, seconds: float, load_seconds: float
 ) -> bytes:
-    """The JSON body that tells `vectors`, which cost `tokens`."""
+    """The JSON body of `vectors`, which cost `tokens`."""
     return body(
         Embedded(
             model=model,
@@ -119,5 +119,5 @@ def embed_body(
 
 
 def old_embed_body(vector: bytes) -> bytes:
-    """The JSON body that tells one vector."""
+    """The JSON body of one vector."""
     return body(OldEmbedded(written(vector, base64=False)))

@@ -13,7 +13,7 @@ from gateway.dialects.ollama.request import with_tag
 
 # The release whose API is spoken: clients refuse to talk to servers that are too old for them.
 SPOKEN = "0.12.0"
-FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # when a model goes that never goes
+FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # the expiry of a model that never expires
 CAPABILITIES: Mapping[str, str] = {
     "tools": "tools",
     "reasoning": "thinking",
@@ -66,7 +66,7 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is told of one model. There is no modelfile, and no licence is known."""
+    """Everything known of one model. There is no modelfile, and no licence is known."""
 
     modelfile: str = ""
     parameters: str = ""
@@ -123,7 +123,7 @@ def models_body(models: Sequence[ListedModel]) -> bytes:
 
 
 def show_body(seen: Seen, *, template: str) -> bytes:
-    """The JSON body that tells one model."""
+    """The JSON body of one model."""
     reported = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
     writes = not OTHER_TASKS & set(seen.capabilities)
     return body(
@@ -142,7 +142,7 @@ def show_body(seen: Seen, *, template: str) -> bytes:
 
 
 def version_body() -> bytes:
-    """The JSON body that tells the version."""
+    """The JSON body of the version."""
     return body(Version())
 
 

@@ -1,7 +1,6 @@
-"""An answer on its way out as Ollama tells it: lines of JSON, the last one says `done`. Knows no
-HTTP.
+"""Ollama's reply: lines of JSON, the last one with `done`. Knows no HTTP.
 
-Calls are told whole, each in a line of its own. All times on the wire are nanoseconds.
+Calls are sent whole, each in a line of its own. All times on the wire are nanoseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,7 +116,7 @@ class OllamaReply:
     def __init__(
         self, *, model: str, created_at: str, chat: bool, hides_thinking: bool, load_seconds: float
     ) -> None:
-        """`chat`: a message is told; else a response. `created_at`: RFC 3339."""
+        """`chat`: the reply is a `message`; else a `response`. `created_at`: RFC 3339."""
         self._model = model
         self._created_at = created_at
         self._chat = chat
@@ -135,7 +134,7 @@ class OllamaReply:
         }
 
     def opening(self) -> bytes:
-        """There is nothing to say yet."""
+        """Nothing is sent yet."""
         return b""
 
     def delta(self, delta: Delta) -> bytes:

@@ -1,4 +1,4 @@
-"""What bodies of `/api/chat` and `/api/generate` mean. Knows no model."""
+"""Parses bodies of `/api/chat` and `/api/generate`. Knows no model."""
 
 from typing import TypeAlias
 
@@ -40,7 +40,7 @@ Asked: TypeAlias = ChatRequest | TextRequest | Presence
 
 
 class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and how its answer is to be told. `ignored`: fields without a meaning here."""
+    """A request, and the form of its answer. `ignored`: fields without a meaning here."""
 
     request: Asked
     stream: bool = True
@@ -194,7 +194,7 @@ def without_latest(model: str) -> str:
 
 
 def with_tag(model: str) -> str:
-    """As Ollama's clients are told names: with a tag."""
+    """Model names as Ollama lists them: with a tag."""
     return model if ":" in model else f"{model}{LATEST}"
 
 

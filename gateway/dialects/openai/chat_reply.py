@@ -1,7 +1,7 @@
-"""A chat answer on its way out: deltas to chunks of a stream, or to one body. Knows no HTTP.
+"""OpenAI's chat reply: deltas to chunks of a stream, or to one body. Knows no HTTP.
 
-Both ways see the same steps, so that a stream put together by a client equals the body it would
-have got. What goes into a chunk follows what clients were seen to break on:
+Both forms are made of the same steps, so that a stream put together by a client equals the body it
+would have got. The contents of chunks avoid what clients were seen to fail on:
 
 - the role stands alone in a choice's first chunk and is never repeated: it would be concatenated;
 - a tool call's first delta has id, type and name and no arguments; the others have arguments only,
@@ -47,7 +47,7 @@ from gateway.events import (
 )
 
 # --------------------------------------------------------------------------------------- chat steps
-# From the events of one choice to the steps that a client sees. Knows what is told, not how.
+# From the events of one choice to the steps that a client sees. Knows no wire format.
 #
 # Hidden reasoning, empty texts and the ends of tool calls are gone here; a call without arguments
 # gets its `{}`.
@@ -57,7 +57,7 @@ NO_ARGUMENTS = "{}"
 
 
 class AnswerStep(msgspec.Struct, frozen=True):
-    """Something to tell, never a `ToolClosed`, and the log probabilities that go with it."""
+    """Something to send, never a `ToolClosed`, and the log probabilities that go with it."""
 
     event: Event
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -73,7 +73,7 @@ class ChoiceSteps:
     def __init__(self, *, hides_reasoning: bool, all_logprobs: bool = False) -> None:
         self._hides_reasoning = hides_reasoning
         self._all_logprobs = all_logprobs
-        self._speechless: list[int] = []  # calls opened, without a word of arguments yet
+        self._speechless: list[int] = []  # calls opened, without any arguments yet
         self._waiting: tuple[TokenLogprob, ...] = ()
 
     def of(self, delta: Delta) -> Iterator[AnswerStep]:
@@ -262,7 +262,9 @@ class ChatReply:
         return end + frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
+        """The last event of a broken stream; no `[DONE]`, so that clients don't take it for
+        complete.
+        """
         return frame(envelope(error))
 
     def add(self, delta: Delta) -> None:
@@ -316,7 +318,7 @@ class ChatReply:
 
 
 class ChatLoading:
-    """The wait for a model, told as reasoning of the first choice: frontends drop comments.
+    """The wait for a model, reported as reasoning of the first choice: frontends drop comments.
 
     It opens the stream in the reply's place. Where reasoning is hidden there is only the opening.
     """

@@ -1,6 +1,6 @@
 """`/v1/embeddings`: texts or token ids in, vectors out. Knows no model.
 
-OpenAI's Python client asks for base64 unless told otherwise, and takes either back. `truncate`,
+OpenAI's Python client requests base64 by default, and accepts either form. `truncate`,
 `prompt_name` and `input_type` are other servers' fields (TEI, NVIDIA), `truncate_prompt_tokens` is
 vLLM's.
 """
@@ -90,7 +90,7 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
 def embeddings_body(
     exchange: EmbeddingExchange, model: str, vectors: Sequence[bytes], tokens: int
 ) -> bytes:
-    """The JSON body that tells `vectors`, which cost `tokens`."""
+    """The JSON body of `vectors`, which cost `tokens`."""
     base64 = exchange.base64
     data = [
         EmbeddingWire(index=at, embedding=written(vector, base64=base64))

@@ -27,7 +27,7 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 def envelope(error: GatewayError) -> ErrorEnvelope:
-    """What `error` looks like to a client."""
+    """`error` as sent to a client."""
     prompt, context = _lengths(error)
     detail = ErrorDetail(
         message=error.message,
@@ -53,5 +53,5 @@ def error_body(error: GatewayError) -> bytes:
 
 
 def error_event(error: GatewayError) -> bytes:
-    """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
+    """The last event of a broken stream; no `[DONE]`, so that no client takes it for complete."""
     return frame(envelope(error))

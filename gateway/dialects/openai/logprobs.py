@@ -7,7 +7,7 @@ import msgspec
 
 from backends.protocol import Candidate, TokenLogprob
 
-FLOOR = -9999.0  # OpenAI's word for "too unlikely to tell"; JSON has no -Infinity
+FLOOR = -9999.0  # OpenAI's value for tokens that are too unlikely; JSON has no -Infinity
 
 
 class ChatToken(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class EchoedPrompt:
         )
 
     def rest(self) -> str:
-        """What no token stood for."""
+        """The text behind the last token."""
         start, self._at = self._at, len(self._text)
         return self._text[start:]
 
@@ -165,7 +165,7 @@ class TextCuts:
 
 
 def _alternatives(token: TokenLogprob) -> dict[str, float]:
-    """The likelier one stays where two tokens look alike."""
+    """The likelier one stays where two tokens have the same text."""
     alternatives: dict[str, float] = {}
     for candidate in (*token.top, token.chosen):
         alternatives.setdefault(_text(candidate), _finite(candidate))

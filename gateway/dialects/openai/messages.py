@@ -1,4 +1,4 @@
-"""The conversation and its tools on the wire, and what they mean. Knows no template."""
+"""Parses the conversation and its tools from OpenAI's format. Knows no template."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -135,7 +135,7 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """Messages and tools, as they were meant. `ignored` names what was read and has no meaning."""
+    """Messages and tools, parsed. `ignored` names what was read and has no meaning."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]

@@ -1,4 +1,4 @@
-"""The model list, as `GET /v1/models` and `GET /v1/models/{id}` tell it. Knows no registry."""
+"""The bodies of `GET /v1/models` and `GET /v1/models/{id}`. Knows no registry."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ from gateway.dialects.frames import body
 
 
 class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
-    """llama.cpp's word for the state, as Open WebUI reads it. `percent` of a load in progress."""
+    """llama.cpp's name of the state, as Open WebUI reads it. `percent` of a load in progress."""
 
     value: Literal["unloaded", "loading", "loaded"]
     failed: bool = False
@@ -85,5 +85,5 @@ def _stored(card: ModelCard) -> Stored:
 
 
 def model_card(card: ModelCard) -> bytes:
-    """The JSON body that tells one model."""
+    """The JSON body of one model."""
     return body(card)

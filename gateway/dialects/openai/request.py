@@ -1,6 +1,6 @@
-"""From a body to what the client meant: the only place where a wire field becomes a request's.
+"""Parses chat and text completion bodies: the only place where a wire field becomes a request's.
 
-Knows no model: whether it can see, think or call tools is for those who lease it to say.
+Knows no model: whether it supports images, reasoning or tools is checked by the pipeline.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -28,7 +28,7 @@ _UNMET = {
 
 
 class StreamOptionsWire(msgspec.Struct, frozen=True):
-    """How a stream is told."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
 
@@ -80,7 +80,7 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, and how its answer is to be told.
+    """A chat request, and the form of its answer.
 
     `ignored` names the fields of the body that have no meaning here, as the client wrote them.
     """
@@ -88,12 +88,12 @@ class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: ChatRequest
     stream: bool = False
     include_usage: bool = False
-    loading_text: bool | None = None  # the wait for the model is told; None: not said
+    loading_text: bool | None = None  # the wait for the model is reported; None: not given
     ignored: tuple[str, ...] = ()
 
 
 class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A text completion request, and how its answer is to be told."""
+    """A text completion request, and the form of its answer."""
 
     request: TextRequest
     stream: bool = False
@@ -191,7 +191,7 @@ def _chat_ignored(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tu
 
 
 def _refuse_unmet(fields: Fields) -> None:
-    """What would change the answer's form must not be passed over in silence."""
+    """Options that would change the answer's form must not be ignored silently."""
     for name, message in _UNMET.items():
         if fields.values.get(name):
             raise fields.wrong(name, message)
@@ -252,10 +252,9 @@ def _continued(
 
 
 def _continues(fields: Fields, wire: ChatWire, last: Message) -> bool:
-    """A trailing assistant message is a prefix, because frontends send it without a word.
+    """A trailing assistant message is a prefix, because frontends send it without a flag.
 
-    A client that says otherwise, with `continue_final_message` false or `add_generation_prompt`
-    true, is believed.
+    `continue_final_message` false or `add_generation_prompt` true turn this off.
     """
     if wire.continue_final_message is None:
         is_open = last.role == "assistant" and not last.tool_calls

@@ -1,4 +1,4 @@
-"""What a client asks of the output's shape: every server's spelling of it, to one `Shape`.
+"""Structured output options, in every server's spelling, to one `Shape`.
 
 OpenAI's `response_format` and the forms that Hugging Face's client, TGI, llama.cpp, TabbyAPI and
 Fireworks give it; TabbyAPI's and llama.cpp's flat fields; vLLM's `guided_…` and

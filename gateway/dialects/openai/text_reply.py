@@ -1,4 +1,4 @@
-"""A text completion on its way out: deltas to chunks of a stream, or to one body. Knows no HTTP.
+"""OpenAI's text completion reply: deltas to chunks of a stream, or to one body. Knows no HTTP.
 
 The text is raw: nothing is split off it. Choice i of prompt p has the index p * n + i.
 """
@@ -218,7 +218,9 @@ class TextReply:
         return end + frame(chunk) + DONE
 
     def failed(self, error: GatewayError) -> bytes:
-        """The last event of a broken stream; no `[DONE]`, so that nobody takes it for whole."""
+        """The last event of a broken stream; no `[DONE]`, so that clients don't take it for
+        complete.
+        """
         return frame(envelope(error))
 
     def add(self, delta: Delta) -> None:

@@ -1,4 +1,4 @@
-"""How clients ask for reasoning: five servers' spellings of four wishes. Knows no template."""
+"""Reasoning options: five servers' spellings of four parameters. Knows no template."""
 
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -27,7 +27,7 @@ class ReasoningWire(msgspec.Struct, frozen=True):
     effort: str | None = None
     enabled: bool | None = None
     max_tokens: Budget | None = None
-    exclude: bool | None = None  # think, but keep it to yourself
+    exclude: bool | None = None  # reason, but don't return it
 
 
 class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,9 @@ class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_thinking(fields: Fields) -> Thinking:
-    """The wishes in `fields`; flat fields go before `reasoning`. Raises InvalidRequest."""
+    """The requested parameters in `fields`; flat fields go before `reasoning`. Raises
+    InvalidRequest.
+    """
     wire = fields.read(ThinkingWire)
     if (shown := _SHOWN.get(wire.reasoning_format)) is None:
         names = ", ".join(repr(name) for name in _SHOWN)
@@ -64,7 +66,7 @@ def read_thinking(fields: Fields) -> Thinking:
 
 
 def _enabled(wire: ThinkingWire, effort: str | None) -> bool | None:
-    """The template's own variable is the most particular word, an effort of "none" the least."""
+    """The template's own variable is the most specific field, an effort of "none" the least."""
     for said in (
         wire.template_variables.get("enable_thinking"),
         wire.enable_thinking,

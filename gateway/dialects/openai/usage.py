@@ -1,4 +1,4 @@
-"""What an answer cost, in OpenAI's `usage` and llama.cpp's `timings`; and how a stream ends."""
+"""OpenAI's `usage` and llama.cpp's `timings` of an answer; and how a stream ends."""
 
 import msgspec
 
@@ -89,7 +89,7 @@ class ProgressWire(msgspec.Struct, frozen=True):
 
 
 def progress_wire(progress: PromptProgress) -> ProgressWire:
-    """`progress` as llama-server tells it."""
+    """`progress` as llama-server reports it."""
     seconds = progress.seconds
     return ProgressWire(progress.total, progress.cached, progress.done, seconds * 1000)
 

@@ -1,4 +1,5 @@
-"""What a body of `/v1/rerank` or `/v2/rerank` means, and how its results are told. Knows no model.
+"""Parses bodies of `/v1/rerank` and `/v2/rerank`, and makes the bodies of their results. Knows no
+model.
 
 Documents are cut where they are too long, unless `truncate` is false: Jina and Cohere do so too.
 """
@@ -16,7 +17,7 @@ from gateway.request import RerankRequest
 
 
 class DocumentWire(msgspec.Struct, frozen=True):
-    """A document as an object; further fields of it are not looked at."""
+    """A document as an object; its other fields are not read."""
 
     text: str
 
@@ -36,7 +37,7 @@ class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
-    """A document, told again."""
+    """A document, repeated in the result."""
 
     text: str
 
@@ -77,7 +78,7 @@ class BilledTokens(msgspec.Struct, frozen=True):
 
 
 class RerankMeta(msgspec.Struct, frozen=True):
-    """Cohere's remarks."""
+    """Cohere's metadata."""
 
     api_version: ApiVersion
     tokens: BilledTokens
@@ -132,7 +133,7 @@ def _documents(fields: Fields, wire: RerankWire) -> tuple[str, tuple[str, ...]]:
 def rerank_body(
     exchange: RerankExchange, *, id: str, model: str, scores: Sequence[bytes], tokens: int
 ) -> bytes:
-    """The JSON body that tells `scores`, one for each document, which cost `tokens`."""
+    """The JSON body of `scores`, one for each document, which cost `tokens`."""
     found = [values(score)[0] for score in scores]
     best = sorted(range(len(found)), key=lambda at: (-found[at], at))[: exchange.top_n]
     documents = exchange.request.documents

@@ -1,7 +1,9 @@
-"""Reasoning that a client carries from one request to the next without reading it.
+"""`encrypted_content`: reasoning that clients carry from one request to the next without reading
+it.
 
-OpenAI encrypts it, because nobody may read it there. Here it is told anyway, so it is only packed:
-clients that send back nothing else of a reasoning item lose none of it, and nothing has to be kept.
+OpenAI encrypts it, because its clients may not read it. Here it is returned as text anyway, so it
+is only packed: clients that send back nothing else of a reasoning item lose none of it, and nothing
+has to be stored.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode

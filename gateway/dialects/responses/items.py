@@ -130,7 +130,7 @@ class _Talk:
 
 
 def _thought(wire: ItemWire) -> str:
-    """What was thought: told, or packed; or its summary."""
+    """The reasoning: as text, or packed; or its summary."""
     content = wire.content if isinstance(wire.content, list) else []
     thought = "".join(part.text or "" for part in content) or unpacked(wire.encrypted_content or "")
     return thought or "".join(part.text or "" for part in wire.summary)

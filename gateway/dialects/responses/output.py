@@ -1,4 +1,4 @@
-"""The items of an answer while they grow, and the events that tell of them.
+"""The items of an answer while they grow, and their events.
 
 At most one item is open. The kinds of items differ by what stands in a table: the names of their
 events, and whether they have parts.
@@ -35,8 +35,8 @@ Kind: TypeAlias = Literal["message", "reasoning", "summary", "call"]
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How a kind of item is told: the prefix of its id, the stem of the names of its events, the
-    name of its parts' events ("": it has none), and of the index of its part.
+    """The wire form of a kind of item: the prefix of its id, the stem of the names of its events,
+    the name of its parts' events ("": it has none), and of the index of its part.
     """
 
     prefix: str
@@ -97,7 +97,7 @@ class GrowingItem:
         self._template: FrameTemplate | None = None
 
     def keep(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[LogprobWire]:
-        """Some more of it, not told."""
+        """Some more of it, without an event."""
         self._texts.append(text)
         reported = [_logprob(one) for one in logprobs]
         self._logprobs += reported

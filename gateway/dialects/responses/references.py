@@ -1,5 +1,5 @@
-"""Items that are named instead of sent. An item's id tells what it is kept in, so that it is found
-without an index: the response or the conversation, by the 32 digits of their own id.
+"""Item references: items that are named instead of sent. An item's id contains the 32 digits of the
+response or conversation that holds it, so that it is found without an index.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""A response on its way out: its life, and the events or the body that tell of it. Knows no HTTP
-and no store.
+"""The reply of the responses API: a response's states, its events and its body. Knows no HTTP and
+no store.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponsesReply:
     """The response to one request, as a stream or whole; see `gateway.http.exchange.Reply`.
 
-    It is there before anybody answers, so that it can also fail before.
+    It exists before a model answers, so that it can also fail before.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ResponsesReply:
     # ---------------------------------------------------------------------------------- whole
 
     def add(self, delta: Delta) -> None:
-        """Keep some more for `whole`. The events are those of a stream that nobody reads."""
+        """Keep some more for `whole`. The events are those of a stream, which are dropped."""
         self.delta(delta)
 
     def whole(self, usage: Usage) -> bytes:

@@ -126,7 +126,7 @@ class ConversationId(msgspec.Struct, frozen=True):
 
 
 class ResponseWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="response"):
-    """The response, at any time of its life. Times are Unix time."""
+    """The response in any of its states. Times are Unix time."""
 
     id: str
     created_at: int

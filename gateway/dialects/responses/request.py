@@ -1,4 +1,4 @@
-"""What a `/v1/responses` body means. Knows no model and no store: what came before is given."""
+"""Parses a `/v1/responses` body. Knows no model and no store: earlier items are passed in."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +25,7 @@ _FIELDS = frozenset((*CreateWire.__struct_fields__, *SamplingWire.__struct_field
 
 
 class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and how its answer is to be told.
+    """A request, and the form of its answer.
 
     `items` are those of this request; what came before stands in the store, under `previous` or
     `conversation`. `echoed`: fields of the body that the answer repeats.
@@ -39,7 +39,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     store: bool = True
     background: bool = False
     truncates: bool = False
-    summarizes: bool = False  # reasoning is told as a summary
+    summarizes: bool = False  # reasoning is sent as a summary
     packs_reasoning: bool = False  # and once more for the client to carry, see `carried`
     previous: str | None = None
     conversation: str | None = None

@@ -1,5 +1,5 @@
-"""What is told of responses and conversations that were kept: bodies, lists, and what became of one
-whose server ended.
+"""Bodies of stored responses and conversations: single, in lists, and of a response that was
+interrupted when its server ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,17 +111,17 @@ def ids_and_items(items: Sequence[Item]) -> list[tuple[str, bytes]]:
 
 
 def conversation_body(name: str, created: float, metadata: bytes) -> bytes:
-    """The JSON body that tells a conversation. `metadata` is JSON."""
+    """The JSON body of a conversation. `metadata` is JSON."""
     return body(ConversationBody(id=name, created_at=int(created), metadata=msgspec.Raw(metadata)))
 
 
 def deleted_body(name: str, kind: Literal["response", "conversation.deleted"]) -> bytes:
-    """The JSON body that tells that something is gone."""
+    """The JSON body that confirms a deletion."""
     return body(Deleted(id=name, object=kind))
 
 
 def tokens_body(tokens: int) -> bytes:
-    """The JSON body that tells a count."""
+    """The JSON body of a token count."""
     return body(InputTokens(tokens))
 
 

@@ -80,7 +80,7 @@ class ToolChoiceWire(msgspec.Struct, frozen=True):
 
 
 class ReasoningWire(msgspec.Struct, frozen=True):
-    """How to think, and whether that is told as a summary."""
+    """How to reason, and whether that is sent as a summary."""
 
     effort: str | None = None
     summary: str | None = None

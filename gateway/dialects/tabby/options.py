@@ -1,7 +1,7 @@
 """TabbyAPI's load options as the options of our engines. An option that an engine lacks is named.
 
-A name that TabbyAPI doesn't have passes through: it may be one of ours, and who loads the model
-says so if it isn't. Options that run code or name files are the configuration's alone.
+A name that TabbyAPI doesn't have passes through: it may be one of ours, and the load refuses it if
+it isn't. Options that run code or name files are the configuration's alone.
 """
 
 from collections.abc import Callable, Collection, Mapping

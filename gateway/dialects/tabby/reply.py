@@ -1,7 +1,8 @@
-"""TabbyAPI's answers: a load told as it goes, and small bodies. Frames are `data:` lines of JSON.
+"""TabbyAPI's answers: events of a load's progress, and small bodies. Frames are `data:` lines of
+JSON.
 
-A load is told in phases (vision, draft, model). Each ends with one `finished`; whoever follows
-counts those. `module` of `modules` are the engine's own units: bytes, where it knows them.
+A load is reported in phases (vision, draft, model). Each ends with one `finished`; clients count
+those. `module` of `modules` are the engine's own units: bytes, where it knows them.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class TabbyLoadEvent(msgspec.Struct, frozen=True):
 
 
 class LoadReply:
-    """Tells one load."""
+    """The events of one load."""
 
     def __init__(self) -> None:
         self._phase: Phase | None = None
@@ -58,7 +59,7 @@ class LoadReply:
 
 
 def load_body() -> bytes:
-    """The one answer for who doesn't want a stream."""
+    """The one answer for clients that don't request a stream."""
     return body(TabbyLoadEvent("model", 1, 1, "finished"))
 
 
@@ -96,14 +97,14 @@ class LoadedParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """How the model marks reasoning and tool calls, and why that is believed."""
+    """How the model marks reasoning and tool calls, and why that format was chosen."""
 
     id: str
     why: str
 
 
 class CurrentModel(ModelCard, frozen=True, kw_only=True, tag_field="object", tag="model"):
-    """The model that answers who names none; `parameters` are null while it isn't loaded."""
+    """The model for requests without a name; `parameters` are null while it isn't loaded."""
 
     parameters: LoadedParameters | None
     output_format: OutputFormat | None = None
@@ -135,7 +136,7 @@ class Names(msgspec.Struct, frozen=True, tag_field="object", tag="list"):
 
 
 class Overrides(msgspec.Struct, frozen=True, kw_only=True):
-    """What is forced upon requests now. `presets` are told to administrators."""
+    """What is forced upon requests now. `presets` are listed for administrators."""
 
     selected_preset: str | None
     overrides: Mapping[str, Any]
@@ -198,4 +199,4 @@ def permission(*, is_admin: bool) -> bytes:
     return body(Permission("admin" if is_admin else "api"))
 
 
-NULL = b"null"  # what TabbyAPI answers where there is nothing to say
+NULL = b"null"  # TabbyAPI's empty answer

@@ -1,4 +1,4 @@
-"""TabbyAPI's bodies: what someone wants, under one name each. Knows no model."""
+"""Parses TabbyAPI's bodies to fields with one name each. Knows no model."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -74,7 +74,7 @@ class EmbeddingLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpecialFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to become of special tokens."""
+    """How special tokens are treated."""
 
     add_bos_token: bool = True
     encode_special_tokens: bool = True
@@ -109,7 +109,7 @@ class TemplateUnload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverrideSwitch(msgspec.Struct, frozen=True, kw_only=True):
-    """Other sampling overrides: a preset by name, or told here. The preset wins."""
+    """Other sampling overrides: a preset by name, or given here. The preset wins."""
 
     preset: str | None = None
     overrides: dict[str, Any] | None = None

@@ -1,1 +1,1 @@
-"""What the console's page is made of and what it is told: its files, and the one event stream."""
+"""The console's backend: its files, and its event stream."""

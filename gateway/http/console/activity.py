@@ -1,6 +1,7 @@
-"""Which requests run, and which ran lately: seen by administrators and by the key that sent them.
+"""Running and recent requests, for administrators and for the key that sent them.
 
-What is told is made when somebody asks; a request that nobody watches costs two entries in a table.
+The entries are made when they are requested; a request that is not watched costs two entries in a
+table.
 """
 
 import itertools

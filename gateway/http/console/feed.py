@@ -1,8 +1,8 @@
-"""The events of the console's stream: what can happen and who sees it how, numbered, the last ones
-kept. Who reads slowly, or comes again, goes on where he was, or learns that this is gone.
+"""The events of the console's stream: their kinds and who may see them, numbered, the last ones
+kept. A slow or returning reader continues where it was, or is notified that events were lost.
 
-This is the one place where rights to news are decided: the lists that can be asked for go the same
-way as the events.
+This is the one place that decides which events a key may see: the lists that can be requested are
+filtered by the same functions.
 """
 
 import secrets
@@ -37,7 +37,7 @@ class ModelGone(msgspec.Struct, frozen=True):
 
 
 class RequestNews(msgspec.Struct, frozen=True):
-    """A request as it is now, and whose it is."""
+    """A request as it is now, and its owner."""
 
     owner: str
     standing: RequestStanding
@@ -57,7 +57,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 def reloaded(report: ReloadReport) -> Reloaded:
-    """The news of a reload."""
+    """The event of a reload."""
     return Reloaded(report.changed, report.restart)
 
 
@@ -75,7 +75,7 @@ Told: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
 def reported(news: News, access: Access) -> Told | None:
-    """What the holder of a key is told; None: nothing."""
+    """An event as the holder of a key may see it; None: not at all."""
     match news:
         case ModelNews(model=model):
             return ("model", seen_model(news, access)) if access.allows(model.id) else None
@@ -96,7 +96,7 @@ def reported(news: News, access: Access) -> Told | None:
 
 
 def seen_model(news: ModelNews, access: Access) -> ModelWire:
-    """Who is no administrator learns nothing of other models, nor where files lie."""
+    """Keys that are no administrator's get nothing of other models, nor of file paths."""
     if access.role == "admin":
         return news.model
     return replace(
@@ -113,9 +113,7 @@ def seen_model(news: ModelNews, access: Access) -> ModelWire:
 
 
 def seen_gauges(gauges: GaugesWire, access: Access) -> GaugesWire:
-    """Who waits for the caller's models; memory, and how fast others are answered, is for
-    administrators.
-    """
+    """Lines of the caller's models; memory and other models' speeds are for administrators."""
     if access.role == "admin":
         return gauges
     models = [
@@ -149,12 +147,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Feed:
-    """One per server. What nobody has read for a while is not written either."""
+    """One per server. While there is no reader nothing is written."""
 
     def __init__(self, most: int = MOST) -> None:
         self._epoch = secrets.token_hex(4)  # of this server: another one counts from 1 as well
         self._events: deque[Event] = deque(maxlen=most)
-        self._first = 1  # what came before it is gone
+        self._first = 1  # earlier events are dropped
         self.last = 0
         self.ended = False
         self.readers = 0
@@ -168,7 +166,7 @@ class Feed:
         self._changed.give()
 
     def interrupt(self) -> None:
-        """What happens from now on is not written: who comes again begins anew."""
+        """Events from now on are not written: a returning reader starts with a snapshot."""
         self._events.clear()
         self.last += 1
         self._first = self.last + 1

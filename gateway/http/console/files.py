@@ -44,7 +44,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # a browser asks again, and is told that nothing has changed
+    "cache-control": "no-cache",  # a browser revalidates, and gets 304
     "vary": "accept-encoding",
 }
 

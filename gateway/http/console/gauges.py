@@ -1,8 +1,8 @@
-"""Numbers at one moment: who holds what of which device, how fast each model answers; and in
-columns those of the last hour.
+"""Gauges at one moment: memory per device and model, speed of each model; and the history of the
+last hour in columns.
 
-Speeds are differences of counters, so whoever asks more or less often gets the same ones. Reads the
-registry and the activity, changes neither. Who samples says what and when.
+Speeds are differences of counters, so they don't depend on how often they are requested. Reads the
+registry and the activity, changes neither. The caller decides what is sampled and when.
 """
 
 import time
@@ -70,7 +70,7 @@ class Totals:
 
 
 def _counted(one: RequestStanding) -> Counters:
-    """A prompt counts when its answer begins: before nobody knows what the cache spared."""
+    """A prompt counts when its answer begins: only then the number of cached tokens is known."""
     prompts = one.prompt_tokens - one.cached_tokens if one.ttft is not None else 0
     return Counters(one.completion_tokens, prompts)
 
@@ -103,8 +103,8 @@ class GaugeSampler:
         )
 
     async def _look_at_caches(self, statuses: Sequence[ModelStatus]) -> None:
-        """Each engine answers between two of its steps; of one that takes longer is told what it
-        said before.
+        """Each engine answers between two of its steps; for one that takes longer the previous
+        figures are used.
         """
         with anyio.move_on_after(PATIENCE):
             async with anyio.create_task_group() as looks:
@@ -159,7 +159,9 @@ def _is_active(status: ModelStatus) -> bool:
 
 
 def kept_tokens(states: Sequence[SlotState]) -> int | None:
-    """Tokens of conversations that nobody answers now; None where the engine doesn't tell."""
+    """Tokens of conversations that have no running request; None where the engine doesn't report
+    it.
+    """
     cells = [one.cells for one in states if one.task is None]
     known = [count for count in cells if count is not None]
     return sum(known) if len(known) == len(cells) and states else None

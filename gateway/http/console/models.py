@@ -1,4 +1,4 @@
-"""A model as the console lists it, put together from what the registry and the catalog know."""
+"""A model's entry in the console, from the registry and the catalog."""
 
 import time
 
@@ -75,7 +75,7 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
 
 
 def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> LoadProgress | None:
-    """While it loads, also before its engine tells anything."""
+    """While it loads, also before its engine reports anything."""
     if status.state != "loading":
         return None
     reported, since = status.progress, cost.loading_for if cost else None

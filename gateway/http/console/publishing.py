@@ -1,7 +1,7 @@
 """Writes the feed: what changed in the registry and among requests, downloads and the log's lines,
 and the gauges.
 
-While nobody reads, and for a while nobody has, only the hour's history is kept.
+After a while without readers only the hour's history is kept.
 """
 
 import time
@@ -16,10 +16,10 @@ from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions
 
-BREATH = 0.25  # seconds between two looks: what changes more often is told as it is then
+BREATH = 0.25  # seconds seconds between two polls; of faster changes the last is sent
 SECOND = 1.0  # between two gauges
 LINGER = 60.0  # seconds after its last reader in which one may come again and miss nothing
-REST = 10.0  # seconds after a look that failed
+REST = 10.0  # seconds after a poll that failed
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 async def again_and_again(
     look: Callable[[], Awaitable[None]], every: float, rest: float = REST
 ) -> None:
-    """For ever. The server outlives whatever goes wrong in a look: nobody's answer hangs on it."""
+    """For ever. The server survives any error in a poll: no answer depends on it."""
     while True:
         await anyio.sleep(every)
         try:
@@ -43,7 +43,7 @@ class Publisher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._feed: Feed = services.feed
-        self._read = -LINGER  # when somebody last did
+        self._read = -LINGER  # time of the last read
         self._sampled = -LINGER
         self._last_line = services.lines.last
 
@@ -57,7 +57,7 @@ class Publisher:
             self._feed.end()
 
     def _is_read(self) -> bool:
-        """Whether somebody reads, or did a moment ago; else nothing is written."""
+        """Whether there is a reader, or was one lately; else nothing is written."""
         now = time.monotonic()
         if self._feed.readers:
             self._read = now
@@ -83,7 +83,7 @@ class Publisher:
             self._feed.add(ModelGone(name))
 
     async def _look(self) -> None:
-        """At what can't say by itself that it has changed."""
+        """Polls what has no notification of changes."""
         is_read = self._is_read()
         moved = self._services.activity.take_moved(running=False)
         downloads, gone = self._services.downloads.take_moved()

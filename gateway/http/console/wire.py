@@ -1,4 +1,4 @@
-"""What the console is told, as docs/console-api.md describes it. Data alone.
+"""The console API's structs, as docs/console-api.md describes them. Data alone.
 
 Sizes are bytes, times of day Unix seconds, durations seconds.
 """

@@ -1,7 +1,7 @@
-"""What this server can be asked, as OpenAPI 3.1 and as a page for people.
+"""The API's documentation, as OpenAPI 3.1 and as a page for people.
 
-Litestar tells the routes, their parameters and what they do; `table` says for each what its body
-and its answer are, which no handler's signature says, because bodies are read as bytes.
+Litestar lists the routes, their parameters and descriptions; `table` has the types of their bodies
+and answers, which no handler's signature says, because bodies are read as bytes.
 """
 
 from gateway.http.openapi.documents import document_routes

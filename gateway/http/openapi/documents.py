@@ -1,4 +1,4 @@
-"""The two documents, made when somebody first asks for them, and their routes."""
+"""The two documents, made at the first request for them, and their routes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -61,7 +61,7 @@ KEYS: Schema = {
 
 
 def document_routes(routers: Sequence[Router], release: str) -> list[HTTPRouteHandler]:
-    """Routes that tell of those of `routers`. They ask for no key: there is no secret in them."""
+    """Routes of the documents about `routers`. They need no key: there is no secret in them."""
 
     @cache
     def document() -> Schema:
@@ -77,7 +77,7 @@ def document_routes(routers: Sequence[Router], release: str) -> list[HTTPRouteHa
 
     @get("/openapi.json", include_in_schema=False)
     async def openapi() -> ASGIApp:
-        """What this server can be asked, as OpenAPI 3.1."""
+        """This server's API, as OpenAPI 3.1."""
         return await _sent(written, b"application/json")
 
     @get("/docs", include_in_schema=False)
@@ -95,7 +95,7 @@ async def _sent(made: Callable[[], bytes], media_type: bytes) -> ASGIApp:
 
 
 def _document(routers: Sequence[Router], release: str) -> Schema:
-    """Of an application that only tells: its routes are `routers`'."""
+    """Of an application that is only described, never run: its routes are `routers`'."""
     app = Litestar(
         list(routers),
         dependencies={"services": Provide(_nothing, sync_to_thread=False)},

@@ -1,4 +1,4 @@
-"""JSON schemas of what goes over the wire, each model with a name of its own and what it is.
+"""JSON schemas of bodies and answers, each model with a name of its own and a description.
 
 A body is often read by several structs, each of which takes its part, and a field of ours may have
 several names: `Body` puts together what a client may write.
@@ -185,7 +185,7 @@ DEFAULT = "default"  # the configured default model, by the name that it always 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
     """`takes`: its JSON body, a type or a `models.Body`, or with `takes_file` a file as it is;
-    `gives`: its JSON answer, any of these; `events`: what a stream of it tells, as server-sent
+    `gives`: its JSON answer, any of these; `events`: the types in a stream of it, as server-sent
     events or, with `lines`, as lines of JSON; `query`: a struct of parameters that Litestar doesn't
     know of; `examples`: bodies by what they show, each of which a server with a default model, one
     that embeds and one that ranks answers with `status`; `text`: the type of an answer that is no

@@ -1,1 +1,1 @@
-"""What the server answers to, one file for each API. A route decodes, asks, and encodes."""
+"""The routes, one file for each API. A route decodes, calls, and encodes."""

@@ -1,5 +1,5 @@
-"""Roundhouse's own calls for administrators, which no other server has: another configuration, and
-servers elsewhere, how they do and which of them gets nothing new.
+"""Roundhouse's own calls for administrators, which no other server has: reloads, and the upstreams'
+states and draining.
 """
 
 from typing import Any
@@ -20,13 +20,13 @@ AnyRequest = Request[Any, Any, Any]
 
 @post("/v1/admin/reload", status_code=200)
 async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
-    """Read the configuration again and put it in force; with `plan` tell what that would do."""
+    """Read the configuration again and put it in force; with `plan` report what that would do."""
     services.authenticator.admit(request.headers).require_admin()
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
 
 
 class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `state`: up, resting after failures, or on trial after a probe."""
+    """One server. `state`: up, out after failures, or on trial after a probe."""
 
     url: str
     state: str

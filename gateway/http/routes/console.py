@@ -1,6 +1,6 @@
-"""What the console asks of the server that no other API tells: who one is, and what runs.
+"""Routes of the console without another API: the caller's rights, and running requests.
 
-docs/console-api.md has the fields; whoever may see less is told less.
+docs/console-api.md has the fields; they are filtered by the caller's rights.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ AnyRequest = Request[Any, Any, Any]
 
 
 class MeWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, and what is there for them."""
+    """The caller, and what is available to it."""
 
     role: str
     label: str | None
@@ -49,7 +49,7 @@ class RequestsWire(msgspec.Struct, frozen=True):
 
 @get("/v1/admin/me")
 async def me(request: AnyRequest, services: Services) -> ASGIApp:
-    """Who the caller is, and what the server has for them."""
+    """The caller's rights, and what the server has for it."""
     access = services.authenticator.admit(request.headers)
     return Plain(body(who(services, access, address(request))))
 
@@ -60,7 +60,7 @@ def address(request: AnyRequest) -> str:
 
 
 def who(services: Services, access: Access, server: str) -> MeWire:
-    """What `me` answers."""
+    """The answer of `me`."""
     config = services.config
     folder = bool(config.hub.folder or config.model_dirs)
     return MeWire(
@@ -95,7 +95,7 @@ def _default(services: Services, access: Access) -> str | None:
 
 @get("/v1/admin/requests")
 async def requests(request: AnyRequest, services: Services) -> ASGIApp:
-    """Requests that run, and those that ran lately: an administrator's list has everybody's."""
+    """Running requests, and recent ones: an administrator's list has those of all keys."""
     access = services.authenticator.admit(request.headers)
     return Plain(body(RequestsWire(services.activity.seen_by(access))))
 
@@ -118,7 +118,7 @@ class LogWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_LINES = 2000  # of one answer
-MOST_LETTERS = 200  # of what is looked for
+MOST_LETTERS = 200  # of the text to search for
 
 
 @get("/v1/admin/logs")

@@ -54,8 +54,8 @@ class MemoryWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedReader:
-    """One client on its way through the feed. Its key is looked at again with each batch, so that
-    one which is taken away, or may do less, hears no more than it may.
+    """One client on its way through the feed. Its key is checked again with each batch, so that one
+    which was removed or restricted gets no more than it may.
     """
 
     def __init__(self, services: Services, request: AnyRequest) -> None:
@@ -89,11 +89,11 @@ class FeedReader:
         return True
 
     async def _frames(self) -> bytes:
-        """What there is to tell; a snapshot where what comes next is gone."""
+        """The events to send; a snapshot where the next ones were dropped."""
         feed, access = self._services.feed, self._access
         there = None if self._position is None else feed.since(self._position)
         if there is None:
-            self._position = feed.last  # what happens meanwhile is told again
+            self._position = feed.last  # what happens meanwhile is sent again
             snapshot = await snapshot_for(self._services, access, address(self._request))
             return frame("snapshot", snapshot, feed.id(self._position, access))
         frames = b""
@@ -133,14 +133,14 @@ def _log(services: Services) -> Sequence[LogLine]:
 
 
 async def models_for(services: Services, access: Access) -> list[ModelWire]:
-    """The models the caller may use, as they are told to him."""
+    """The models the caller may use, as it may see them."""
     statuses = [one for one in services.registry.statuses() if access.allows(one.id)]
     return [seen_model(one, access) for one in await model_news(services, statuses)]
 
 
 @get("/v1/admin/events")
 async def events(request: AnyRequest, services: Services) -> ASGIApp:
-    """Everything as it is, and then each change; behind `Last-Event-ID` what was missed."""
+    """Everything as it is, and then each change; with `Last-Event-ID` what was missed."""
     reader = FeedReader(services, request)
     return ProgressStream(
         reader.tell, openai.error_event, quiet=services.config.server.comment_after

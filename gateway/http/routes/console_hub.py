@@ -1,5 +1,5 @@
-"""Models that come: what a repository of the hub offers, downloads that nobody waits for, and files
-that somebody sends.
+"""Downloads and uploads of models: a repository's models, downloads in the background, and uploaded
+files.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +27,7 @@ BESIDE = 0.1  # of a model's bytes, for its cache and buffers: a guess, until it
 
 
 class RoomWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a model that isn't here would fit, as far as its size tells."""
+    """Whether a model that isn't here would fit, by its size."""
 
     verdict: Verdict
     unload: Sequence[str]
@@ -161,7 +161,7 @@ async def downloads(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/v1/admin/downloads", status_code=202)
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
-    """Begin a download, or go on with it; nobody has to wait for it."""
+    """Begin a download in the background, or go on with it."""
     services.authenticator.admit(request.headers).require_admin()
     asked = Fields(json_object(await request.body()), {}).read(DownloadOrder)
     model = asked.model.removeprefix(SCHEME)

@@ -1,7 +1,7 @@
-"""What administrators do with models from the console: load, unload, pin, duplicate, and ask what a
-model's engine does with each sampling parameter, so that a form can grey out the rest.
+"""Model management from the console: load, unload, pin, duplicate; and which sampling parameters a
+model's engine applies, for forms.
 
-How a load goes is reported by the stream of events; nobody waits here for one.
+A load's progress is reported by the stream of events; these routes don't wait for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -256,7 +256,7 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     backend: str
-    known: bool  # whether the model is loaded, which knows best
+    known: bool  # whether the model is loaded, then it is certain
     parameters: Sequence[ParameterWire]
     logprobs: bool | None
     schemas: bool | None
@@ -304,7 +304,7 @@ def _parameters(status: ModelStatus) -> list[ParameterWire]:
 
 
 def _defaults(status: ModelStatus) -> Sampling:
-    """As a request is completed: what is said nearer to it wins."""
+    """As defaults are merged: the nearer to the request wins."""
     entry, info = status.entry, status.info
     assert entry is not None, "a name that resolves has its files"
     own = info.generation_defaults if info is not None else entry.files.generation_defaults

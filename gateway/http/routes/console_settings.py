@@ -1,5 +1,5 @@
-"""The configuration for administrators: what is in force, where each value comes from, and whether
-another text would do.
+"""The configuration for administrators: what is in force, where each value comes from, and the
+check of another text.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     found = []
     for option, facts in all_facts(type(config)):
         value = msgspec.to_builtins(value_of(config, option))
-        # What neither a file nor a variable says was handed in by whoever started the server.
+        # What neither a file nor a variable sets was set on the command line.
         other = DEFAULT if value == facts.default else OptionOrigin("command line")
         origin = explained.origins.get(option, other)
         found.append(
@@ -103,7 +103,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 
 @post("/v1/admin/settings/check", status_code=200)
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
-    """Whether a text would do as the configuration file; nothing of it is put in force."""
+    """Check a text as the configuration file; nothing of it is put in force."""
     services.authenticator.admit(request.headers).require_admin()
     text = Fields(json_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_LETTERS:

@@ -20,7 +20,7 @@ AnyRequest = Request[Any, Any, Any]
 
 @post("/v1/conversations")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
-    """A new one, with items or without."""
+    """Create one, with items or without."""
     access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     name = f"conv_{fresh_id()}"
@@ -59,7 +59,7 @@ async def remove(request: AnyRequest, services: Services, conversation_id: str) 
 
 @post("/v1/conversations/{conversation_id:str}/items")
 async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
-    """Items at its end; they are told as they are kept."""
+    """Append items; they are returned as they are stored."""
     access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
@@ -97,7 +97,7 @@ async def item(
 async def drop(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
-    """Forget one of them; the conversation is told."""
+    """Delete one of them; the conversation is returned."""
     access = services.authenticator.admit(request.headers)
     if not await services.store.drop(access.owner, conversation_id, item_id):
         raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")

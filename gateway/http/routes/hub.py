@@ -1,4 +1,4 @@
-"""Fetching models from a hub, and deleting them: TabbyAPI's call, and llama-server's."""
+"""Routes that download models from a hub and delete them: TabbyAPI's, and llama-server's."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ T = TypeVar("T")
 async def download(request: AnyRequest, services: Services) -> ASGIApp:
     """Fetch a repository. One answer at the end, as TabbyAPI's clients expect, who read its status.
 
-    Who accepts `text/event-stream`, or says `stream`, is sent its progress.
+    With `text/event-stream` in `Accept`, or `stream`, its progress is sent.
     """
     services.authenticator.admit(request.headers).require_admin()
     wire_order = wants.read(await request.body(), wants.Download)
@@ -71,7 +71,7 @@ async def _timed(work: Awaitable[T], seconds: float | None) -> T:
 
 
 def _say_nothing(_step: DownloadProgress) -> None:
-    """Who gets one answer is sent nothing meanwhile."""
+    """A client of one answer is sent nothing meanwhile."""
 
 
 async def fetched(
@@ -79,7 +79,7 @@ async def fetched(
     order: Order,
     report: Callable[[DownloadProgress], None] = _say_nothing,
 ) -> str:
-    """Download, and let everybody know the new model at once; where it lies."""
+    """Download, and list the new model at once; its path."""
     path = await services.hub.download(order, report)
     await services.registry.refresh()
     return str(path)
@@ -180,7 +180,7 @@ async def deletion(services: Services, model: str, access: Access) -> Callable[[
 
 
 def _files_of(entry: ModelEntry, services: Services) -> tuple[Path, ...]:
-    """What is nobody else's: quantizations in one folder share the projector beside them."""
+    """Files of this model alone: quantizations in one folder share the projector beside them."""
     files = entry.files
     own = (files.path,) if files.path.is_dir() else files.parts or (files.path,)
     projector = files.projector

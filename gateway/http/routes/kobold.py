@@ -26,7 +26,7 @@ from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]
 
-UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp tells it
+UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -34,13 +34,13 @@ UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as Kobol
 
 @post(["/api/v1/generate", "/api/latest/generate"])
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text goes on."""
+    """Complete a text."""
     return await _generated(request, services, stream=False)
 
 
 @post("/api/extra/generate/stream")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text goes on, told as it comes."""
+    """Complete a text, streamed."""
     return await _generated(request, services, stream=True)
 
 

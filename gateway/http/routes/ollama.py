@@ -170,7 +170,7 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/api/embeddings")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
-    """One text's vector, as it was told before `/api/embed` came."""
+    """One text's vector, in the form before `/api/embed`."""
     access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_old_embed, await request.body())
     return _embedded(request, services, access, read, old=True)
@@ -221,7 +221,7 @@ def _embedded(
 
 @head("/")
 async def alive() -> None:
-    """What its command line asks before anything else."""
+    """The health check of Ollama's command line."""
 
 
 @get("/api/version")

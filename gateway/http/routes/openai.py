@@ -27,7 +27,7 @@ AnyRequest = Request[Any, Any, Any]
 
 @post(["/v1/chat/completions", "/chat/completions"])
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
-    """A conversation goes on."""
+    """Answer a conversation."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = new_id(request), int(time.time())
@@ -61,7 +61,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post(["/v1/completions", "/completions"])
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text goes on."""
+    """Complete a text."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = new_id(request), int(time.time())
@@ -159,7 +159,7 @@ async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIA
 
 @get(["/health", "/v1/health"])
 async def health() -> ASGIApp:
-    """The process lives and its event loop turns."""
+    """The process runs and its event loop responds."""
     return Plain(b'{"status":"ok"}')
 
 
@@ -175,7 +175,7 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
         raise Forbidden("the numbers tell of all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
         return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
-    # As llama-server spells it, whose clients look for it so.
+    # As llama-server spells it, whose clients search for it so.
     started = {"Process-Start-Time-Unix": str(services.metrics.started)}
     text = services.metrics.text(llama_names=True)
     return Plain(text, media_type=CONTENT_TYPE, headers=started)

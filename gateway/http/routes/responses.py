@@ -1,4 +1,4 @@
-"""OpenAI's responses: made, kept, gone on from, run in the background, read again.
+"""OpenAI's responses API: create, store, continue, run in the background, retrieve.
 
 Each key sees its own: another's response, or an item of one, is not found.
 """
@@ -31,7 +31,7 @@ from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, repo
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse
 
-MOST_HOMES = 64  # responses and conversations that are looked into for one request
+MOST_HOMES = 64  # responses and conversations that are read for one request
 
 
 async def resolved(
@@ -66,7 +66,7 @@ async def _parts(services: Services, owner: str, home: str) -> Sequence[bytes]:
 
 AnyRequest = Request[Any, Any, Any]
 
-NEVER = 1e9  # seconds: nobody has to be kept waiting in patience
+NEVER = 1e9  # seconds: no keep-alive comments
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
 
 
@@ -93,7 +93,7 @@ class _Making:
         )
 
     def to_client(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
-        """As an answer to one client; in the background as a stream for whoever comes."""
+        """As an answer to one client; in the background as a stream for any reader."""
         quiet = NEVER if in_background else self.services.config.server.comment_after
         stream = self.exchange.stream or in_background
         return Exchange(
@@ -239,7 +239,7 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 
 
 async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASGIApp:
-    """It begins, and its client is told so at once, or reads along."""
+    """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
@@ -268,7 +268,7 @@ async def _kept(making: _Making, run: Run) -> None:
     try:
         await making.keep(run.events() if making.exchange.stream else b"")
     except GatewayError as error:
-        reported(error)  # nobody waits for it: a later reader finds what was kept before
+        reported(error)  # no client waits for it: a later reader gets what was stored before
 
 
 def _following(services: Services, run: Run, start: int) -> ASGIApp:
@@ -282,7 +282,7 @@ def _following(services: Services, run: Run, start: int) -> ASGIApp:
 
 @post("/v1/responses/{response_id:str}/cancel")
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
-    """End one that runs in the background; one that is over is told as it is."""
+    """End one that runs in the background; one that is over is returned as it is."""
     access = services.authenticator.admit(request.headers)
     run = services.runs.of(access.owner, response_id)
     if run is not None:

@@ -140,7 +140,7 @@ def _vision(
 
 
 async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
-    """Progress as it comes; comments while others go first. The load outlives its listeners."""
+    """Progress as it comes; comments while it waits in line. The load outlives its listeners."""
     load_reply = reply.LoadReply()
     async for waiting in news:
         if waiting.progress is None:
@@ -345,7 +345,7 @@ async def service_info(services: Services) -> ASGIApp:
 
 
 def wants_json(headers: Mapping[str, str]) -> bool:
-    """One JSON answer instead of a stream; who names both gets the stream."""
+    """One JSON answer instead of a stream; a client that accepts both gets the stream."""
     accepted = headers.get("accept", "")
     return "application/json" in accepted and "text/event-stream" not in accepted
 

@@ -1,4 +1,4 @@
-"""TabbyAPI's routes for embedding models: listing them, loading one, letting go of it."""
+"""TabbyAPI's routes for embedding models: listing them, loading one, unloading it."""
 
 from typing import Any
 

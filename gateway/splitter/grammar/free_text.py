@@ -18,7 +18,7 @@ from gateway.splitter.grammar.lark import ASCII_SPACE, Lark, literal, one_of, pa
 class EndMarkers(msgspec.Struct, frozen=True):
     """Markers that end a text, as the grammar writes them: `spelled[text]` is the expression.
 
-    `cut`: one of them is looked for by its beginning, which text can't hold either. `starts`: the
+    `cut`: one of them is searched for by its beginning, which text can't hold either. `starts`: the
     characters that begin a textual one. `beginnings`: what of one may stand in the text without
     coming to it; `unlike`: regular expressions of more such.
     """
@@ -40,7 +40,7 @@ class EndMarkers(msgspec.Struct, frozen=True):
 
     @property
     def avoided(self) -> str:
-        """The inside of a character class: what begins a marker, and what looks so at first."""
+        """The inside of a character class: what begins a marker, and what shares its first byte."""
         return "".join(map(_alike, self.starts))
 
 
@@ -98,10 +98,11 @@ def _alike(character: str) -> str:
 
 
 def _safe(head: str, nodes: set[str]) -> int:
-    """How much of a marker can be looked for: before any marker could begin inside it.
+    """How much of a marker can be searched for: before any marker could begin inside it.
 
     `nodes`: the beginnings of all markers. A lexer that has read `head[:end]` and then a character
-    that goes on with another marker, begun inside it, has to look back; so it must not come there.
+    that goes on with another marker, begun inside it, would have to backtrack; so it must not come
+    there.
     """
     following: dict[str, set[str]] = {}
     for node in nodes:

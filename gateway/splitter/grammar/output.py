@@ -28,11 +28,11 @@ class OutputGrammar(msgspec.Struct, frozen=True):
 class WantedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a request asks of the answer.
 
-    `tools`: those that may be called, which may be fewer than the model was told of
-    (`allowed_tools`). `tool_choice`: "none", "auto" (text, in which a call is constrained from its
-    opener on), "required", or a tool. `parallel=False`: one call at most, and the output ends with
-    it. `shape`: entries of llguidance's `grammars`, the first of which the answer must be; with
-    tools and "auto" it is that or calls.
+    `tools`: those that may be called, which may be fewer than the prompt lists (`allowed_tools`).
+    `tool_choice`: "none", "auto" (text, in which a call is constrained from its opener on),
+    "required", or a tool. `parallel=False`: one call at most, and the output ends with it. `shape`:
+    entries of llguidance's `grammars`, the first of which the answer must be; with tools and "auto"
+    it is that or calls.
     """
 
     tools: Sequence[Tool] = ()

@@ -36,7 +36,7 @@ from gateway.splitter.syntax import ElementCalls
 
 _HEAD = re.compile(r"[^<>\n]*")
 _KNOWN = ("type", "string", "index", "id")  # attributes that say nothing of a call's content
-# Only where a word begins, and nothing is given back: each character is looked at once or twice.
+# Only where a word begins, and nothing is given back: each character is read once or twice.
 _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"']++))""")
 
 

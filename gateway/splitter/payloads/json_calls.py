@@ -45,7 +45,7 @@ def parse(reader: Reader, calls: Calls, syntax: JsonCalls) -> Parsing[None]:
         yield from reader.accept(("]",))
         yield from reader.space()
     if syntax.closers:
-        yield from reader.run(_SURPLUS)  # models write one bracket too many; the closer tells
+        yield from reader.run(_SURPLUS)  # models write one bracket too many; the closer follows it
     if syntax.fences and (yield from reader.accept_close(("```",))):
         yield from reader.space()
     yield from reader.accept_close(syntax.closers)

@@ -1,4 +1,4 @@
-"""llama-server's routes, and what else manages models: `transformers serve`'s, and simple ones for
+"""llama-server's routes, and other model management: `transformers serve`'s, and simple ones for
 people.
 """
 

@@ -1,4 +1,4 @@
-"""Raw text that goes on, in llama-server's form."""
+"""llama-server's text completion and infill."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,13 +22,13 @@ AnyRequest = Request[Any, Any, Any]
 
 @post("/completion")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
-    """A text goes on, in llama-server's form."""
+    """Complete a text, in llama-server's form."""
     return await _answered(request, services, read_completion, "completion")
 
 
 @post("/infill")
 async def infill(request: AnyRequest, services: Services) -> ASGIApp:
-    """What may stand between two texts."""
+    """Fill in what stands between two texts."""
     return await _answered(request, services, read_infill, "infill")
 
 

@@ -86,7 +86,7 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
 async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     """The state of every model the caller may use, and then each change of one.
 
-    Who reads slowly misses states in between, never the last.
+    A slow reader misses states in between, never the last.
     """
     access = services.authenticator.admit(request.headers)
 
@@ -137,7 +137,7 @@ def _state_data(status: ModelStatus) -> wire.StateData:
 
 @post("/models/load")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
-    """Begin to load a model; `GET /models` tells how it goes."""
+    """Begin to load a model; `GET /models` has its progress."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     name = (

@@ -1,4 +1,4 @@
-"""What a frontend of llama-server must know of a model before it asks for anything."""
+"""llama-server's `/props`: what a frontend needs to know of a model."""
 
 from importlib.metadata import version
 from typing import Any

@@ -1,7 +1,7 @@
 """llama-server's slots: what each does, and its prompt cache saved, restored and erased.
 
-Files lie in the configured folder alone. Who orders something of a slot is an administrator: it
-writes files, and takes from others what they have cached.
+Files lie in the configured folder alone. Orders are for administrators: they write files, and drop
+what others have cached.
 """
 
 import tempfile

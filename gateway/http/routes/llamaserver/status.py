@@ -1,4 +1,4 @@
-"""What is in memory, and what leaves it: simple calls for people and scripts."""
+"""Loaded models and unloading: simple calls for people and scripts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Texts, tokens and prompts: what a model would read, without an answer."""
+"""Tokenizing, detokenizing and rendering of prompts, without an answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ AnyRequest = Request[Any, Any, Any]
 
 @post("/tokenize")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
-    """The tokens of a text, as llama-server and vLLM tell them; or of a conversation, as vLLM."""
+    """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
     access = services.authenticator.admit(request.headers)
     data = await request.body()
     order = wire.read(data, wire.Tokenize)
