@@ -68,7 +68,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     mirostat_eta: float = 0.1
     adaptive_target: float = -1.0  # below 0: off
     adaptive_decay: float = 0.9
-    samplers: tuple[str, ...] = ()  # the order, see `backends.sampler_order`; empty: ours
+    samplers: tuple[str, ...] = ()  # the order, see `backends.sampling.order`; empty: ours
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
     banned_tokens: tuple[int, ...] = ()
     allowed_tokens: tuple[int, ...] = ()  # empty: all are allowed

@@ -1,6 +1,6 @@
 """A job's wishes as a llama.cpp sampler chain.
 
-The order is `backends.sampler_order`'s, so that the same request behaves alike on every engine.
+The order is `backends.sampling.order`'s, so that the same request behaves alike on every engine.
 llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
 and DRY look at the prompt too, frequency and presence at the answer alone, as OpenAI's.
 """
@@ -18,8 +18,8 @@ from llama_cpp import llama_cpp as api
 from backends.llamacpp import links
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import NEUTRAL, Generation, Sampling
-from backends.sampler_order import FIRST, fades, order_of
 from backends.sampling.formulas import mixed
+from backends.sampling.order import FIRST, fades, order_of
 
 SUPPORTED = frozenset(Sampling.__struct_fields__)
 _NEVER = float("-inf")

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from backends.protocol import Sampling
-from backends.sampler_order import FIRST, order_of
 from backends.sampling.feedback import AdaptiveP, Feedback, Mirostat
 from backends.sampling.formulas import SCALE, halves, hashed, skewed
+from backends.sampling.order import FIRST, order_of
 from backends.sampling.penalties import column
 from backends.sampling.reshaping import Temperature
 from backends.sampling.state import SamplerState, SamplingContext

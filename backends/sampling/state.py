@@ -9,9 +9,9 @@ import torch
 from backends.constraints.matcher import Mask
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
-from backends.sampler_order import fades, order_of
 from backends.sampling.dry import Dry
 from backends.sampling.formulas import mixed, unit
+from backends.sampling.order import fades, order_of
 
 _NEVER = float("-inf")
 NOWHERE = float("-inf")  # the place of a token that never stood

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 
 from backends.protocol import Sampling
-from backends.sampler_order import order_of
 from backends.sampling.formulas import above_top_a, within_tail_free
+from backends.sampling.order import order_of
 from backends.sampling.penalties import column
 
 # How many of the best candidates are looked at, until nothing that stays may lie beyond. Sorting is

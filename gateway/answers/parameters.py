@@ -7,7 +7,7 @@ from typing import Any
 
 from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
 from backends.remote import RemoteChanges, RemoteRequest
-from backends.sampler_order import order_of, penalties_first, without_effect
+from backends.sampling.order import order_of, penalties_first, without_effect
 from gateway.errors import InvalidRequest
 from gateway.events import ChangedParameter, Parameters
 from gateway.request import GenerationParams

@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from backends import bounds
 from backends.protocol import NEUTRAL, Sampling
-from backends.sampler_order import ORDER
+from backends.sampling.order import ORDER
 from gateway.dialects.fields import Fields
 from gateway.request import RequestedSampling, Tool, ToolChoice
 
@@ -31,7 +31,7 @@ CountOrAll: TypeAlias = Annotated[int, Meta(ge=-1)]
 MAX_BIAS = 100.0
 MOST_BIASED = 16_384  # characters of all texts that `logit_bias` names; each is tokenized
 # What samplers are called in lists that say their order: llama-server's names, text-generation-
-# webui's (`sampler_priority`), SillyTavern's; ours are in `backends.sampler_order`.
+# webui's (`sampler_priority`), SillyTavern's; ours are in `backends.sampling.order`.
 SAMPLER_NAMES: Mapping[str, str] = {
     **{name: name for name in ORDER},
     **dict.fromkeys(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Generation, Sampling
-from backends.sampler_order import order_of
+from backends.sampling.order import order_of
 
 ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
 OFF = -1.0  # of top_n_sigma

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 import bundled
 from backends.protocol import ModelInfo, Sampling
-from backends.sampler_order import order_of
+from backends.sampling.order import order_of
 from config.settings import ModelConfig
 from gateway.answers.parameters import ignored_by
 from gateway.dialects.openai import read_text
