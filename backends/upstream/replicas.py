@@ -139,7 +139,3 @@ class Balance:
         """A probe found it living."""
         if replica.state == "resting":
             replica.state = "trial"
-
-    def resting(self) -> list[Replica]:
-        """Those that want a probe."""
-        return [one for one in self.replicas if one.state == "resting"]

@@ -18,8 +18,8 @@ from gateway.answers.choices import merged
 from gateway.answers.constraints import Constraints
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
-from gateway.answers.parameters import ignored_there, refuse_ignored
-from gateway.answers.remote import LeasedRemote, remote_chat, remote_text, tell_of
+from gateway.answers.parameters import ignored_there
+from gateway.answers.remote import LeasedRemote, changes_there, remote_chat, remote_text, tell_of
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
@@ -101,9 +101,7 @@ async def split_here(
     remotes = [
         _request(rendered.text, request, _varied(asked, index), target) for index in range(asked.n)
     ]
-    changes = target.container.changes(remotes[0])
-    if asked.strict:
-        refuse_ignored(changes, request.answering)
+    changes = changes_there(target, remotes[0], request.answering)
     outputs: list[Outputs] = []
     with translated():
         for remote in remotes:

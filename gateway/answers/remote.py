@@ -259,9 +259,7 @@ async def remote_chat(
         streamed=asked.streamed,
         caller=target.caller,
     )
-    changes = target.container.changes(remote)
-    if asked.strict:
-        refuse_ignored(changes, request.answering)
+    changes = changes_there(target, remote, request.answering)
     with translated():
         events = await held.enter_async_context(target.container.chat(remote))
     choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
@@ -284,14 +282,24 @@ async def remote_text(
         streamed=asked.streamed,
         caller=target.caller,
     )
-    changes = target.container.changes(remote)
-    if asked.strict:
-        refuse_ignored(changes, request.answering)
+    changes = changes_there(target, remote, request.answering)
     with translated():
         events = await held.enter_async_context(target.container.complete(remote))
     count = asked.n * len(prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
     return _answer(target.lease, changes, remote, asked, choices, events)
+
+
+def changes_there(
+    target: LeasedRemote, remote: RemoteRequest, answering: GenerationParams
+) -> RemoteChanges:
+    """What the server does not apply as it was asked for. Raises InvalidRequest where the client is
+    strict.
+    """
+    changes = target.container.changes(remote)
+    if answering.strict:
+        refuse_ignored(changes, answering)
+    return changes
 
 
 def _is_text(prompt: Prompt) -> bool:
