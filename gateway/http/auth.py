@@ -127,16 +127,17 @@ class Refusals:
 
 
 # ------------------------------------------------------------------------------------------ origins
-# Without keys: which requests are not carried out because a web page may have made a browser send
-# them.
+# Without keys: refuses requests that a web page may have made a browser send.
+#
 # Without keys every client that reaches the port is an administrator, and a browser on this machine
 # reaches it for every page that its user opens. Such a request is recognised by:
 #
 # - `Host` is no name of this server: the page's own name was made to point here (DNS rebinding),
-# and   the browser takes page and server for one site; - `Origin` is another site (Fetch standard,
-# "Origin header"); - the body's content type is one that a page may send anywhere without asking
-# first (Fetch standard,   "CORS-safelisted request-header"): all others need a preflight, which
-# CORS answers.
+#   and the browser takes page and server for one site;
+# - `Origin` is another site (Fetch standard, "Origin header");
+# - the body's content type is one that a page may send anywhere without asking first (Fetch
+#   standard, "CORS-safelisted request-header"): all others need a preflight, which CORS answers.
+#
 # With keys nothing of this is checked: a page doesn't know the key, and needs a preflight to send
 # one. Knows headers; no routes and no bodies.
 
