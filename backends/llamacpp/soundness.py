@@ -56,7 +56,9 @@ ALL_TURNED = frozenset(
     }
 )
 WITH_EXPERTS = frozenset({"bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker"})
-SHARED_EVENLY = frozenset({"lfm2", "lfm2moe"})
+SHARED_EVENLY = frozenset(
+    {"bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe", "lfm2", "lfm2moe"}
+)
 UNSPECIFIED = 2**32 - 1  # a pooling: the same as none
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})  # llama_rope_scaling_type
 ALIGNMENT = 32  # TENSOR_ALIGNMENT (ggml-impl.h)
@@ -179,7 +181,7 @@ def _vectors(model: GgufModel) -> Faults:
     if out > width:
         yield f"its vectors are said to have {out:,} values, and its layers have {width:,}"
     heads = max(model.number("attention.head_count"), 1)
-    even = model.encodes or model.architecture in SHARED_EVENLY
+    even = model.architecture in SHARED_EVENLY
     for key in model.numbers("attention.key_length") if even else ():
         if key * heads != width:
             yield f"its attention.key_length is {key:,}; {heads:,} heads share {width:,} values"

@@ -162,6 +162,7 @@ TAKEN: list[tuple[str, Change]] = [
     ("bert", typed("position_embd.weight", Q8_0)),
     ("bert", number("bert.pooling_type", 2**32 - 1)),
     ("bert", number("bert.attention.key_length", 64)),
+    ("windowed", number("gemma3.attention.head_count", 8)),
     ("nomic", number("nomic-bert.rope.dimension_count", 32)),
     ("llama", words(lambda found: [b"", b"", *found[2:]])),
     ("llama", number("general.alignment", 64)),
