@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 pytest.importorskip("llama_cpp")
-pytest.importorskip("transformers")
 
 import bundled
 from backends.protocol import ModelInfo, Sampling
@@ -158,7 +157,9 @@ BODIES = {"SillyTavern": SILLYTAVERN, "SillyTavern to llama-server": LLAMACPP, "
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-@pytest.mark.parametrize("backend", ["llamacpp", "transformers"])
+@pytest.mark.parametrize(
+    "backend", ["llamacpp", pytest.param("transformers", marks=pytest.mark.slow)]
+)
 async def test_nothing_of_a_full_body_is_ignored(
     backend: str, body: dict[str, Any], tmp_path: Path
 ) -> None:
