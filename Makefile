@@ -20,6 +20,11 @@ TEST := $(VENV)/.test-$(DIGEST)
 DEV := $(VENV)/.dev-$(DIGEST)
 GPU := $(VENV)/.gpu-$(DIGEST)
 
+# Each worker and each server that a test starts would compile all modules again. A server takes a
+# fifth of a second to stop, so there is a worker more than cores, up to four.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+
 export VENV
 .NOTPARALLEL:
 .PHONY: help run test check format lint types floors test-slow test-long test-browser test-gpu bench schema clean
@@ -31,16 +36,16 @@ run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
 	@$(if $(PORT),ROUNDHOUSE_SERVER_PORT=$(PORT)) exec $(BIN)/roundhouse serve $(ARGS)
 
 test: $(TEST) ## the suite, but for what is slow or needs a GPU
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
-	@$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+	@$(PYTEST) -m "slow and not gpu" $(PARALLEL) $(ARGS)
 
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
-	@$(BIN)/python -m pytest -m "long and not gpu" --hypothesis-profile=search $(ARGS)
+	@$(PYTEST) -m "long and not gpu" --hypothesis-profile=search $(ARGS)
 
 test-browser: $(TEST) ## the console in Chromium, which is installed if apt-get can
-	@scripts/chromium && $(BIN)/python -m pytest -m browser -rs -n auto --maxprocesses 4 --dist loadfile tests/browser $(ARGS)
+	@scripts/chromium && $(PYTEST) -m browser -rs $(PARALLEL) tests/browser $(ARGS)
 
 check: format lint types floors test-slow test-browser test ## all that CI checks
 
@@ -57,7 +62,7 @@ floors: $(DEV)
 	@$(BIN)/lint-imports --no-logo
 
 test-gpu: $(GPU) ## the tests that need a CUDA card
-	@$(BIN)/python -m pytest -m gpu -rA $(ARGS)
+	@$(PYTEST) -m gpu -rA $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)

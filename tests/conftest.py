@@ -1,6 +1,7 @@
 """What all tests share: async tests run on asyncio, because the server does."""
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,12 @@ BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", BUSY, derandomize=True)
 settings.register_profile("search", BUSY, derandomize=False)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker more than cores: much of a test's time it waits for a server to stop."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")
