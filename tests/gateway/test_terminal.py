@@ -20,8 +20,8 @@ INTERRUPT = b"\x03"
 END = b"\x04"
 SCRIPT = {
     "lines": [
-        {"when": "long", "say": "The engine turns. " * 5_000},
-        {"say": "<think>\nA greeting.\n</think>\n\nThe engine turns."},
+        {"when": "Hello", "say": "<think>\nA greeting.\n</think>\n\nThe engine turns."},
+        {"say": "The engine turns. " * 5_000},  # a conversation is asked for its first words, too
     ]
 }
 
