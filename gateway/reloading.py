@@ -91,6 +91,7 @@ class Reloader:
         self.source = source
         self._one_at_a_time = anyio.Lock()
         self._asked = anyio.Event()
+        self._first = self._stamp()  # what is written from now on is a change
         self._copies: dict[str, ModelCopy] = {}
 
     def begin(
@@ -241,22 +242,22 @@ class Reloader:
 
     async def _watch(self) -> None:
         """A file whose stamp is the same twice after a change is whole: editors write in pieces."""
-        read = seen = await self._stamp()
+        read = seen = self._first
         while True:
             await anyio.sleep(LOOK_EVERY)
-            now = await self._stamp()
+            now = await to_thread.run_sync(self._stamp)
             read = read or now  # it is watched only now
             if now is not None and now == seen != read:
                 read = now
                 self.ask()
             seen = now
 
-    async def _stamp(self) -> Stamp:
-        """None while the file isn't watched, too."""
+    def _stamp(self) -> Stamp:
+        """None while the file isn't watched, too. Blocks."""
         if self.source is None or self.source.file is None or not self.config.server.watch_config:
             return None
         try:
-            status = await anyio.Path(self.source.file).stat()
+            status = self.source.file.stat()
         except OSError:
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
