@@ -42,7 +42,7 @@ NEVER_SAID = 767  # a token that stands in for the end token, so that no answer 
 # Left to itself the cache of continuous batching takes most of the machine's memory and, without a
 # GPU, minutes to do so.
 BATCHING = ("--continuous-batching", "--cb-num-blocks", "512", "--cb-max-batch-tokens", "1024")
-TIMES = {1: 1.0, 16: 1.8}  # streams -> how many times the peer's tokens/s are promised
+TIMES = {1: 1.4, 16: 2.5}  # streams -> how many times the peer's tokens/s are promised
 
 
 class Plan(msgspec.Struct, frozen=True):
