@@ -1,1 +1,1 @@
-"""Floor 1: one container per engine behind one contract (`backends.protocol`)."""
+"""The engines (floor 1): one container per engine behind one contract (`backends.protocol`)."""

@@ -1,12 +1,14 @@
-"""Strings that must not occur in an answer: it goes back to before them and goes on otherwise.
+"""Strings that must not occur in an answer: generation is rewound to before them and continued
+differently.
 
 A job's newest tokens are held back while their text may still become such a string. Where it does,
 the driver has the engine take them back, down to the token in which the string begins, and that
 token may not come at its place again (`Verdict`). So what is handed on never held the string. Upper
 and lower case are the same, as in exllamav2. What was forced upon the job begins no string.
 
-Where a model insists (`bounds.MOST_TRIES`, `bounds.SPARE_REWINDS`) the string ends the answer as a
-stop string would: neither does it come nor does the job go on for ever. Knows no engine.
+Where a model keeps writing it (`bounds.MOST_TRIES`, `bounds.SPARE_REWINDS`) the string ends the
+answer as a stop string would: neither does it come nor does the job go on for ever. Knows no
+engine.
 """
 
 import codecs
@@ -75,7 +77,7 @@ class BannedStrings:
             self._read(one)
 
     def forced(self, count: int) -> None:
-        """The next `count` tokens are not the model's choice."""
+        """The next `count` tokens are forced, not sampled."""
         self._forced = count
 
     @property

@@ -127,7 +127,7 @@ class Biases(Kind, frozen=True):
 
 
 class PromptIds(TokenIds, frozen=True):
-    """At least one token. How many fit is seen to by `bounded`."""
+    """At least one token. `bounded` checks how many fit."""
 
     def fault(self, value: object) -> str | None:
         return None if value else "The prompt is empty."
@@ -176,7 +176,7 @@ class GrammarText(Kind, frozen=True):
 
 
 class Nested(Kind, frozen=True):
-    """A struct with a table of its own, that `bounded` looks at."""
+    """A struct with a table of its own, which `bounded` checks."""
 
 
 def _extent(info: ModelInfo, extent: Extent) -> int:

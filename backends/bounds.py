@@ -2,7 +2,7 @@
 
 Engines hand numbers, texts and lists on to native code, which wraps, allocates or ends the process
 where Python would raise. So each field has a bound that fits the type and the cost of what it
-becomes there, the same for every engine: `bounded` is asked before any engine sees a job. It knows
+becomes there, the same for every engine: `bounded` is called before any engine gets a job. It knows
 no engine.
 
 What lies outside is an error that names the field, except where a smaller number means exactly the
@@ -113,7 +113,7 @@ SAMPLING: Mapping[str, Bound] = {
     "dry_base": SOME,  # raised to powers of up to the length of a repetition
     "dry_allowed_length": OF_CONTEXT,
     "dry_range": RANGE,
-    # Each is looked for in the text of every token; llama.cpp cuts longer ones off.
+    # Each is searched for in the text of every token; llama.cpp cuts longer ones off.
     "dry_sequence_breakers": Texts(64, 40),
     "mirostat_mode": Number(low=0, high=2),
     "mirostat_tau": SOME,
@@ -151,7 +151,7 @@ BUDGET: Mapping[str, Bound] = {
     "is_open": Flag(),
 }
 ENCODER_INPUT: Mapping[str, Bound] = {
-    "tokens": PromptIds(),  # how many is seen to by `check_inputs`
+    "tokens": PromptIds(),  # `check_inputs` checks how many
     "second": OF_CONTEXT,
     "cut": Label(),
 }

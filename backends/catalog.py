@@ -43,8 +43,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     chat_template: str | None = None
     parts: tuple[Path, ...] = ()  # every file that belongs to it
-    projector: Path | None = None  # a file of its own that makes it see
-    generation_defaults: Sampling | None = None  # what a header says of sampling
+    projector: Path | None = None  # the file of its image encoder
+    generation_defaults: Sampling | None = None  # sampling defaults of the header
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
     narrow_heads: bool = False  # for what this CPU computes at once, see `llamacpp.files`
@@ -72,7 +72,7 @@ class LoadFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine wants of a machine besides Roundhouse."""
+    """What an engine needs of a machine besides Roundhouse."""
 
     package: str  # the distribution whose version is the engine's
     others: tuple[str, ...] = ()  # distributions that it doesn't bring along
@@ -209,7 +209,7 @@ class Catalog(Mapping[str, Backend]):
         return tuple(pattern for one in self.values() for pattern in one.files.COMPANIONS)
 
     def bare_name(self, file: str) -> str:
-        """What the model in `file` is called: without what its engine wants of a file's name."""
+        """What the model in `file` is called: without its engine's suffixes of file names."""
         for backend in self.values():
             if (suffix := backend.files.SUFFIX) is not None:
                 file = suffix.sub("", file)
@@ -218,7 +218,7 @@ class Catalog(Mapping[str, Backend]):
     def recognise(self, path: Path, backend: str | None = None) -> ModelFiles:
         """The model at `path`, by the first backend that knows it, or by `backend` alone.
 
-        Raises UnsupportedModel, which says what was looked at, LoadFailed for a broken model.
+        Raises UnsupportedModel, which says what was scanned, LoadFailed for a broken model.
         """
         if not path.exists():
             raise LoadFailed(f"there is no file or folder {path}")

@@ -52,7 +52,7 @@ def common(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def place(prompt: list[int], slots: Sequence[Slot], *, compact: bool) -> Placement:
-    """Longest common beginning wins; else the slot that is missed least. At least one slot is idle.
+    """Longest common beginning wins; else the least recently used slot. At least one slot is idle.
 
     One token is always left to compute: its logits are wanted. `compact`: prefer slots next to busy
     ones, where the engine (llama.cpp, with a split cache) computes neighbouring sequences together.

@@ -1,4 +1,4 @@
-"""A conversation and its tools, as a client meant them. Text is str, pictures are references.
+"""A conversation and its tools, in one form for all APIs. Text is str, pictures are references.
 
 They stand below the gateway because engines elsewhere are handed a conversation as it is.
 """
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A function the model may call. `parameters` is its JSON schema; None: no parameters told."""
+    """A function the model may call. `parameters` is its JSON schema; None: no parameters given."""
 
     name: str
     description: str | None = None
@@ -67,7 +67,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedTool(msgspec.Struct, frozen=True):
-    """The client demands a call of this tool."""
+    """The client requires a call of this tool."""
 
     name: str
 

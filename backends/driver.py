@@ -71,7 +71,7 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         self._start()
 
     def finish(self, running: DriverJob) -> None:
-        """The job ends before the next step; nobody waits for that here."""
+        """The job ends before the next step; this does not wait for it."""
         if not running.over:
             self._put(Finish(running))
 
@@ -154,8 +154,8 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         self._call(deliver, outputs)
 
     def _release(self, running: DriverJob) -> int | None:
-        """See `Engine.release`. None where that fails: nobody knows what the device still does for
-        the job, so that the engine is rebuilt, as after a failed step.
+        """See `Engine.release`. None where that fails: the device may still work for the job, so
+        that the engine is rebuilt, as after a failed step.
         """
         try:
             return self._engine.release(running.key)
@@ -258,7 +258,7 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
         """Only the requests of this step fail; see `_rebuilt`."""
         reason = self._rebuilt(error)
         failed, self._active = list(self._active.values()), {}
-        self._fail(failed, reason)  # last: whoever hears of it looks at `failure`
+        self._fail(failed, reason)  # last: readers then check `failure`
 
     def _fail(self, jobs: Sequence[DriverJob], error: BackendError) -> None:
         for running in jobs:

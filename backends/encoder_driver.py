@@ -1,9 +1,9 @@
 """The thread that steps an encoder, and the container it makes of one: `backends.driver` for models
 that read texts and write none.
 
-A pass takes texts of all requests that wait, each in its turn, so that a long list delays nobody.
-Texts of one request are encoded the longest first, since what is padded is wasted; its vectors come
-in its own order.
+A pass takes texts of all requests that wait, each in its turn, so that a long list delays no other
+request. Texts of one request are encoded the longest first, since what is padded is wasted; its
+vectors come in its own order.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from backends.engine_thread import Close, EngineThread, Stop, Submit, closed
 from backends.errors import BackendError, GenerationFailed
 from backends.protocol import ModelInfo
 
-# A pass takes so long, if it may: who comes waits no longer for it, and who leaves neither.
+# The target time of a pass: new requests wait no longer for it, nor do cancelled ones.
 PASS_SECONDS = 0.1
 FIRST_GUESS = 2_000.0  # tokens per second, until measured
 FEWEST = 256  # tokens of a pass: fewer of them cost more each (measured: twice, at 64)
@@ -85,7 +85,8 @@ Row: TypeAlias = tuple[EncoderJob, int]  # one text of a request, by its index
 
 def compose(jobs: "deque[EncoderJob]", most: Pass, tokens: int) -> list[Row]:
     """Take the rows of the next pass out of `jobs`: about `tokens` tokens, one of each job in turn.
-    Whose turn it was goes to the end; who has none left stays, for its vectors are to come.
+    A job whose turn it was goes to the end; one without rows left stays, for its vectors are to
+    come.
     """
     rows: list[Row] = []
     room, longest, passed = min(most.tokens, tokens), 0, 0
@@ -177,7 +178,7 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
         self._end(jobs)
 
     def _end(self, jobs: Sequence[EncoderJob]) -> None:
-        """They are told together, in one call."""
+        """They are notified together, in one call."""
         for job in jobs:
             job.over = True
             if job in self._jobs:

@@ -1,5 +1,5 @@
-"""The contract between the gateway and a loaded model that reads texts and writes none: it makes
-vectors of them (its task is "embed"), or says how well a document answers a query ("rank").
+"""The contract between the gateway and a loaded model that reads texts and writes none: embeddings
+(its task is "embed"), or scores of documents for a query ("rank").
 
 A sibling of `backends.protocol`, under the same registry, leases and memory. What crosses is tokens
 in and bytes out, so that it can cross a process boundary too. It knows no engine and no gateway.

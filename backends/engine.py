@@ -1,4 +1,4 @@
-"""What an engine is to the driver: one model on one device, stepped by one thread."""
+"""The driver's interface to an engine: one model on one device, stepped by one thread."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol, TypeAlias
@@ -26,14 +26,14 @@ class PromptScored(msgspec.Struct, frozen=True):
 
 
 class PromptRead(msgspec.Struct, frozen=True):
-    """How much of job `key`'s prompt is read; only for a job that wants to know."""
+    """How much of job `key`'s prompt is processed; only for a job that requests progress."""
 
     key: int
     progress: PromptProgress
 
 
 class JobFailed(msgspec.Struct, frozen=True):
-    """Job `key` can't go on, and nobody else has noticed. The driver releases it."""
+    """Job `key` can't go on, which only the engine knows. The driver releases it."""
 
     key: int
     error: BackendError
@@ -74,8 +74,7 @@ class Engine(Protocol):
     def step(self) -> Sequence[StepResult]:
         """One forward pass for all jobs. May be empty while prompts are being computed.
 
-        Raises OutOfMemory or GenerationFailed; then no job is of use any more and `recover` is
-        called.
+        Raises OutOfMemory or GenerationFailed; then all jobs have failed and `recover` is called.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The threads of an engine beside the event loop: the one it is loaded on, and the one it belongs
-to from then on. How commands reach that one, how the loop is told, and what becomes of either when
-one of them has gone. It knows no jobs.
+to from then on. Commands to that one, notifications to the loop, and the handling of either's end.
+It knows no jobs.
 
     event loop                                engine thread
     _put(command) ─────────────────────────▶  _work: takes it, steps the engine, takes the next
@@ -60,7 +60,7 @@ class Close(msgspec.Struct, frozen=True):
 
 class EngineThread(ABC, Generic[E, Job, Command]):
     """Created on the event loop it reports to; the engine belongs to the thread from then on.
-    Whoever extends it calls `_start` when all of itself is there.
+    A subclass calls `_start` when it is fully constructed.
     """
 
     def __init__(self, engine: E, name: str) -> None:
@@ -70,7 +70,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
             queue.SimpleQueue()
         )
         self._failures = 0  # failed steps since the last that went well
-        self.failure: str | None = None  # why the engine is of no use any more
+        self.failure: str | None = None  # why the engine is unusable
         self._open = True
         self._ended = False  # the thread takes no more commands
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -95,26 +95,26 @@ class EngineThread(ABC, Generic[E, Job, Command]):
 
     def _put(self, command: Submit[Job] | Stop[Job] | Command) -> None:
         self._commands.put(command)
-        if self._ended:  # looked at second: whichever side comes last finds the command
+        if self._ended:  # checked second: whichever side comes last finds the command
             self._answer_the_rest()
 
     def _call(self, function: Callable[[*Arguments], object], *args: *Arguments) -> None:
         """On the event loop's thread."""
         try:
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop has gone: nobody is left to be told
+        except RuntimeError:  # the loop is closed: there is no reader left
             self._open = False
 
     # -- on the engine's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Whatever an engine throws, every job is told of its end and the thread goes on."""
+        """Whatever an engine raises, every job gets its end and the thread goes on."""
         while self._open:
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - see above
                 reason = translated(error)
-                self.failure = str(reason)  # nobody knows what is true of the engine
+                self.failure = str(reason)  # the engine's state is unknown
                 self._give_up(reason)
         with suppress(Exception):  # the model is gone, one way or the other
             self._let_go()
@@ -123,7 +123,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         self._answer_the_rest()
 
     def _rebuilt(self, error: Exception) -> BackendError:
-        """What to tell those whose step failed. The engine is rebuilt once; a second failure in a
+        """The error for jobs whose step failed. The engine is rebuilt once; a second failure in a
         row is final. Where memory ran out it is sound: the next requests may be smaller.
         """
         reason = translated(error)
@@ -137,7 +137,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         return reason
 
     def _answer_the_rest(self) -> None:
-        """Nobody takes commands any more: answer those that are left."""
+        """No commands are taken any more: answer those that are left."""
         self._give_up(closed())
         with suppress(queue.Empty):
             while True:
@@ -157,10 +157,10 @@ class EngineThread(ABC, Generic[E, Job, Command]):
 
     @abstractmethod
     def _refuse(self, command: Submit[Job] | Command) -> None:
-        """Nobody will carry it out: tell so."""
+        """It will not be carried out: report that."""
 
     def _let_go(self) -> None:
-        """What there is besides the engine is of no use any more."""
+        """Release what there is besides the engine."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -199,7 +199,7 @@ class Questions:
         """Carry out those whose time has come."""
         waiting, self._open = self._open, []
         for asked in waiting:
-            if not asked.wanted():  # whoever asked has left
+            if not asked.wanted():  # the caller has left
                 continue
             if asked.ready():
                 asked.carry_out()
@@ -225,7 +225,7 @@ def question(
     future: asyncio.Future[Any] = loop.create_future()
 
     def tell(done: object, error: BaseException | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # the caller has left
             return
         if error is None:
             future.set_result(done)
@@ -239,12 +239,12 @@ def question(
 
 
 def closed() -> BackendError:
-    """What is told whoever comes when the model is gone."""
+    """The error for callers after the model is closed."""
     return GenerationFailed("the model has been closed")
 
 
 def translated(error: Exception) -> BackendError:
-    """What an engine threw, in our words."""
+    """An engine's exception as one of ours."""
     return while_generating(error, "the engine")
 
 
@@ -254,8 +254,8 @@ async def run_abandonable(
     """Run `work(wanted)` on a thread. When this call is cancelled, `wanted()` becomes False.
 
     Cancellation waits until the thread has ended, and a result that came all the same goes to
-    `discard`, so that nothing is left behind. `work` should look at `wanted` often and raise when
-    it is False.
+    `discard`, so that nothing is left behind. `work` should check `wanted` often and raise when it
+    is False.
     """
     abandoned = threading.Event()
     future = asyncio.get_running_loop().run_in_executor(None, work, lambda: not abandoned.is_set())

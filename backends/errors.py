@@ -1,11 +1,11 @@
-"""What can go wrong below the gateway. Foreign exceptions are translated into these at this border.
+"""Errors below the gateway. Foreign exceptions are translated into these at this border.
 
 BackendError
 ├── LoadFailed                the model can't be loaded; the message says why
 │   ├── OutOfMemory           … because memory ran out (also raised while generating)
 │   ├── BackendMissing        … because its library isn't installed or can't run here
 │   └── UnsupportedModel      … because no backend reads this format
-├── InvalidJob                the job can't be run as asked
+├── InvalidJob                the job can't be run as requested
 │   ├── PromptTooLong         … because prompt and completion don't fit the context
 │   └── InputTooLong          … because a text to be embedded or ranked doesn't fit it
 ├── NotAble                   this engine can't do that at all
@@ -35,7 +35,7 @@ class UnsupportedModel(LoadFailed):
 
 
 class InvalidJob(BackendError):
-    """The job can't be run as asked. `param` names the request field at fault."""
+    """The job can't be run as requested. `param` names the request field at fault."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -68,7 +68,7 @@ class InputTooLong(InvalidJob):
 
 
 class NotAble(BackendError):
-    """What is asked for is nothing that this engine can do."""
+    """The engine does not support what is requested."""
 
 
 class GenerationFailed(BackendError):
@@ -76,7 +76,7 @@ class GenerationFailed(BackendError):
 
 
 class UpstreamError(BackendError):
-    """What another server answered, or that it didn't. `message` names no address and no key."""
+    """Another server's error, or that it didn't answer. `message` names no address and no key."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class UpstreamError(BackendError):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        """`status` and the fields are what a client is to be told; `retry_after` in seconds."""
+        """`status` and the fields go to the client; `retry_after`: seconds."""
         super().__init__(message)
         self.status = status
         self.type = type
@@ -98,7 +98,7 @@ class UpstreamError(BackendError):
 
 
 def while_generating(error: Exception, who: str, *, full: bool = False) -> BackendError:
-    """A foreign error of `who` in our words; a `BackendError` as it is. `full`: memory ran out."""
+    """A foreign error of `who` as ours; a `BackendError` as it is. `full`: memory ran out."""
     if isinstance(error, BackendError):
         return error
     if full:

@@ -174,7 +174,7 @@ def _own_memory(nvml: Any, handle: Any) -> int | None:
 
 
 def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
-    """CUDA's measure of speed is its own, so unlike cards can't be told apart then."""
+    """CUDA's measure of speed is its own, so unlike cards can't be identified then."""
     kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles if handle is not None}
     if len(kinds) > 1:
         log.warning(

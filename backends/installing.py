@@ -1,5 +1,5 @@
-"""How what is missing is installed where this code runs: in a checkout, or from an index; and what
-an engine says of the platforms it can be installed on.
+"""Commands that install missing packages where this code runs: in a checkout, or from an index; and
+an engine's installation by platform.
 """
 
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ from backends.transcript import Transcript, Written
 
 
 class Mailbox:
-    """One job's outputs on the event loop's side. Pieces that nobody fetched yet are joined into
+    """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
     one; while nothing waits here and the reader does, `take` may have a piece first (see
     `protocol.Outputs.offer`).
 
@@ -47,7 +47,7 @@ class Mailbox:
 
     def put(self, output: Output | BackendError) -> None:
         """Called on the event loop's thread, by the driver's one call per step."""
-        if self._last is not None:  # the reader is going to hear of a mistake of its own
+        if self._last is not None:  # the reader is about to get an exception of its own
             return
         reader = self._reader
         awaited = reader is not None and not reader.done()
@@ -64,8 +64,8 @@ class Mailbox:
             reader.set_result(None)  # type: ignore[union-attr]
 
     def _taken(self, take: Callable[[Piece], bool], piece: Piece) -> bool:
-        """Whether the piece has gone. What goes wrong is for the reader to hear, not for the other
-        jobs of this step.
+        """Whether the piece has gone. An exception is raised in the reader, not in the other jobs
+        of this step.
         """
         try:
             if take(piece):
@@ -113,7 +113,7 @@ def deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
 
 
 class JobOutputs:
-    """See `protocol.Outputs`. Who iterates gets the mailbox itself, for it is the hot path."""
+    """See `protocol.Outputs`. Iteration is over the mailbox itself, for it is the hot path."""
 
     def __init__(self, mailbox: Mailbox, stop: Callable[[], None]) -> None:
         self._mailbox = mailbox
@@ -154,7 +154,7 @@ class WaitingLine(Generic[Job]):
             del self._jobs[request]
 
     def leave_all(self) -> list[Job]:
-        """Nobody waits any more; who did."""
+        """Empty the line; returns the jobs that waited."""
         left = [job for jobs in self._jobs.values() for job in jobs]
         self._jobs.clear()
         return left
@@ -182,7 +182,7 @@ class DriverJob:
     ) -> None:
         self.key = key
         self.matcher = matcher  # of its constraint
-        self.request = -key if job.request is None else job.request  # whose turns in line it takes
+        self.request = -key if job.request is None else job.request  # it shares turns in line
         self.job = job
         self.mailbox = mailbox
         self.over = False
@@ -207,7 +207,7 @@ class DriverJob:
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """A job has said enough; its `Ended` comes when it is gone."""
+    """A job is to end; its `Ended` comes when it is released."""
 
     running: DriverJob
 
@@ -229,7 +229,7 @@ def tokens_left(results: Sequence[StepResult]) -> Counter[int] | None:
 
 
 def output_of(result: PromptScored | PromptRead | JobFailed) -> Output | BackendError:
-    """What the job's reader hears of it."""
+    """The output that the job's reader gets."""
     match result:
         case PromptScored(scored=scored):
             return scored
@@ -285,7 +285,7 @@ def _carried_out(running: DriverJob, engine: Engine, verdict: Verdict, ahead: in
     if verdict.stop is not None:
         return Written(written.piece, "stop_string", verdict.stop)
     if written.force and (left or verdict.back or running.banned.holds):
-        # What came behind the token after which something is forced was never said.
+        # Tokens behind the one after which something is forced are void.
         back = left + verdict.back + running.banned.forget()
         _take_back(running, engine, back, ahead, frozenset())
     elif verdict.back:
@@ -334,7 +334,7 @@ def _take_back(
 
 
 def _force(running: DriverJob, engine: Engine, closing: Sequence[int]) -> None:
-    """What the transcript wants said next, and what the grammar leaves no choice in."""
+    """Force the transcript's tokens, and those that the grammar leaves no choice in."""
     forced = closing if running.matcher is None else running.matcher.force(closing)
     if forced:
         engine.force(running.key, forced)

@@ -11,7 +11,7 @@ _FIRST_CPU_LINE, _IDLE_FIELDS = 1, (4, 5)  # /proc/stat: "cpu0 user nice system 
 
 
 def count() -> int:
-    """Those that its affinity leaves it, where the system tells; else all."""
+    """Those that its affinity leaves it, where the system reports it; else all."""
     return len(_allowed())
 
 
@@ -25,8 +25,8 @@ def cores(root: Path = ROOT) -> int:
     """The cores that can compute for us at once: those of the affinity, hyperthreads of one core
     counted once, and no more than the CPU quota of the cgroup pays for. At least 1.
 
-    Where the system doesn't tell which processors are hyperthreads all count. `root` is where /proc
-    and /sys are.
+    Where the system doesn't report which processors are hyperthreads all count. `root` is where
+    /proc and /sys are.
     """
     physical = {_siblings(root, cpu) for cpu in _allowed()}
     quota = cpu_quota(root)
@@ -89,7 +89,7 @@ class IdleCores:
         self._last = time.monotonic(), self._idle_seconds()
 
     def __call__(self) -> float | None:
-        """None where the system doesn't tell."""
+        """None where the system doesn't report it."""
         before, idle_before = self._last
         now, idle = self._last = time.monotonic(), self._idle_seconds()
         if idle is None or idle_before is None or now <= before:

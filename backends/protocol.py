@@ -30,9 +30,9 @@ Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `bac
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How the next token is chosen. Every default is neutral: it changes nothing.
 
-    An engine applies what it can and names those fields in `ModelInfo.samplers`; `unsupported`
-    tells which of a request's wishes it can't meet, so that nothing is ignored in silence. What a
-    field may hold stands in `backends.bounds`.
+    An engine applies what it can and names those fields in `ModelInfo.samplers`; the gateway
+    reports the requested ones that it lacks, so that nothing is ignored silently. What a field may
+    hold stands in `backends.bounds`.
     """
 
     seed: int | None = None
@@ -56,7 +56,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    penalty_range: int = -1  # tokens looked back on; -1 is the whole context
+    penalty_range: int = -1  # the last tokens that count; -1 is the whole context
     repetition_decay: int = 0
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
@@ -124,8 +124,8 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `prompt` is the tokenized prompt; where the model sees, image k stands at its k-th
-    placeholder: `ModelInfo.image_marker`, or what the chat template writes.
+    """One job. `prompt` is the tokenized prompt; where the model has an image encoder, image k
+    stands at its k-th placeholder: `ModelInfo.image_marker`, or what the chat template writes.
     """
 
     prompt: tuple[int, ...]
@@ -197,7 +197,7 @@ Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_fu
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job ended and what it cost."""
+    """Why a job ended, and its usage."""
 
     cause: Cause
     stop_string: str | None = None
@@ -220,23 +220,23 @@ class Outputs(Protocol):
     def __anext__(self) -> Awaitable[Output]: ...
 
     def stop(self) -> None:
-        """Whoever reads has enough: the engine drops the job before its next step, and its `Ended`
+        """The reader needs no more: the engine drops the job before its next step, and its `Ended`
         comes with the cause "stopped". What was generated meanwhile may come before it. Does not
         wait; harmless when the job is over.
         """
         ...
 
     def offer(self, take: "Callable[[Piece], bool]") -> None:
-        """From now on `take` is called with each piece that comes while somebody awaits the next
-        output and none waits to be read, on the event loop's thread: without a task's wake-up. The
-        pieces for which it returns False come as usual, as everything else does. Whoever has no
-        quicker way ignores this.
+        """From now on `take` is called with each piece that comes while a reader awaits the next
+        output and none is queued, on the event loop's thread: without a task's wake-up. The pieces
+        for which it returns False come as usual, as everything else does. Implementations without a
+        direct path ignore this.
         """
         ...
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of the special tokens, as chat templates want them, and all control tokens of the
+    """The texts of the special tokens, as chat templates take them, and all control tokens of the
     vocabulary.
     """
 
@@ -296,11 +296,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     image_marker: str | None = None  # stands for an image in a prompt; None: the template's own
     samplers: frozenset[str] = frozenset()  # the fields of Sampling the engine applies
-    rewinds: bool = False  # tokens can be taken back: the driver sees to banned strings
+    rewinds: bool = False  # tokens can be taken back, for banned strings
     penalties_first: bool = False  # whatever order `Sampling.samplers` says
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     constrains: bool = False  # whether a job may have a `constraint`
-    tells_progress: bool = False  # whether it does, for a job that wants it
+    tells_progress: bool = False  # whether a job may request it
     tells_after_samplers: bool = False  # whether a job may ask for it
     keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
@@ -308,7 +308,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known
     task: Task = "generate"
     vectors: Vectors | None = None  # where its task is "embed"
-    layers: Mapping[str, int] = {}  # how many lie on each device; empty: the engine doesn't say
+    layers: Mapping[str, int] = {}  # how many lie on each device; empty: not reported
 
 
 class ModelContainer(Protocol):
@@ -319,7 +319,7 @@ class ModelContainer(Protocol):
 
     @property
     def failure(self) -> str | None:
-        """Why it can't generate any more; None while it can. To be looked at when a generation has
+        """Why it can't generate any more; None while it can. To be checked when a generation has
         failed.
         """
         ...

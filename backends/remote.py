@@ -1,7 +1,7 @@
 """The contract between the gateway and a model that another server runs.
 
-That server renders, tokenizes, generates and takes answers apart: what crosses is what a client
-meant, and what the model said, already told apart. Frozen structs, as in `backends.protocol`.
+That server renders, tokenizes, generates and splits answers: a parsed request goes over, and the
+model's events come back. Frozen structs, as in `backends.protocol`.
 
     async with container.chat(request) as answer:   # the answer has begun, or it raised
         async for events in answer:                 # all that arrived together
@@ -25,7 +25,7 @@ from backends.shapes import Shape
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """On whose behalf: the request's id, and the key it came with."""
+    """The client behind a call: the request's id, and the key it came with."""
 
     request_id: str = ""
     key: str = ""
@@ -54,7 +54,7 @@ RemoteState: TypeAlias = Literal["unloaded", "loading", "loaded", "draining", "f
 
 
 class RemoteStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model does at the Roundhouse that runs it, as its list last told."""
+    """How a model does at the Roundhouse that runs it, as its list last reported."""
 
     state: RemoteState
     percent: int | None = None  # of a load in progress
@@ -66,8 +66,8 @@ class RemoteStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What chats and texts have in common. `parameters`: JSON by OpenAI's names; what the client
-    called otherwise, or what nobody here reads, by the name it has.
+    """What chats and texts have in common. `parameters`: JSON by OpenAI's names; fields that the
+    client spelled differently, or that are not read here, by their own names.
     """
 
     parameters: Mapping[str, Any] = {}
@@ -78,7 +78,7 @@ class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteThinking(msgspec.Struct, frozen=True, kw_only=True):
-    """How the model is to reason; None: as it does by itself. The parameters say the same in words
+    """How the model is to reason; None: as it does by itself. The parameters say the same in fields
     that not every server has; there the budget is called `budget_name`.
     """
 
@@ -127,7 +127,7 @@ class RemoteVectors(msgspec.Struct, frozen=True, kw_only=True):
     """For each text, in their order, what `EncoderContainer.encode` gives: a vector, or a score."""
 
     vectors: tuple[bytes, ...]
-    prompt_tokens: int = 0  # 0: the other server doesn't tell
+    prompt_tokens: int = 0  # 0: the other server doesn't report it
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
@@ -188,11 +188,11 @@ class RemoteContainer(ABC):
     @property
     @abstractmethod
     def splits(self) -> bool:
-        """The other server takes answers apart; else chats are to go over `complete`."""
+        """The other server splits answers; else chats are to go over `complete`."""
 
     @abstractmethod
     def changes(self, request: RemoteRequest) -> RemoteChanges:
-        """What becomes of a request on the way."""
+        """How a request is changed on the way."""
 
     @abstractmethod
     def chat(self, request: RemoteChat) -> AbstractAsyncContextManager[RemoteEvents]:

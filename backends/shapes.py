@@ -1,4 +1,4 @@
-"""What a client may ask of an answer's shape, whichever API and field it used.
+"""Requested output shapes (structured output), whichever API and field they came in.
 
 Schemas and structural tags are kept as the JSON text that came, so that a shape can be hashed and
 is read in one place, under limits. `field` is the client's name of what it sent, for errors.

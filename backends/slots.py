@@ -1,4 +1,4 @@
-"""The places in which an engine computes its jobs: what each does, and its cache kept in a file.
+"""An engine's slots: the state of each, and its cache saved to a file and restored.
 
 `Slots` is what the gateway sees of them. Every engine has places; an engine that can also hand out
 and take back a place's cells has a `SlotKeeper`.
@@ -20,7 +20,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     """A place at this moment. Counts are tokens."""
 
     id: int
-    cells: int | None = None  # whose cells it holds; None: its engine doesn't tell
+    cells: int | None = None  # whose cells it holds; None: its engine doesn't report it
     task: int | None = None  # the job that is computed in it; None: it is idle
     job: Generation | None = None
     prompt: int = 0

@@ -1,10 +1,10 @@
-"""How many threads a step computes with: as many as its own times say is fastest.
+"""Chooses how many threads a step computes with, by measuring which count is fastest.
 
 What is best changes with what else runs on the machine. OpenMP's barriers (libgomp) spin: with a
 thread per core and one busy neighbour, two of our threads may share a core, and each of a step's
 many barriers then costs a time slice. A step that takes 0.3 ms takes up to a second, and one thread
-is five to a hundred times faster than two. On an idle machine two threads win. Nothing but
-measuring tells.
+is five to a hundred times faster than two. On an idle machine two threads win. Only measuring shows
+it.
 
 `ThreadController` is pure: it knows no clock, no engine and no system. It is fed with the times of
 steps and answers which count the next one should use. Steps of about the same size (`bucket`) are
@@ -43,9 +43,9 @@ IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
 SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # The engine's thread, back from the device, waits for the GIL as long as this when the event loop
 # computes: Python's default of 5 ms is many steps of a small model. Measured on a machine that was
-# not idle, 5 to 0.2 ms can't be told apart (benchmarks/README.md), so this is a cautious choice.
+# not idle, 5 to 0.2 ms show no difference (benchmarks/README.md), so this is a cautious choice.
 SWITCH_INTERVAL = 0.001
-LOOK_EVERY = 0.3  # seconds between two looks at the system's idle time
+LOOK_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 
 def candidates(cores: int) -> tuple[int, ...]:
@@ -78,8 +78,8 @@ def prepare_process(environment: MutableMapping[str, str]) -> None:
 
 def _bound_arenas() -> None:
     """Two arenas, where glibc would make up to eight a core: what is free in one serves no other.
-    Models are loaded on one thread after another, so that each arena keeps torn memory of its own,
-    a seventh of the process after hundreds of loads (benchmarks/README.md).
+    Models are loaded on one thread after another, so that each arena keeps fragmented memory of its
+    own, a seventh of the process after hundreds of loads (benchmarks/README.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":
@@ -98,7 +98,7 @@ class CommonKnowledge:
     def __init__(self) -> None:
         self.now = 0.0  # seconds of steps so far
         self.idle: bool | None = None  # whether a core has nothing to do; None: not known
-        self.crowded = False  # whether more threads were tried since the last look at idle time
+        self.crowded = False  # whether more threads were tried since the last reading of idle time
         self.changes = 0  # how often a search has found another count
 
 
@@ -261,7 +261,7 @@ class ThreadController:
             self._last[kind, rows > 1] = search.best
 
     def idle(self, cores: float | None) -> None:
-        """So many of the cores we may use had nothing to do lately; None: nobody knows."""
+        """So many of the cores we may use had nothing to do lately; None: unknown."""
         if self._shared.crowded:  # by ourselves
             self._shared.crowded = False
             return

@@ -1,7 +1,8 @@
-"""From tokens to text, for one job: what every engine should do alike, written once.
+"""From tokens to text, for one job: detokenization, stop strings and limits, the same for every
+engine.
 
 Incremental UTF-8, stop strings across piece boundaries, token limits, the thinking budget. It knows
-no engine: the driver tells it each token's bytes and carries out what it decides.
+no engine: the driver passes it each token's bytes and carries out what it decides.
 """
 
 import codecs

@@ -86,7 +86,7 @@ class Grammars:
         return compiling
 
     def _ended(self, grammar: str, compiling: Compiling) -> None:
-        """Nobody waits for it any more: it is done, or nobody wants it."""
+        """No job waits for it any more: it is done, or cancelled."""
         del self._under_way[grammar]
         if compiling.future.cancel() or not compiling.future.done():
             return
@@ -124,7 +124,7 @@ class Grammars:
 
 
 async def _done(future: "Future[LLMatcher]") -> None:
-    """Whoever is cancelled here leaves `future` to the others who wait for it."""
+    """A cancelled caller leaves `future` to the other waiters."""
     waiter = asyncio.wrap_future(future)
     waiter.add_done_callback(lambda one: one.cancelled() or one.exception())
     await asyncio.wait([waiter])

@@ -1,8 +1,8 @@
-"""One job's place in its grammar: what was said, what may come next, what must.
+"""One job's state in its grammar: the tokens so far, the allowed next ones, the forced ones.
 
-The driver tells it each token (`take`) and asks what must come next (`force`); an engine asks for
+The driver passes it each token (`take`) and asks for forced tokens (`force`); an engine asks for
 the mask of the next token (`Mask`). All of it on the engine's thread, but that a mask may be
-computed on another one (`MaskThreads`) while the device works, which whoever comes next waits for.
+computed on another one (`MaskThreads`) while the device works, which the next caller waits for.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ class Mask(Protocol):
 
 
 class Bans:
-    """What the client forbids beside the grammar, as one number with a bit for each token.
+    """Tokens that the client bans beside the grammar, as one number with a bit for each token.
 
     An engine is given the job without them (`unbanned`), so that its samplers and the mask can't
     contradict each other, and the choice is never made among tokens that are all forbidden.
@@ -79,7 +79,7 @@ class Bans:
 
 
 def unbanned(job: Generation) -> Generation:
-    """The job without what `Bans` sees to."""
+    """The job without what `Bans` handles."""
     finite = tuple(pair for pair in job.sampling.logit_bias if pair[1] != _NEVER)
     sampling = msgspec.structs.replace(
         job.sampling, logit_bias=finite, banned_tokens=(), allowed_tokens=(), ban_eos=False
@@ -148,7 +148,7 @@ class Matcher:
         return self.complete and not self._ahead
 
     def rewind(self, count: int) -> None:
-        """The last `count` tokens taken were never said, nor was what an engine has drawn ahead."""
+        """The last `count` tokens taken are void, nor was what an engine has drawn ahead."""
         back = count + len(self._ahead)
         self._ahead.clear()
         self._back(back)
@@ -202,7 +202,7 @@ class Matcher:
         self._allowed = self._bans.applied(allowed[: self._bans.bytes], self._said)
 
     def _settle(self) -> None:
-        """Wait for the thread that computes the mask; what it met is met again by `compute`."""
+        """Wait for the thread that computes the mask; its errors are raised again by `compute`."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.exception()
@@ -246,5 +246,5 @@ class MaskThreads:
 
 def _compute(matchers: Sequence[Matcher]) -> None:
     for matcher in matchers:
-        with suppress(BackendError):  # met again by whoever asks for the mask
+        with suppress(BackendError):  # raised again when the mask is requested
             matcher.compute()

@@ -1,8 +1,8 @@
-"""A loaded model's vocabulary as llguidance wants it, alike for every engine.
+"""A loaded model's vocabulary in llguidance's form, alike for every engine.
 
-It is made of what each engine tells of its tokens: their bytes, which of them are control tokens,
+It is made of what each engine reports of its tokens: their bytes, which of them are control tokens,
 which end a generation, and how a text is tokenized. The last is what makes forced tokens those that
-the model itself would have been shown for their text.
+the model's own tokenizer makes of their text.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _MARK = "\x02"
 
 
 class Vocabulary(Protocol):
-    """The part of `engine.Engine` that tells of tokens; any thread may call it."""
+    """The part of `engine.Engine` that describes tokens; any thread may call it."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -52,7 +52,7 @@ class _Spelled:
 
 
 class Tokenizing(Protocol):
-    """What both an engine and a container tell of their vocabulary."""
+    """What both an engine and a container report of their vocabulary."""
 
     @property
     def info(self) -> ModelInfo: ...

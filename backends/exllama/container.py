@@ -28,7 +28,7 @@ async def driven(
     report: Report,
 ) -> ModelContainer:
     """The module `loading` loads on a thread of its own, with what `library` gives there, and stops
-    when it is told that nobody wants it.
+    when the load is cancelled.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,6 +1,6 @@
 """The engine the driver steps: a library's dynamic generator, one `iterate` at a time.
 
-One `iterate` may draw several tokens of a job (guesses that came true, tokens held back with half a
+One `iterate` may draw several tokens of a job (accepted draft tokens, tokens held back with half a
 character). The driver gets one of each job per step, so that it can stop or force after any of
 them; the generator goes on when all are handed over.
 """
@@ -146,7 +146,7 @@ class ExLlamaEngine:
                 self._refused.append(JobFailed(running.key, running.held.error))
 
     def _take(self, running: ExLlamaJob, result: Result) -> None:
-        """What one job's result says; what can't be read is that job's failure alone."""
+        """The tokens of one job's result; what can't be read is that job's failure alone."""
         if result["eos"]:
             running.current = None
         try:

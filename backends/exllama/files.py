@@ -21,7 +21,7 @@ SCRATCH = 768 << 20  # bytes: CUDA context, dequantizing, a prompt chunk's activ
 
 class PagedCacheSize(msgspec.Struct, frozen=True):
     """How much KV cache there will be: `cells` tokens in all, `length` for one request, of which
-    `drafted` positions behind it are for guesses.
+    `drafted` positions behind it are for draft tokens.
     """
 
     cells: int
@@ -30,7 +30,7 @@ class PagedCacheSize(msgspec.Struct, frozen=True):
 
     @property
     def positions(self) -> int:
-        """Positions the model must know, guesses included; whole pages."""
+        """Positions the model must have, draft tokens included; whole pages."""
         return pages(self.length + self.drafted)
 
 
@@ -55,7 +55,7 @@ def pages(tokens: int) -> int:
 def draft(
     options: ExLlamaOptions, recognise: Callable[[Path], ModelFiles | None], name: str
 ) -> ModelFiles | None:
-    """The model that guesses ahead, if there is one. Raises LoadFailed."""
+    """The draft model, if there is one. Raises LoadFailed."""
     if options.draft_model is None:
         return None
     if options.ngram_speculation:
@@ -68,7 +68,7 @@ def draft(
 
 
 def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
-    """Neither library can guess ahead where pictures are."""
+    """Neither library can use a draft model where pictures are."""
     if options.draft_model or options.ngram_speculation:
         return msgspec.structs.replace(files, modalities=("text",))
     return files
@@ -76,7 +76,7 @@ def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
 
 def placement(options: ExLlamaOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
     """As `gpu_split` says; else the first card, which both libraries fill before the next."""
-    if not cards:  # a load will say that it needs one
+    if not cards:  # the load raises that it needs one
         return {CPU: 1.0}
     if any(options.gpu_split):
         return divided(options.gpu_split, cards)

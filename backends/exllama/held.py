@@ -1,7 +1,7 @@
-"""A job's mask where the libraries ask for it: within their own loop.
+"""A job's grammar mask for the libraries, which request it within their own loop.
 
-What goes wrong there would be the whole step's failure. So it is kept, the job goes on without a
-mask until the step is over, and the engine then fails that job alone.
+An exception there would fail the whole step. So it is kept, the job goes on without a mask until
+the step is over, and the engine then fails that job alone.
 """
 
 import numpy as np

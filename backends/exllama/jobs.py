@@ -20,7 +20,7 @@ from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling, TokenLogprob
 
 # ------------------------------------------------------------------------------------------ results
-# What results of a generator's `iterate` say about tokens.
+# Reads the tokens in results of a generator's `iterate`.
 #
 # Their text is not used: stop strings, characters and limits are `backends.transcript`'s. But the
 # generator holds tokens back with their text, while a character is incomplete or a banned string
@@ -32,7 +32,7 @@ Result = Mapping[str, Any]
 
 
 def told(result: Result, name: str) -> list[Any]:
-    """What a result of the stage "streaming" says about each of its new tokens: a tensor of the
+    """A field of a result of the stage "streaming", for each of its new tokens: a tensor of the
     shape (1, n, …), as a list.
     """
     parts = [result]
@@ -47,7 +47,7 @@ def at_limit(result: Result) -> bool:
 
 
 # ----------------------------------------------------------------------------------------- sampling
-# Wishes about single tokens, as far as both libraries want them alike.
+# Parameters of single tokens, as far as both libraries take them alike.
 
 
 def check_tokens(sampling: Sampling, vocabulary: HfVocabulary) -> None:
@@ -72,8 +72,8 @@ STRETCH = 2048  # tokens
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """What one result of the generator says: new tokens of one job, with their logprobs where they
-    are wanted, and whether its limit ended it.
+    """One result of the generator: new tokens of one job, with their logprobs where they are
+    wanted, and whether its limit ended it.
     """
 
     tokens: Sequence[int]

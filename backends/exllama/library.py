@@ -1,4 +1,4 @@
-"""Importing one of the two libraries, and its errors in our words.
+"""Imports one of the two libraries, and translates its errors.
 
 Both compile or load a CUDA extension when they are imported and fail where there is no card, so
 they are imported through `imported` alone, when a model is loaded.
@@ -16,7 +16,7 @@ L = TypeVar("L")
 
 INSTEAD = "the same model as GGUF or as plain safetensors runs without it"
 RAN_OUT = (
-    "out of memory",  # CUDA's and HIP's words
+    "out of memory",  # CUDA's and HIP's messages
     "Insufficient VRAM",  # where layers are placed automatically
     "Insufficient space in device allocation",  # exllamav2, with gpu_split
 )
@@ -52,13 +52,13 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether a foreign error means that memory ran out; some tell it in words only."""
+    """Whether a foreign error means that memory ran out; some have it only in the message."""
     told = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
     return told or any(words in str(error) for words in RAN_OUT)
 
 
 def while_generating(name: str, error: Exception) -> BackendError:
-    """A foreign error of the library `name`, in our words."""
+    """A foreign error of the library `name`, as one of ours."""
     return errors.while_generating(error, name, full=ran_out(error))
 
 

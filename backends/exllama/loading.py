@@ -1,6 +1,6 @@
 """Models in memory, as the engine works with them, and what loading them has in common.
 
-Each backend's `loading` fills in what its library wants to be called like.
+Each backend's `loading` fills in its library's calls.
 """
 
 import gc
@@ -22,7 +22,7 @@ from backends.huggingface import generation_config
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 
-Tell: TypeAlias = Callable[[Progress], bool]  # False: nobody wants the model any more
+Tell: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
 
 # Forced tokens are a new job of the library, which costs about as much as a few drawn ones.
 FORCES_FROM = 4
@@ -36,10 +36,10 @@ class PlacedModel(msgspec.Struct, frozen=True):
 
 
 class ExLlamaModel(ABC):
-    """What the engine works with. `free` gives all of it back; nothing here is of use then.
+    """What the engine works with. `free` gives all of it back; nothing here is usable then.
 
     `generator` is the library's dynamic generator over the models and caches. It is made anew after
-    a failed step, so nobody else keeps it.
+    a failed step, so no other reference to it is kept.
     """
 
     name: ClassVar[str]  # of the backend
@@ -128,7 +128,7 @@ class ExLlamaModel(ABC):
 
 
 def give_back() -> None:
-    """Return what nobody holds any more to the device. CUDA's context itself stays."""
+    """Return unreferenced memory to the device. CUDA's context itself stays."""
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -20,14 +20,14 @@ REMEMBERED = 32  # pictures; a conversation sends its pictures again at every tu
 
 
 class PromptWithImages(msgspec.Struct, frozen=True):
-    """A prompt as the generator wants it: ids of embeddings where pictures stand."""
+    """A prompt in the generator's form: ids of embeddings where pictures stand."""
 
     prompt: list[int]
     embeddings: list[Any]
 
 
 class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
-    """A library's way to see."""
+    """A library's image encoder."""
 
     embed: Callable[[Any], Any]  # a Pillow picture to the library's MMEmbedding
     ids: Callable[[Any], list[int]]  # the token ids of such an embedding, markers included
@@ -36,7 +36,7 @@ class ImageEncoder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageEmbeddings:
-    """What the model has seen lately."""
+    """Embeddings of recent pictures."""
 
     def __init__(self, encoder: ImageEncoder) -> None:
         self._encoder = encoder

@@ -1,8 +1,8 @@
 """A grammar as one of exllamav2's filters.
 
-It asks no more of a filter than to have the methods of its `ExLlamaV2Filter`, so that this needs no
-import of the library, which compiles. `mask_logits` is the way in which it is quickest. The masks
-are computed on threads of our own, beside the pass; so none of its is asked for.
+The library only needs a filter to have the methods of its `ExLlamaV2Filter`, so that this needs no
+import of the library, which compiles. `mask_logits` is its fastest path. The masks are computed on
+threads of our own, beside the pass; so none of its threads is used.
 """
 
 import torch

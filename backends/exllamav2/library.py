@@ -1,5 +1,5 @@
-"""What we use of exllamav2, as one value that everything else here is given; tests give a stand-in
-instead.
+"""The parts of exllamav2 that are used, as one value that is passed to everything else here; tests
+pass a stand-in.
 """
 
 from collections.abc import Callable, Mapping

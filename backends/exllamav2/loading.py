@@ -1,6 +1,6 @@
-"""Options to models in memory: the model, its cache, a draft model, a vision tower, adapters.
+"""Options to models in memory: the model, its cache, a draft model, an image encoder, adapters.
 
-Knows what exllamav2 wants to be called like and in which order, not how it is then stepped.
+Knows exllamav2's constructors and their order, not how it is then stepped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             cache=self.main.cache,
             tokenizer=self.tokenizer,
             max_batch_size=self.info.max_concurrent,
-            max_q_size=drafted + 1,  # positions looked at in one step for one job
+            max_q_size=drafted + 1,  # positions computed in one step for one job
             draft_model=self.draft.model if self.draft else None,
             draft_cache=self.draft.cache if self.draft else None,
             num_draft_tokens=drafted,
@@ -201,7 +201,7 @@ def _attend_by_matmul(config: Any) -> None:
 
 
 def _read_new_rope(config: Any, folder: Path) -> None:
-    """What transformers 5 writes as `rope_parameters`, exllamav2 0.3.2 does not look at: it would
+    """What transformers 5 writes as `rope_parameters`, exllamav2 0.3.2 does not read: it would
     silently take its own default. Raises UnsupportedModel for what can't be carried over.
     """
     text = model_folder.text_config(model_folder.read_json(folder / "config.json"))
@@ -247,7 +247,7 @@ def _place(loaded: ExLlamaV2Model, config: Any, stage: str, tell: Tell) -> Place
 
 
 def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, tell: Tell) -> Any:
-    """The vision tower, if the model sees."""
+    """The image encoder, if the model has one."""
     if "image" not in files.modalities:
         return None
     tower = loaded.library.vision(config)

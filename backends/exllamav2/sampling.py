@@ -1,4 +1,4 @@
-"""A job's wishes as the settings of exllamav2's sampler.
+"""A job's sampling parameters as the settings of exllamav2's sampler.
 
 The sampler's own defaults are not neutral, so every field is set here. Its order: penalties, bans,
 biases and DRY; temperature; the truncations; then dynamic temperature, or temperature where it
@@ -55,11 +55,11 @@ SUPPORTED = frozenset(
         "ban_eos",
     }
 )
-# A ban takes back what was said, which goes wrong where a step holds guesses (dynamic.py,
-# iterate_gen: a guess that was taken back counts as accepted).
+# A ban rewinds, which fails where a step holds draft tokens (dynamic.py, iterate_gen: one that was
+# rewound counts as accepted).
 SUPPORTED_WITH_GUESSES = SUPPORTED - {"banned_strings"}
 COLDEST = 0.01  # below this exllamav2's dynamic temperature divides by nearly nothing
-LONGEST_REPEAT = 20  # tokens that DRY looks back on at once: exllamav2's own default
+LONGEST_REPEAT = 20  # tokens that DRY matches at once: exllamav2's own default
 SMALLEST_SHARE = 1e-6  # a top_p of 0 means the best token alone, which exllamav2 takes for "off"
 NEVER = float("-inf")
 
@@ -95,7 +95,7 @@ def settings(job: Generation, library: ExLlamaV2Library, vocabulary: HfVocabular
 
 
 def check(sampling: Sampling) -> None:
-    """What exllamav2 has in one form only, or not together. Raises InvalidJob."""
+    """Checks for what exllamav2 has in one form only, or not together. Raises InvalidJob."""
     if sampling.mirostat_mode == 1:
         raise InvalidJob("exllamav2 has mirostat 2 only, not mirostat 1", "mirostat_mode")
     if sampling.min_temp > sampling.max_temp:
@@ -111,7 +111,8 @@ def _set_temperature(made: Any, sampling: Sampling) -> None:
     made.min_temp = made.max_temp = 0.0
     made.temp_exponent = sampling.temp_exponent
     if sampling.temperature <= 0:
-        # Greedy, whatever else is wished; dividing by a last temperature of 0 would give nonsense.
+        # Greedy, whatever else is requested; dividing by a last temperature of 0 would give
+        # nonsense.
         made.temperature, made.temperature_last, made.top_k = 1.0, False, 1
         made.xtc_probability = 0.0
     elif sampling.min_temp < sampling.max_temp:
@@ -130,8 +131,8 @@ def _set_dry(made: Any, job: Generation, vocabulary: HfVocabulary) -> None:
     made.dry_max_ngram = LONGEST_REPEAT
     if sampling.dry_range > 0:  # 0 is theirs for all
         made.dry_range = sampling.dry_range
-        made.dry_max_ngram = min(LONGEST_REPEAT, sampling.dry_range - 1)  # they insist on less
-        if len(job.prompt) == 1:  # they look at the oldest of a history that is still empty
+        made.dry_max_ngram = min(LONGEST_REPEAT, sampling.dry_range - 1)  # theirs must be less
+        if len(job.prompt) == 1:  # they read the oldest of a history that is still empty
             made.ngram_history = deque((0,))
 
 

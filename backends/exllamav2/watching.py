@@ -1,5 +1,5 @@
-"""Logits on their way to a job's sampler, one token at a time: where the model's own distribution
-is seen, and where the penalties that concern the answer alone are applied.
+"""Hooks on the logits before a job's sampler, one token at a time: they record the model's own
+distribution and apply the penalties that count the answer alone.
 
 exllamav2 applies penalties and biases to the logits in place before it stores them, and its
 probabilities are those after sampling, so afterwards it is too late. And its own frequency and
@@ -57,7 +57,9 @@ class Witness:
 
 
 class Censor:
-    """Stands before `receive_logits` likewise, and lowers what the answer has said already."""
+    """Stands before `receive_logits` likewise, and lowers the logits of tokens that the answer
+    already has.
+    """
 
     def __init__(self, job: Any, prompt_tokens: int, sampling: Sampling) -> None:
         self._sequence = job.sequences[0].sequence_ids  # a SeqTensor that grows with the answer

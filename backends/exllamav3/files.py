@@ -35,7 +35,7 @@ SEES = frozenset(
         "Qwen3_5MoeForConditionalGeneration",
     }
 )
-ENDS = 1  # tokens kept free behind the longest request: the generator wants its last one to fit
+ENDS = 1  # tokens kept free behind the longest request: the generator needs its last one to fit
 
 
 def recognise(path: Path) -> ModelFiles | None:

@@ -1,8 +1,8 @@
 """A grammar as one of exllamav3's filters.
 
-It asks no more of a filter than to have the attributes and methods of its `Filter`, so that this
+The library only needs a filter to have the attributes and methods of its `Filter`, so that this
 needs no import of the library, which compiles. The masks are computed on threads of our own, beside
-the pass; so none of its is asked for.
+the pass; so none of its threads is used.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""Options to models in memory: the model, its cache, a draft model, a vision tower, adapters.
+"""Options to models in memory: the model, its cache, a draft model, an image encoder, adapters.
 
-Knows what exllamav3 wants to be called like and in which order, not how it is then stepped.
+Knows exllamav3's constructors and their order, not how it is then stepped.
 """
 
 import math
@@ -25,7 +25,7 @@ from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, TokenLogprob
 from config.engines import ExLlamaV3Options
 
-SHORTEST_MATCH = 3  # tokens that must be repeated before n-gram speculation guesses what follows
+SHORTEST_MATCH = 3  # tokens that must be repeated before n-gram speculation drafts what follows
 LEAST_CHANCE = 1e-38  # probabilities are 32-bit numbers: what is smaller came out as 0
 # What a chat template writes for one picture, where it isn't the token that config.json names.
 PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}

@@ -1,8 +1,8 @@
-"""A job's wishes as steps of exllamav3's sampler.
+"""A job's sampling parameters as steps of exllamav3's sampler.
 
 The order: biases, penalties, DRY and bans; temperature; the truncations; temperature where it comes
-last; XTC. A wish that is neutral becomes a step that the sampler leaves out by itself. Where only
-the usual ones are left it runs them as one kernel, which a step of our own would prevent.
+last; XTC. A neutral parameter becomes a step that the sampler leaves out by itself. Where only the
+usual ones are left it runs them as one kernel, which a step of our own would prevent.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def sampler(running: ExLlamaJob, library: ExLlamaV3Library, vocabulary: HfVocabu
 
 class OfTheAnswer:
     """A sampler whose frequency and presence penalties count the answer alone, as OpenAI's do:
-    theirs look `sustain_range` tokens back, over the prompt too.
+    theirs count the last `sustain_range` tokens, of the prompt too.
     """
 
     def __init__(self, sampler: Any, penalty: Any, prompt_tokens: int, back: int) -> None:
@@ -95,7 +95,7 @@ class OfTheAnswer:
 
 
 def _choice(sampling: Sampling, steps: Any, vocabulary: HfVocabulary) -> Iterator[Any]:
-    if sampling.temperature <= 0:  # greedy, whatever else is wished
+    if sampling.temperature <= 0:  # greedy, whatever else is requested
         yield steps.SS_Argmax()
         return
     last = sampling.temperature_last

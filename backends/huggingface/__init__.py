@@ -1,3 +1,1 @@
-"""What the files of a Hugging Face folder say, for every engine that reads such folders. Knows no
-engine.
-"""
+"""Reads Hugging Face folders' files, for every engine that loads such folders. Knows no engine."""

@@ -1,5 +1,5 @@
-"""Hugging Face folders of models that make vectors of texts, or rank: what their files say of the
-steps from tokens to a vector.
+"""Hugging Face folders of embedding models and rerankers: the steps from tokens to a vector, read
+from their files.
 
 sentence-transformers' `modules.json` lists the steps: a transformer, a pooling (`1_Pooling`), dense
 layers, a normalization; `config_sentence_transformers.json` has the prompts. A cross-encoder is a
@@ -86,7 +86,7 @@ def steps(folder: Path, config: Fields) -> EncoderSteps | None:
 
 
 def positions(config: Fields, trained: int) -> int:
-    """How many tokens the model can tell apart by their place, of `trained` that it names."""
+    """How many positions the model has, of `trained` that it names."""
     if config.get("model_type") not in OFFSET:
         return trained
     padding = config.get("pad_token_id")
@@ -120,7 +120,7 @@ def _with(made: EncoderSteps, kind: str, path: Path, folder: Path) -> EncoderSte
             return replace(made, dense=(*made.dense, _dense(path)))
         case "Normalize" if made.pooling:
             return replace(made, normalized=True)
-        case "Dropout":  # while it learns
+        case "Dropout":  # for training alone
             return made
     raise UnsupportedModel(f"{folder} has a step that isn't known here: {kind} ({path.name})")
 

@@ -2,7 +2,7 @@
 finds one.
 
 The same reading serves a `generation_config` that a client sends. The names are those of
-transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not looked at.
+transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not read.
 """
 
 import json

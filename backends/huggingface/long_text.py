@@ -5,8 +5,8 @@ memory for one of text; `encode_batch` lets go of the GIL. So a section is a bat
 memory is given back before the next one's, and other threads run meanwhile.
 
 A text may be cut where no token can cross and nothing on one side changes how the other is read:
-behind a letter, where a space or a punctuation mark follows. Whether a tokenizer reads it so is not
-looked up but tried at every cut: the text around it must give the tokens of its two halves.
+behind a letter, where a space or a punctuation mark follows. Whether that holds for a tokenizer is
+not looked up but tried at every cut: the text around it must give the tokens of its two halves.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Hugging Face folders on disk: what their JSON files say about a model. For every backend that
+"""Hugging Face folders on disk: a model's description by their JSON files. For every backend that
 reads such folders.
 
 Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
@@ -52,7 +52,7 @@ def recognise(
         raise UnsupportedModel(
             f"{path} makes embeddings, which {backend} can't do; transformers can"
         )
-    if config.get("is_encoder_decoder"):  # T5's class has the name of one that sees
+    if config.get("is_encoder_decoder"):  # T5's class has a vision model's name
         raise UnsupportedModel(
             f"{path} holds an encoder and a decoder ({kind}); only models that go on with a text "
             "can be run"
@@ -69,7 +69,7 @@ def recognise(
 def described(
     path: Path, config: Fields, files: Sequence[Path], *, backend: str, format_: str, kind: str
 ) -> ModelFiles:
-    """What `config` tells of the model in the folder `path`, whose weights are `files`."""
+    """The model in the folder, as `config` describes it: `path`, whose weights are `files`."""
     text = text_config(config)
     return ModelFiles(
         path=path,
@@ -232,7 +232,7 @@ def _first(config: Fields, names: Sequence[str], default: int) -> int:
 
 
 def chat_template(folder: Path) -> str | None:
-    """From the first place that has one, in the order in which Hugging Face's tokenizers look."""
+    """From the first place that has one, in the order of Hugging Face's tokenizers."""
     if (path := folder / "chat_template.jinja").is_file():
         return path.read_text(encoding="utf-8")
     for name in ("chat_template.json", "tokenizer_config.json"):

@@ -1,4 +1,4 @@
-"""What a `tokenizer.json` says it does with a text on the way to its tokens.
+"""Analyses a `tokenizer.json`: bounds on its tokens' lengths, and their spelling.
 
 Pure: reads the file's description, knows no text and no library. A step it doesn't know, or that
 may drop any amount of text, makes the answer "unknown".

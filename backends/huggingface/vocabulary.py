@@ -25,7 +25,7 @@ from backends.protocol import SpecialTokens
 
 _LISTS_KEPT = 8  # of sequence breakers; one may hold as many numbers as the vocabulary has tokens
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Ends of a turn or a text that a model may say though its files don't name them all.
+# Ends of a turn or a text that a model may write though its files don't name them all.
 _ENDS = (
     "<|im_end|>",
     "<|eot_id|>",
@@ -150,7 +150,7 @@ class HfVocabulary:
 
 
 def whole_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer without truncation and padding, whose settings nobody else changes."""
+    """A tokenizer without truncation and padding, whose settings no other code changes."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception

@@ -13,5 +13,5 @@ operations. For every engine whose logits are tensors.
 
 The order is that of the field, and the same on every engine of ours: biases and bans, penalties,
 DRY, temperature, truncations, XTC; `temperature_last` moves the temperature behind the truncations.
-A job's random numbers are its own, so a seed gives the same text whoever else is in the batch.
+A job's random numbers are its own, so a seed gives the same text whatever else is in the batch.
 """

@@ -116,7 +116,7 @@ def _without(scores: torch.Tensor, banned: Collection[int]) -> torch.Tensor:
 
 
 def _draws(states: Sequence[SamplerState], context: SamplingContext) -> list[Draw]:
-    """One for each way of drawing that a job wants."""
+    """One for each `DrawWay` of the jobs."""
     rows: dict[DrawWay, list[int]] = {}
     for row, state in enumerate(states):
         if not state.greedy:

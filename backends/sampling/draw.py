@@ -39,7 +39,7 @@ class DrawWay(msgspec.Struct, frozen=True):
     """
 
     order: tuple[str, ...]  # of temperature, truncations and XTC
-    window: int | None  # how many candidates are looked at first; None: nothing is truncated
+    window: int | None  # how many candidates are taken first; None: nothing is truncated
     skews: bool
     feedback: str  # "": none
 
@@ -96,8 +96,8 @@ class Draw:
 
     def pick(self, scores: torch.Tensor) -> Picked:
         """A token for each of `scores` (rows, vocabulary), int64; its complement (~token, below 0)
-        where more must stay than the window holds: such a row wants `wider`. And what `feedback` is
-        to hear if that token is taken, (rows,).
+        where more must stay than the window holds: such a row wants `wider`. And what `feedback`
+        gets if that token is taken, (rows,).
 
         Nothing here waits for the device.
         """
@@ -139,7 +139,7 @@ class Draw:
         return Draw(states, rows, self._context, further, memory)
 
     def learn(self, told: torch.Tensor) -> None:
-        """The tokens picked are taken: what was told of them, (rows,)."""
+        """The tokens picked are taken: their feedback values, (rows,)."""
         assert self.feedback is not None
         self.feedback.update(told)
 
@@ -175,7 +175,7 @@ class Draw:
         candidates.reweigh(logits.softmax(-1))
 
     def _exclusion(self) -> Step | None:
-        """XTC; only jobs that want it spend a random number."""
+        """XTC; only jobs that use it spend a random number."""
         chances = [wish.xtc_probability for wish in self._wishes]
         if not any(chances):
             return None
@@ -203,9 +203,9 @@ class Draw:
 
 # ------------------------------------------------------------------------------------------ noise
 # Random numbers that are a function of a job's seed, the place in its answer and the token: a
-# token's number is the same whoever else is in the batch, however many candidates are looked at and
-# in which order they come, and however often the place is drawn anew. There is no generator to keep
-# or to seed: a hash of all three (`formulas.hashed`) costs a few operations for all rows together.
+# token's number is the same whatever else is in the batch, however many candidates are taken and in
+# which order they come, and however often the place is drawn anew. There is no generator to keep or
+# to seed: a hash of all three (`formulas.hashed`) costs a few operations for all rows together.
 
 WIDE = 4_096  # candidates; more are hashed row by row, which stay in the processor's cache
 

@@ -16,7 +16,7 @@ _LONGEST = 50  # tokens compared; a longer match would overflow the penalty long
 
 
 class Dry:
-    """One job's DRY wishes."""
+    """One job's DRY parameters."""
 
     def __init__(self, sampling: Sampling, breakers: AbstractSet[int]) -> None:
         self._sampling = sampling

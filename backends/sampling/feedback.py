@@ -1,4 +1,5 @@
-"""Samplers that look at what they drew: mirostat and adaptive-p, for rows that all want the same.
+"""Samplers with feedback from the drawn tokens: mirostat and adaptive-p, for rows that all use the
+same.
 
 What they remember is one number per job, on the device; the batch keeps all as rows of one tensor.
 """
@@ -28,7 +29,7 @@ class Feedback(Protocol):
         ...
 
     def update(self, probabilities: torch.Tensor) -> None:
-        """How likely the drawn tokens were, (rows,): see `told`."""
+        """How likely the drawn tokens were, (rows,): see `Candidates.reported`."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""In which order a job's samplers are applied, and what then has no effect. Knows no engine.
+"""The order of a job's samplers, and which parameters then have no effect. Knows no engine.
 
 The order is that of the field (transformers, vLLM, exllamav2): penalties, DRY, temperature, the
 truncations, XTC. `temperature_last` moves the temperature behind them, and `Sampling.samplers` says
@@ -40,7 +40,7 @@ _TRUNCATIONS = ORDER[3:]
 
 
 def order_of(sampling: Sampling) -> tuple[str, ...]:
-    """The samplers of `ORDER` that a job may use, as it wants them applied."""
+    """The samplers of `ORDER` that a job may use, in the requested order."""
     if sampling.samplers:
         return _listed(sampling.samplers)
     if sampling.temperature_last:
@@ -82,7 +82,7 @@ def fades(sampling: Sampling) -> bool:
 
 
 def without_effect(sampling: Sampling) -> Mapping[str, str]:
-    """The fields that ask for something and change nothing beside others of `sampling`: why."""
+    """The fields that are set but have no effect beside others of `sampling`: why."""
     found: dict[str, str] = {}
     if sampling.samplers:
         used = order_of(sampling)

@@ -14,7 +14,7 @@ from backends.sampling.state import SamplerState, SamplingContext
 
 
 class Penalties:
-    """For those of `states` that want one. None that fades: see `FadingPenalty`."""
+    """For those of `states` that have one. None that fades: see `FadingPenalty`."""
 
     def __init__(self, states: Sequence[SamplerState], context: SamplingContext) -> None:
         self._rows = [row for row, state in enumerate(states) if state.counts]

@@ -1,5 +1,5 @@
-"""What changes a distribution as a whole: temperature, dynamic temperature, smoothing. All rows at
-once.
+"""Samplers that change a distribution as a whole: temperature, dynamic temperature, smoothing. All
+rows at once.
 
 Logits have shape (jobs, candidates); a candidate that is out has minus infinity. A column has shape
 (jobs, 1).

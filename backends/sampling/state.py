@@ -77,7 +77,7 @@ class SamplerState:
         self._remember()
 
     def _remember(self) -> None:
-        """What `tokens` tell of the next one."""
+        """Derive from `tokens` what the next draw needs."""
         self.must_go_on = max(0, self._least - (len(self.tokens) - self._prompt))
         self.counts = self._counted() if self._counts else None
         self.last = self._last_places() if self._fades else None
@@ -85,8 +85,8 @@ class SamplerState:
 
     @property
     def key(self) -> int:
-        """64 bits for the noise of the job's next token: seed and place decide alone, whoever is in
-        the batch, and however often the place is drawn anew.
+        """64 bits for the noise of the job's next token: seed and place decide alone, whatever else
+        is in the batch, and however often the place is drawn anew.
         """
         return mixed(self._seed, len(self.tokens) - self._prompt)
 
@@ -103,8 +103,8 @@ class SamplerState:
         self.drawn()
 
     def drawn(self) -> None:
-        """One more token; whoever drew it has counted it already. Forget what fell out of the
-        penalty range.
+        """One more token; its batch has counted it already. Forget what fell out of the penalty
+        range.
         """
         self.must_go_on = max(0, self.must_go_on - 1)
         self.banned = ()

@@ -1,5 +1,5 @@
-"""Which candidates stay. Every function takes all rows at once; a neutral value keeps all of a
-row's candidates.
+"""Truncation samplers: which candidates stay. Every function takes all rows at once; a neutral
+value keeps all of a row's candidates.
 
 Rows are sorted, best candidate first. The definitions are llama.cpp's (`llama-sampler.cpp`), so
 that the same request means the same on both engines; what it lacks is in `formulas`.
@@ -15,7 +15,7 @@ from backends.sampling.formulas import above_top_a, within_tail_free
 from backends.sampling.order import order_of
 from backends.sampling.penalties import column
 
-# How many of the best candidates are looked at, until nothing that stays may lie beyond. Sorting is
+# How many of the best candidates are taken, until nothing that stays may lie beyond. Sorting is
 # what costs (16 rows of 768: all of them 520 µs, 256 of them 80, 64 of them 38; of 150,000: 186 ms,
 # 5 and 3), and an answer seldom needs more than a few.
 WINDOWS = (64, 256, 1024)
@@ -34,11 +34,11 @@ class Candidates:
             self.probabilities, self.ids = everything, ids.expand_as(everything)
         else:
             self.probabilities, self.ids = everything.topk(min(count, self.size))
-        self.told: torch.Tensor | None = None  # what `feedback` wants to hear of the drawn token
+        self.told: torch.Tensor | None = None  # by candidate: what `feedback` gets if it is drawn
         self._logits = logits
         self._cut = False
-        # Rows that may still keep tokens beyond those looked at: their probabilities are already
-        # shares of all; the others' are shares of what stays.
+        # Rows that may still keep tokens beyond those taken: their probabilities are already shares
+        # of all; the others' are shares of what stays.
         partial = self.probabilities.shape[-1] < self.size
         self._open = torch.full_like(self.probabilities[:, :1], partial, dtype=torch.bool)
         # Where that was still so when they were changed as a whole: it took all to do that.
@@ -46,7 +46,7 @@ class Candidates:
 
     @property
     def open(self) -> torch.Tensor:
-        """(rows,) booleans: where something may stay that was not looked at."""
+        """(rows,) booleans: where something may stay that was not taken."""
         return (self._open | self._premature).squeeze(-1)
 
     @property
@@ -157,9 +157,9 @@ _NEED_ALL = ("tfs", "typical_p")  # their cut depends on every token's probabili
 
 
 def window(wish: Sampling, size: int) -> int | None:
-    """How many of `size` candidates to look at first; None: there is nothing to truncate.
+    """How many of `size` candidates to take first; None: there is nothing to truncate.
 
-    By the job's own wishes alone, so that its neighbours in the batch change nothing.
+    By the job's own parameters alone, so that its neighbours in the batch change nothing.
     """
     order = order_of(wish)
     if wish.mirostat_mode:
@@ -188,7 +188,7 @@ def is_on(wish: Sampling, field: str) -> bool:
 
 
 def cut_with(wishes: Sequence[Sampling], field: str, device: torch.device) -> Step | None:
-    """The truncation by `field` for rows with `wishes`; None where nobody has it on."""
+    """The truncation by `field` for rows with `wishes`; None where no row has it on."""
     _, cut, off = CUTS[field]
     if not any(is_on(wish, field) for wish in wishes):
         return None

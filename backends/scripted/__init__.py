@@ -1,3 +1,3 @@
-"""The scripted engine: says what its script says. For tests, and for trying the gateway without a
-model.
+"""The scripted engine: generates the answers of its script. For tests, and for trying the gateway
+without a model.
 """

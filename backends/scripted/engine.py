@@ -18,13 +18,13 @@ END = 256  # the token after the 256 bytes
 VOCABULARY = 257
 SILENCE = Line(say="")
 ALL = (1 << VOCABULARY) - 1
-# What is said for want of a script.
+# Fallback bytes where the script has none.
 ENDINGS: tuple[int, ...] = (END, *b'":')
 OTHERS: tuple[int, ...] = (*b"}])>0123456789,", *range(33, 128), *range(33), *range(128, 256))
 
 
-IMAGES = "{images}"  # in a line: what the pictures look like
-IMAGE_TOKENS = 64  # of the prompt, for each picture; as if there were a vision tower
+IMAGES = "{images}"  # in a line: the pictures' sizes and first pixels
+IMAGE_TOKENS = 64  # of the prompt, for each picture; as if there were an image encoder
 
 
 def seen(images: Sequence[Image]) -> str:

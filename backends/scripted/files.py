@@ -16,7 +16,7 @@ COMPANIONS: tuple[str, ...] = ()
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is said when the prompt contains `when`. After `fail_after` tokens it breaks. `{images}`
-    tells of the pictures.
+    describes the pictures.
     """
 
     say: str
@@ -30,7 +30,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: tuple[Line, ...]
     context_length: int = 4096
     chat_template: str | None = None
-    size_bytes: int = 0  # what it pretends to take
+    size_bytes: int = 0  # the size it claims
     modalities: tuple[Modality, ...] = ("text",)
 
 
@@ -71,5 +71,5 @@ def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, 
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:  # noqa: ARG001 - the contract's shape
-    """A script takes what it says it takes."""
+    """A script takes the memory that it claims."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)

@@ -1,18 +1,18 @@
-"""Models that other servers run, asked over HTTP in OpenAI's words, or in Anthropic's.
+"""Models that other servers run, over HTTP with OpenAI's API, or Anthropic's.
 
-wire.py       what is sent
-shapes.py     how each kind of server is asked for an answer's shape
+wire.py       request bodies
+shapes.py     structured output in each kind of server's fields
 sse.py        bytes of a stream to the payloads of its events, within limits
-reading.py    payloads to what the model said, whatever the other server's habits
+reading.py    payloads to events, in every server's spelling
 messages/     Anthropic's Messages
 calls.py      tool calls with broken indexes, put in order
 http1.py      HTTP/1.1 for httpx, over a parser in C
 posting.py    requests whose heads are written once
-replicas.py   which of several servers is asked next, and which one rests
-refusals.py   what another server's error tells a client
+replicas.py   which of several servers is asked next, and which one is out
+refusals.py   another server's error as the client gets it
 relay.py      one request: replica after replica until an answer begins
-lists.py      what its servers say that they have
+lists.py      its servers' model lists
 upstream.py   one configured upstream: its client, its replicas, its models
 roster.py     all of one configuration
-fleet.py      those there are now, looked after
+fleet.py      those there are now: probes, lists, connections
 """

@@ -1,7 +1,7 @@
 """Tool calls as other servers stream them, put in order.
 
 Many servers count calls from 1, give all of them the index 0, leave indexes or ids out, repeat the
-name in each piece, or send a call whole. What tells a new call: an id or an index not seen before;
+name in each piece, or send a call whole. What begins a new call: an id or an index not seen before;
 where there is neither, a name after arguments that are whole.
 """
 

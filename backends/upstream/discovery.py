@@ -1,4 +1,4 @@
-"""What another server says that it has: its list of models."""
+"""Parses another server's list of models."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -58,13 +58,13 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that another server has, as far as it tells."""
+    """A model that another server has, as far as its list describes it."""
 
     id: str
     context_length: int | None = None
     capabilities: tuple[str, ...] | None = None
     roundhouse: bool = False
-    owner: str = ""  # whom the list names, which tells some kinds of servers apart
+    owner: str = ""  # `owned_by`, which identifies some kinds of servers
 
 
 class ServerModels(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class ServerModels(msgspec.Struct, frozen=True):
 
 
 def read_list(body: bytes) -> ServerModels:
-    """The models of a list; entries that make no sense are passed over. Raises Unhealthy."""
+    """The models of a list; invalid entries are passed over. Raises Unhealthy."""
     try:
         cards = msgspec.json.decode(body, type=_List).data[:MOST_MODELS]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,14 +1,14 @@
-"""What another server did wrong: errors that are its own fault, and not the request's."""
+"""Errors of another server that are its own fault, and not the request's."""
 
 from backends.errors import UpstreamError
 
 
 class Unhealthy(UpstreamError):
-    """It counts for the server's rest."""
+    """It counts towards the circuit breaker."""
 
 
 def broken(what: str) -> Unhealthy:
-    """It sent something that makes no sense."""
+    """It sent something invalid."""
     return Unhealthy(f"The upstream sent {what}.", code="upstream_broken")
 
 

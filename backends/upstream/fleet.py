@@ -1,4 +1,4 @@
-"""All upstreams of one server: who lives, who is drained, and which of them there are now."""
+"""All upstreams of one server: their health, draining, and changes of the configuration."""
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -16,14 +16,14 @@ from backends.upstream.replicas import Replica
 from backends.upstream.roster import Roster
 from backends.upstream.upstream import Upstream, UpstreamModel
 
-AGAIN = 2.0  # seconds between two looks at a server's list that somebody waits for
-STANDINGS = 2.0  # seconds between two looks at a Roundhouse's, whose models come and go
+AGAIN = 2.0  # seconds between two requests for a server's list that a caller waits for
+STANDINGS = 2.0  # seconds between two requests for a Roundhouse's, whose models come and go
 
 log = structlog.get_logger(__name__)
 
 
 class Fleet:
-    """A context: when it ends, all connections are closed. `roster`: who there is."""
+    """A context: when it ends, all connections are closed. `roster`: the upstreams."""
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
@@ -54,8 +54,8 @@ class Fleet:
                 self._watch.join(upstream)
 
     async def look(self, again: float = AGAIN) -> None:
-        """Ask all servers what they have, but none more often than each `again` seconds. Nobody
-        waits for a server that was silent when it was last asked: `watch` looks after it.
+        """Ask all servers what they have, but none more often than each `again` seconds. A server
+        that was silent when it was last asked is not waited for: `watch` probes it.
         """
         async with anyio.create_task_group() as tasks:
             for upstream in self.roster.upstreams.values():
@@ -66,8 +66,8 @@ class Fleet:
     async def watch(
         self, changed: Callable[[], object], moved: Callable[[str], object] = lambda _: None
     ) -> None:
-        """For ever: probe who rests, look for models; `changed` is called where there are others,
-        `moved` with our name of each that does otherwise than it did.
+        """For ever: probe failed replicas, request model lists; `changed` is called where there are
+        others, `moved` with our name of each whose standing changed.
         """
         async with anyio.create_task_group() as tasks:
             self._watch = _Watch(self, tasks, changed, moved)
@@ -76,7 +76,7 @@ class Fleet:
             await anyio.sleep_forever()
 
     def standing(self, target: RemoteTarget) -> RemoteStanding | None:
-        """How a model does at the Roundhouses that may run it; None where none tells."""
+        """How a model does at the Roundhouses that may run it; None where none reports it."""
         upstream = self.roster.upstreams.get(target.upstream)
         return upstream.standing(target.model) if upstream is not None else None
 
@@ -91,8 +91,8 @@ class Fleet:
         return {name: standing for name, standing in told if standing is not None}
 
     async def load(self, target: RemoteTarget, report: Report) -> RemoteContainer:
-        """The model, once one of its servers gave a sign of life; of a Roundhouse, once it is
-        loaded there. Raises LoadFailed.
+        """The model, once one of its servers answered a probe; of a Roundhouse, once it is loaded
+        there. Raises LoadFailed.
         """
         try:
             upstream = self._found(target.upstream)
@@ -140,7 +140,7 @@ class Fleet:
         raise UpstreamError(text, status=503, code="upstream_unavailable")
 
     async def _look_again(self, upstream: Upstream) -> None:
-        """At those that answer."""
+        """Request the lists of those that answer."""
         async with anyio.create_task_group() as tasks:
             for replica in upstream.balance.replicas:
                 if not replica.silent:
@@ -148,7 +148,7 @@ class Fleet:
 
 
 class _Watch:
-    """Tasks that look at servers, for each upstream of its own."""
+    """Tasks that probe servers, for each upstream of its own."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _Watch:
         self._told: dict[Upstream, Mapping[str, RemoteStanding]] = {}
 
     def join(self, upstream: Upstream) -> None:
-        """It is looked after from now on."""
+        """It is watched from now on."""
         scope = self._scopes[upstream] = anyio.CancelScope()
         self._tasks.start_soon(self._look_after, upstream, scope)
 
@@ -199,7 +199,7 @@ class _Watch:
                     log.info("an upstream's server is back", upstream=name, url=replica.url)
 
     async def _look(self, upstream: Upstream, replica: Replica, again: float = 0.0) -> None:
-        """And tell what is otherwise than before."""
+        """And report what has changed."""
         offers = upstream.lists.offers
         await upstream.lists.look(replica, again)
         if upstream.lists.offers is not offers:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 for httpx, over httptools' parser in C: what a relay of streams spends its time on.
+"""HTTP/1.1 for httpx, over httptools' parser in C: the hot path of a relay of streams.
 
 httpx's own transport parses in Python and hands every chunk of a stream through several generators,
 some 12 µs each; here all that arrived together is one piece, and connections are kept. Proxies and
@@ -193,7 +193,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             except httpx.RemoteProtocolError:
                 if connection.heard:
                     raise
-                connection = None  # it was closed while it was idle: nobody has read the request
+                connection = None  # it was closed while it was idle: the request was not read
         if connection is None:
             connection = await self._connected(origin, limit)
             await self._asked(connection, head, body)
@@ -207,7 +207,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         self._kept.clear()
 
     def give_back(self, connection: Http1Connection, origin: Origin) -> None:
-        """Whoever asked has done with it."""
+        """The caller is done with it."""
         kept = self._kept.setdefault(origin, [])
         if connection.is_reusable and len(kept) < self._most:
             connection.idle_since = time.monotonic()
@@ -269,7 +269,7 @@ class Http1Body(httpx.AsyncByteStream):
 
 
 def origin_of(url: httpx.URL) -> Origin:
-    """Where a URL leads."""
+    """The origin of a URL."""
     encrypted = url.scheme == "https"
     return encrypted, url.host, url.port or (443 if encrypted else 80)
 

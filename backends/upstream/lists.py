@@ -1,5 +1,5 @@
-"""What the servers of one upstream say that they have. Each is asked by itself, and nobody waits
-for one that was silent when it was last asked.
+"""The model lists of one upstream's servers. Each is requested by itself, and one that was silent
+when it was last asked is not waited for.
 """
 
 import time
@@ -19,19 +19,19 @@ from backends.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
 
 MAX_LIST = 16 << 20  # bytes of a list of models
-PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a sign of life
-# Anthropic's has 20 on a page where nobody asks for more.
+PROBE_TIMEOUT = 10.0  # seconds for a list of models, or a probe
+# Anthropic's has 20 on a page by default.
 _PATHS = {"openai": "/models", "anthropic": "/models?limit=1000"}
-# Answers of a server that lives and has no list. `transformers serve` fails where it has no cache
-# of models to look through, and serves the one it was started with.
+# Answers of a server that is up and has no list. `transformers serve` fails where it has no cache
+# of models to scan, and serves the one it was started with.
 _LISTLESS = frozenset((404, 405, 500, 501))
 
 log = structlog.get_logger(__name__)
 
 
 class Lists:
-    """`offers`: what was last told, by the servers' names; it is replaced, not changed.
-    None: nobody has told yet.
+    """`offers`: the last lists, by the servers' names; it is replaced, not changed. None: no server
+    has answered yet.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class Lists:
         self._client = client
         self._balance = balance
         self._cleaner = cleaner
-        self.told: dict[str, ServerModels] = {}  # by base URL, what each told last
+        self.told: dict[str, ServerModels] = {}  # by base URL, each one's last list
         self._looked: dict[str, float] = {}
         self._looking: dict[str, anyio.Event] = {}
 
     def remember(self, before: "Lists") -> None:
-        """What servers of an earlier configuration told, until they are asked again."""
+        """The lists of servers of an earlier configuration, until they are asked again."""
         self.told = {url: before.told[url] for url in self._config.urls if url in before.told}
         self._put_together()
 
     async def look(self, replica: Replica, again: float = 0.0) -> None:
-        """Ask a server what it has, unless that was done less than `again` seconds ago; who comes
-        while it is asked waits with the first. A server that doesn't answer is silent from now on,
-        and has what it had.
+        """Ask a server what it has, unless that was done less than `again` seconds ago; callers
+        meanwhile wait with the first. A server that doesn't answer is silent from now on, and has
+        what it had.
         """
         url = replica.url
         if (looking := self._looking.get(url)) is not None:
@@ -80,7 +80,7 @@ class Lists:
         self._put_together()
 
     def _note(self, replica: Replica, listed: ServerModels) -> None:
-        """Roundhouses tell why models failed, where addresses may stand."""
+        """Roundhouses report why models failed, where addresses may stand."""
         clean = self._cleaner.clean
         replica.standings = listed.standings and {
             name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
@@ -89,8 +89,8 @@ class Lists:
         self.told[replica.url] = listed
 
     def _put_together(self) -> None:
-        """Of the first replica that tells; Roundhouses may have different models, and all count,
-        also of one that is silent now, though how its models do is no longer known.
+        """Of the first replica that has a list; Roundhouses may have different models, and all
+        count, also of one that is silent now, though its models' standings are no longer known.
         """
         replicas, told_last = self._balance.replicas, self.told
         if any(one.standings is not None for one in told_last.values()):
@@ -104,7 +104,7 @@ class Lists:
             self.offers = found
 
     async def alive(self) -> None:
-        """Return when a replica gave a sign of life. Raises LoadFailed with every one's reason."""
+        """Return when a replica answered a probe. Raises LoadFailed with every one's reason."""
         reasons: list[str] = []
 
         async def probe(replica: Replica, tasks: TaskGroup) -> None:
@@ -122,8 +122,8 @@ class Lists:
             raise LoadFailed("; ".join(dict.fromkeys(reasons)))
 
     async def probe(self, replica: Replica) -> bytes | None:
-        """A sign of life: an answer to GET /models, if only that there is no such route, or that
-        it is broken: None. Raises UpstreamError.
+        """A probe: an answer to GET /models, if only that there is no such route, or that it is
+        broken: None. Raises UpstreamError.
         """
         try:
             body = await self._asked(replica)
@@ -152,7 +152,7 @@ class Lists:
 
 
 def _together(lists: Sequence[ServerModels]) -> dict[str, Offer]:
-    """All that Roundhouses have, else what the first has; who comes first says what it is."""
+    """All that Roundhouses have, else what the first has; of equal names the first counts."""
     if all(one.standings is None for one in lists):
         lists = lists[:1]
     found: dict[str, Offer] = {}

@@ -1,7 +1,7 @@
-"""A model of a Roundhouse brought into its memory, or out of it, by that server's own calls.
+"""Loads and unloads a model of a Roundhouse by that server's own calls.
 
-`POST /load_model` loads as a request would, with a user's key and place in line, and tells how it
-goes; `POST /unload` is for administrators' keys.
+`POST /load_model` loads as a request would, with a user's key and place in line, and streams its
+progress; `POST /unload` is for administrators' keys.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from backends.upstream.replicas import Replica
 from backends.upstream.sse import EventReader
 from backends.upstream.upstream import Upstream
 
-# No right to load, or no such call or model: the requests to come will be told so.
+# No right to load, or no such call or model: the requests to come get that error.
 _UNTOLD = frozenset({403, 404, 405})
 
 

@@ -1,8 +1,8 @@
-"""What another server's chunks and bodies say, in OpenAI's words and those of its imitators.
+"""Parses another server's chunks and bodies, in OpenAI's format and its variants.
 
 Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `reasoning`
 (OpenRouter, Ollama, newer vLLM), `reasoning_text` (Copilot), or stands in blocks of the content
-(Mistral). `<think>` in the content is text here; who knows formats splits it.
+(Mistral). `<think>` in the content is text here; the gateway, which knows formats, splits it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from backends.upstream.faults import broken
 
 DONE = b"[DONE]"
 
-# What servers call the ends of answers, in OpenAI's words. Others are told as "stop".
+# Servers' names of finish reasons, by OpenAI's. Others become "stop".
 FINISH = {
     "stop": "stop",
     "length": "length",
@@ -114,16 +114,16 @@ class AnswerReader:
     def __init__(self, choices: int) -> None:
         self._calls = [CallOrder() for _ in range(choices)]
         self._finished = [False] * choices
-        self.is_done = False  # the other server said that all is said
+        self.is_done = False  # the other server ended the answer
 
     @property
     def is_whole(self) -> bool:
-        """Every choice has ended, or all is said."""
+        """Every choice has ended, or the stream has."""
         return self.is_done or all(self._finished)
 
     def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """What the payloads of some events say. Raises UpstreamError for an error in the stream,
-        and for what is no chunk.
+        """The deltas in the payloads of some events. Raises UpstreamError for an error in the
+        stream, and for what is no chunk.
         """
         events: list[RemoteEvent] = []
         for payload in payloads:
@@ -184,7 +184,7 @@ class AnswerReader:
 
     def _end(self, index: int, reason: str | None) -> str | None:
         if reason is None or self._finished[index]:
-            return None  # some servers say it twice
+            return None  # some servers send it twice
         if reason in _NO_FINISH:
             raise broken(f"an answer that ended with {reason!r}")
         self._finished[index] = True
@@ -208,8 +208,8 @@ class _ErrorWire(msgspec.Struct, frozen=True):
 
 
 def stream_error(error: object) -> UpstreamError:
-    """An error inside a stream, or of a body that came with status 200. Its message still has
-    whatever the other server wrote.
+    """An error inside a stream, or of a body that came with status 200. Its message is still the
+    other server's own.
     """
     if isinstance(error, str):
         return UpstreamError(error)
@@ -255,7 +255,7 @@ def _count(number: int | None) -> int:
     return max(0, number or 0)
 
 
-NO_TOKEN = -1  # other servers tell texts, not numbers
+NO_TOKEN = -1  # other servers send texts, not ids
 _UNLIKELY = -9999.0
 
 

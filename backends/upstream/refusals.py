@@ -1,4 +1,4 @@
-"""What another server's error tells a client: its status, type and message, without its addresses
+"""Another server's error as the client gets it: its status, type and message, without its addresses
 and keys.
 """
 
@@ -16,12 +16,12 @@ from backends.upstream.reading import stream_error
 
 MAX_MESSAGE = 2_000  # characters
 HIDDEN = "…"
-# A URL, an address with its port, and what looks like a key: whole words only.
+# A URL, an address with its port, and what has the form of a key: whole words only.
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,10}://[^\s\"'<>]+", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b|\[[0-9a-fA-F:.]{2,45}\](?::\d+)?")
 _KEY = re.compile(r"\b(?:sk|pk|key|hf|gsk|xai)[-_][A-Za-z0-9_*.-]{6,}")
 
-# Statuses that say something of the server, not of the request: another replica may do better.
+# Statuses that are about the server, not the request: another replica may do better.
 ELSEWHERE = frozenset({429, 500, 502, 503, 504, 529})
 UNHEALTHY = frozenset({502, 503, 504})  # a request can cause a 500
 
@@ -42,7 +42,7 @@ class Cleaner:
         return text[:MAX_MESSAGE]
 
     def cleaned(self, error: UpstreamError) -> UpstreamError:
-        """`error` as clients may read it."""
+        """`error` as clients may see it."""
         return UpstreamError(
             self.clean(str(error)),
             status=error.status,
@@ -112,7 +112,7 @@ def _typed(error: UpstreamError, kind: str) -> UpstreamError:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from a number or a date. None where it says nothing of use."""
+    """Seconds, from a number or a date. None where it has no valid value."""
     text = headers.get("retry-after", "").strip()
     if not text:
         return None

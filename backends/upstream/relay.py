@@ -31,9 +31,9 @@ LAST_BYTES = 0.05  # seconds that the end of a connection's body is waited for a
 
 
 class RemoteReader(Protocol):
-    """Makes events of one answer's payloads."""
+    """Parses one answer's payloads to events."""
 
-    is_done: bool  # the other server said that all is said
+    is_done: bool  # the other server ended the answer
 
     @property
     def is_whole(self) -> bool:
@@ -41,7 +41,7 @@ class RemoteReader(Protocol):
         ...
 
     def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """What the payloads of some events, or a whole body, say. Raises UpstreamError."""
+        """The events in some payloads, or in a whole body. Raises UpstreamError."""
         ...
 
 
@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     caller: Caller
     conversation: int | None
-    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's words
+    reader: Callable[[], RemoteReader] | None = None  # None: OpenAI's format
     model: str = ""  # by the upstream's name
 
 
@@ -137,7 +137,7 @@ class Relay:
             self._balance.succeeded(replica)
 
     def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
-        """What is told where nobody answers: a refusal that says something, else the last."""
+        """The error where no replica answers: a refusal with a message, else the last."""
         return before if before is not None and isinstance(error, Unhealthy) else error
 
     def _nobody(self) -> UpstreamError:
@@ -200,7 +200,7 @@ class Relay:
     async def _within(
         self, answer: "RelayedAnswer", deadline: float
     ) -> Sequence[RemoteEvent] | None:
-        """What the next bytes say, which may be nothing; None at the end."""
+        """The events of the next bytes, which may be none; None at the end."""
         if (events := answer.ready()) is not None:
             return events
         now, stall = asyncio.get_running_loop().time(), self._config.stall_timeout
@@ -344,7 +344,7 @@ async def refused(response: Posted) -> UpstreamError:
 
 
 def key_headers(config: UpstreamConfig, key: str) -> dict[str, str]:
-    """How its protocol shows a key."""
+    """The key's header in its protocol."""
     if config.protocol == "anthropic":
         return {"x-api-key": key}
     return {"authorization": f"Bearer {key}"}
@@ -352,7 +352,7 @@ def key_headers(config: UpstreamConfig, key: str) -> dict[str, str]:
 
 @contextmanager
 def told(config: UpstreamConfig) -> Iterator[None]:
-    """Httpx's errors in our words, which name no address."""
+    """Errors of httpx as ours, which name no address."""
     try:
         yield
     except httpx.ConnectTimeout:

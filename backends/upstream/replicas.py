@@ -1,11 +1,12 @@
-"""Which of several servers is asked next, and which one rests. Pure: the caller tells the time.
+"""Load balancing: which of several servers is asked next, and which one is out. Pure: the caller
+passes the time.
 
 Where the replicas are Roundhouses, the one that has the model in memory goes first, then the one
 that loads it, then the one whose load would take the least from other models. Among equals the
 least busy one is asked, by its weight. A conversation returns to the server that answered it
-last, where its cache is, unless that one has `OVERLOAD` requests more than the least busy. After
-so many failures in a row a server rests (an open circuit) until a probe succeeds; then one request
-tries it (half open), and its success brings it back.
+last, where its cache is, unless that one has `OVERLOAD` requests more than the least busy. After so
+many failures in a row a server gets no requests (an open circuit) until a probe succeeds; then one
+request tries it (half open), and its success brings it back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,13 +33,13 @@ _UNLISTED = 4
 
 
 class Replica(msgspec.Struct, kw_only=True, eq=False):
-    """Mutable: one server as the balance sees it."""
+    """Mutable: the balancer's state of one server."""
 
     url: str
     weight: float = 1.0
     state: State = "up"
     silent: bool = False  # it did not answer when it was last asked for its list
-    draining: bool = False  # an administrator wants it to get nothing new
+    draining: bool = False  # it gets no new requests, by an administrator's order
     busy: int = 0  # requests under way
     failures: int = 0  # in a row
     asked: int = 0  # requests in all
@@ -59,7 +60,7 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
         return self.state == "up" or self.busy == 0
 
     def distance(self, model: str) -> tuple[int, int]:
-        """How much must happen there before `model` answers: the least is the best."""
+        """The work there before `model` can answer: the least is the best."""
         if self.standings is None:
             return 0, 0
         standing = self.standings.get(model)
@@ -77,7 +78,7 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Balance:
-    """Chooses among `replicas`. `patience`: failures in a row before one rests."""
+    """Chooses among `replicas`. `patience`: failures in a row before its circuit opens."""
 
     def __init__(self, replicas: Sequence[Replica], patience: int) -> None:
         self.replicas = tuple(replicas)
@@ -87,8 +88,8 @@ class Balance:
     def choose(
         self, conversation: int | None, besides: Iterable[Replica] = (), model: str = ""
     ) -> Replica | None:
-        """Whom to ask, if there is anybody; `besides`: those that were asked already; `model`: by
-        the upstream's name.
+        """The replica to ask, if there is one; `besides`: those that were asked already; `model`:
+        by the upstream's name.
         """
         tried = tuple(besides)
         able = [one for one in self.replicas if one.is_open and one not in tried]
@@ -136,6 +137,6 @@ class Balance:
             replica.state = "resting"
 
     def probed(self, replica: Replica) -> None:
-        """A probe found it living."""
+        """A probe succeeded."""
         if replica.state == "resting":
             replica.state = "trial"

@@ -1,4 +1,4 @@
-"""The upstreams of one configuration, and which models they have by our names."""
+"""The upstreams of one configuration, and their models by our names."""
 
 import ssl
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ BACKEND = "upstream"
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """Upstreams by name, in the configuration's order. What their servers tell changes."""
+    """Upstreams by name, in the configuration's order. Their servers' lists change."""
 
     upstreams: Mapping[str, Upstream] = {}
 

@@ -1,6 +1,6 @@
-"""How each kind of server wants to be asked for an answer of some shape. Pure.
+"""Structured output requests in the fields of each kind of server. Pure.
 
-Where a server has no words for a shape, nothing is sent, and whoever asked checks the answer.
+Where a server has no field for a shape, nothing is sent, and the caller checks the answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from config.upstreams import ServerKind
 
 Spelled: TypeAlias = dict[str, Any]  # fields of a body
 
-# What servers write into their lists as who owns a model.
+# What servers write into their lists as `owned_by`.
 OWNERS: Mapping[str, ServerKind] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -42,8 +42,8 @@ _IN_REGEX = {ord(one): f"\\{one}" for one in r"\.^$*+?()[]{}|"}
 
 
 def spelled(shape: Shape, server: ServerKind | None, *, chat: bool = True) -> Spelled | None:
-    """The fields that ask `server` for `shape`; None: it can't be asked for it. What nobody knows
-    (a `server` of None) is asked in the client's own words where it had some, else in vLLM's.
+    """The fields that ask `server` for `shape`; None: it can't be asked for it. An unknown server
+    (None) gets the client's own fields where it had some, else vLLM's.
     """
     return _SPELLINGS[server](shape, chat)
 

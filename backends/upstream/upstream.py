@@ -73,8 +73,8 @@ class Upstream:
         self._unused: anyio.Event | None = None
 
     def follow(self, before: "Upstream") -> None:
-        """Take the place of one of the same name: what an administrator drained stays so, and what
-        its servers told counts until they tell again.
+        """Take the place of one of the same name: drained replicas stay drained, and its servers'
+        last lists count until they are requested again.
         """
         drained = {one.url for one in before.balance.replicas if one.draining}
         for replica in self.balance.replicas:
@@ -83,8 +83,8 @@ class Upstream:
         self.signatures = before.signatures
 
     def standing(self, model: str) -> RemoteStanding | None:
-        """How a model does where it is nearest to an answer, the requests of all replicas
-        together; None where no Roundhouse tells.
+        """A model's standing where it is nearest to an answer, the requests of all replicas
+        together; None where no Roundhouse reports it.
         """
         telling = [
             (one.distance(model), one.standings[model])
@@ -106,7 +106,7 @@ class Upstream:
         return target_of(self.config, offers.get(model) or Offer(id=model))
 
     def server(self, model: str) -> ServerKind | None:
-        """What kind of server has the model, as configured or by its list; None: nobody knows."""
+        """What kind of server has the model, as configured or by its list; None: unknown."""
         offer = (self.lists.offers or {}).get(model)
         return self.config.server or (OWNERS.get(offer.owner) if offer is not None else None)
 
@@ -122,7 +122,7 @@ class Upstream:
                 self._unused.set()
 
     async def retire(self) -> None:
-        """Close the connections once nobody uses them, where it is cancelled at once."""
+        """Close the connections once they are not in use; at once where it is cancelled."""
         self._unused = anyio.Event()
         try:
             if self._users:
@@ -156,7 +156,7 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     if not config.http2 and config.proxy is None:
         return DirectClient(Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE), **options)
     return httpx.AsyncClient(
-        verify=trusted or False,  # where nothing is encrypted there is nothing to check
+        verify=trusted or False,  # without TLS there is nothing to verify
         http2=config.http2,
         proxy=config.proxy,
         limits=httpx.Limits(max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=IDLE),
@@ -172,7 +172,7 @@ def _trusted(config: UpstreamConfig) -> ssl.SSLContext | None:
 
 
 def _secrets(config: UpstreamConfig) -> Iterator[str]:
-    """What no client may read: the key, and headers that are likely to hold one."""
+    """Secrets that no client may read: the key, and headers that are likely to hold one."""
     yield config.key or ""
     for name, value in config.headers.items():
         if any(word in name.lower() for word in ("key", "token", "auth", "secret", "cookie")):
@@ -304,7 +304,7 @@ class UpstreamModel(RemoteContainer):
 
 
 def _lacking(param: str, why: str) -> UpstreamError:
-    """What Anthropic's API can't be asked for."""
+    """Parameters that Anthropic's API lacks."""
     text = f"{param}: The model's server speaks Anthropic's API, and {why}."
     return UpstreamError(text, status=400, type="invalid_request_error", code=None, param=param)
 
@@ -342,6 +342,8 @@ def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
 
 
 def modalities(target: RemoteTarget) -> tuple[Modality, ...]:
-    """What it takes. Where nobody knows, pictures are handed on: the upstream will say."""
+    """What it takes. Where that is unknown, pictures are handed on: the upstream will refuse them
+    if it must.
+    """
     known = target.capabilities
     return ("text", "image") if known is None or "vision" in known else ("text",)

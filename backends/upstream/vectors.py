@@ -1,4 +1,5 @@
-"""What other servers answer to requests for vectors or scores: one JSON body, within limits. Pure.
+"""Parses other servers' answers to requests for vectors or scores: one JSON body, within limits.
+Pure.
 
 OpenAI's embeddings, as numbers or as base64; Jina's and Cohere's `results`, and TEI's bare list.
 """

@@ -1,4 +1,4 @@
-"""What is sent to an upstream: requests as OpenAI's bodies, with the configured changes."""
+"""Request bodies for an upstream in OpenAI's format, with the configured changes."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -78,7 +78,7 @@ def rerank_body(request: RemoteRerank, model: str, config: UpstreamConfig) -> by
 
 
 def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
-    """Parameters; what counts goes over fields that nobody read."""
+    """Parameters; known fields go over those that are not read here."""
     given = changed(request.parameters, config)
     if request.n > 1:
         given["n"] = request.n
@@ -93,7 +93,7 @@ def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
 def chat_changes(
     request: RemoteRequest, config: UpstreamConfig, server: ServerKind | None = None
 ) -> RemoteChanges:
-    """What becomes of a chat, or a text, on its way."""
+    """How a chat, or a text, is changed on its way."""
     shape = _shape(request, server, chat=isinstance(request, RemoteChat))
     given = {**request.parameters, **shape}
     return RemoteChanges(

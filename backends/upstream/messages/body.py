@@ -1,7 +1,7 @@
-"""What is sent to an upstream that speaks Anthropic's Messages.
+"""Request bodies for an upstream that speaks Anthropic's Messages.
 
 https://docs.anthropic.com/en/api/messages. That API refuses fields it doesn't know, so what it has
-no word for is left out and told.
+no field for is left out and reported.
 """
 
 import re
@@ -21,7 +21,7 @@ Body: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as b
 
 NO_FIELD = "Anthropic's API has no such field"
 LEAST_BUDGET = 1_024  # tokens of thinking; the API takes no fewer
-# Efforts of others that it has no word for.
+# Efforts of others that it has no name for.
 _EFFORTS = {"minimal": "low"}
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]")
 # What says the same as its own parameters, by OpenAI's names and others', or nothing: a prompt is
@@ -63,7 +63,7 @@ def messages_body(
 
 
 def messages_changes(request: RemoteRequest, config: UpstreamConfig) -> RemoteChanges:
-    """What becomes of a request on its way."""
+    """How a request is changed on its way."""
     left_out = {
         name: NO_FIELD for name in request.parameters if not _has_word(name, request, config)
     }
@@ -120,8 +120,8 @@ def _output(request: RemoteChat, config: UpstreamConfig) -> Body:
 
 
 def _thinking(request: RemoteChat, most: int) -> Body | None:
-    """A budget is part of the `most` tokens of an answer, and smaller; without one the model finds
-    its own measure.
+    """A budget is part of the `most` tokens of an answer, and smaller; without one the model
+    decides itself.
     """
     asked = request.thinking
     if asked.enabled is False or asked.effort == "none":
@@ -208,7 +208,7 @@ def _call(call: ToolCall) -> Body:
 
 
 def _input(call: ToolCall) -> Body:
-    """What is no object is told as it was written."""
+    """What is no object is sent as it was written."""
     try:
         told = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

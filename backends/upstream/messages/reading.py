@@ -1,4 +1,4 @@
-"""What an upstream that speaks Anthropic's Messages says, as events; whole answers too.
+"""Answers of an upstream that speaks Anthropic's Messages, as events; whole ones too.
 
 https://docs.anthropic.com/en/api/messages-streaming. Blocks of tools that run there (searches,
 code) are its own; the text around them is the answer.
@@ -15,7 +15,7 @@ from backends.upstream.calls import MOST_CALLS
 from backends.upstream.faults import Unhealthy, broken, too_large
 from backends.upstream.messages.signatures import MOST_SIGNATURE, Signatures, hasher
 
-# Why it stopped, in OpenAI's words. Others are told as "stop".
+# Why it stopped, by OpenAI's names. Others become "stop".
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -119,7 +119,7 @@ class MessagesReader:
         self._calls = 0
         self._usage = _UsageWire()
         self._finished = False
-        self.is_done = False  # the other server said that all is said
+        self.is_done = False  # the other server ended the answer
 
     @property
     def is_whole(self) -> bool:
@@ -127,7 +127,7 @@ class MessagesReader:
         return self.is_done or self._finished
 
     def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
-        """What some events say. Raises UpstreamError for an error, and for what is no event."""
+        """The deltas of some events. Raises UpstreamError for an error and for what is no event."""
         return [event for payload in payloads for event in self._read(_decoded(payload))]
 
     def _read(self, wire: _EventWire) -> Iterator[RemoteEvent]:
@@ -206,7 +206,7 @@ class MessagesReader:
         yield self._used()
 
     def _count(self, wire: _UsageWire | None) -> None:
-        """Later counts take the place of earlier ones; what isn't told stays."""
+        """Later counts take the place of earlier ones; what isn't reported stays."""
         if wire is None:
             return
         told = {name: value for name, value in msgspec.structs.asdict(wire).items() if value}
@@ -225,7 +225,7 @@ class MessagesReader:
 
 
 def stream_error(wire: _MessagesError) -> UpstreamError:
-    """An error inside a stream. Its message still has whatever the other server wrote."""
+    """An error inside a stream. Its message is still the other server's own."""
     status = _STATUS.get(wire.type, 502)
     kind = Unhealthy if status in (502, 504) else UpstreamError
     return kind(wire.message, status=status, type=wire.type)
