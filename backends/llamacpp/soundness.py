@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from backends.llamacpp import encoders
 from backends.llamacpp.gguf import BrokenFile, GgufWords, Header, Tensor, Value
 
 F32 = 0  # ggml_type
@@ -176,6 +177,11 @@ def _window(model: GgufModel) -> Faults:
         yield "its sliding_window_pattern is 1, so that no layer has the window it speaks of"
 
 
+def _direction(model: GgufModel) -> Faults:
+    if model.value("attention.causal") is False and encoders.task(model.header) == "generate":
+        yield "it reads in both directions (attention.causal), so that it can't write step by step"
+
+
 def _vectors(model: GgufModel) -> Faults:
     width, out = model.number("embedding_length"), model.number("embedding_length_out")
     if out > width:
@@ -235,6 +241,7 @@ GUARDS: tuple[Guard, ...] = (
     _experts,
     _rotation,
     _window,
+    _direction,
     _vectors,
     _alignment,
     _vocabulary,

@@ -126,6 +126,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("experts", number("qwen3moe.rope.dimension_count", 16), "is 16 of 32 values"),
     ("windowed", number("gemma3.rope.dimension_count", 0), "dimension_count is 0"),
     ("windowed", number("gemma3.attention.sliding_window_pattern", 1), "pattern is 1"),
+    ("mixed", number("lfm2.attention.causal", False, BOOL), "reads in both directions"),
     ("mixed", number("lfm2.attention.head_count", 8), "8 heads share 512 values"),
     (
         "llama",
