@@ -140,7 +140,7 @@ GENERATION: Mapping[str, Bound] = {
     "images": Images(1_024, 1 << 30),
     "request": Label(),
     "slot": SlotNumber(),
-    "tells_progress": Flag(),
+    "reports_progress": Flag(),
     "after_samplers": Flag(),
 }
 BUDGET: Mapping[str, Bound] = {

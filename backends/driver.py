@@ -208,15 +208,15 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
             if not isinstance(result, Token):
                 outputs.append((running.mailbox, output_of(result)))
             elif left is None:
-                self._tell(running, result, now, outputs, 0)
+                self._take(running, result, now, outputs, 0)
             elif left[result.key]:  # else it was taken back within this very step
                 left[result.key] -= 1
-                if self._tell(running, result, now, outputs, left[result.key]).void:
+                if self._take(running, result, now, outputs, left[result.key]).void:
                     left[result.key] = 0
         if outputs:
             self._call(deliver, outputs)
 
-    def _tell(
+    def _take(
         self,
         running: DriverJob,
         token: Token,
@@ -308,7 +308,7 @@ class DrivenContainer:
         job = bounded(job, self.info)
         if job.prompt_logprobs is not None and (job.images or not self.info.scores_prompts):
             backend = self.info.backend
-            raise InvalidJob(f"{backend} tells no log probabilities of this prompt", "logprobs")
+            raise InvalidJob(f"{backend} returns no log probabilities of this prompt", "logprobs")
         check_choice(job, self.info, self._engine.ends)
         matcher = await self._grammars.matcher(job, job.constraint) if job.constraint else None
         self._keys += 1

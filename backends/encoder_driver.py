@@ -184,10 +184,10 @@ class EncoderDriver(EngineThread[EncoderEngine, EncoderJob, Never]):
             if job in self._jobs:
                 self._jobs.remove(job)
         if jobs:
-            self._call(lambda: _tell(jobs))
+            self._call(lambda: _resolve(jobs))
 
 
-def _tell(jobs: Sequence[EncoderJob]) -> None:
+def _resolve(jobs: Sequence[EncoderJob]) -> None:
     for job in jobs:
         if not job.future.done():
             job.future.set_result(None)

@@ -224,7 +224,7 @@ def question(
     """
     future: asyncio.Future[Any] = loop.create_future()
 
-    def tell(done: object, error: BaseException | None) -> None:
+    def resolve(done: object, error: BaseException | None) -> None:
         if future.done():  # the caller has left
             return
         if error is None:
@@ -235,7 +235,7 @@ def question(
     def wanted() -> bool:
         return not future.done()
 
-    return Asked(work, ready, wanted, lambda *said: call(lambda: tell(*said))), future
+    return Asked(work, ready, wanted, lambda *said: call(lambda: resolve(*said))), future
 
 
 def closed() -> BackendError:

@@ -314,8 +314,8 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
     return Written(_joined(pieces), written.cause, written.stop_string, written.force), left
 
 
-def _joined(told: Sequence[Piece | None]) -> Piece | None:
-    pieces = [piece for piece in told if piece is not None]
+def _joined(outputs: Sequence[Piece | None]) -> Piece | None:
+    pieces = [piece for piece in outputs if piece is not None]
     if not pieces:
         return None
     return Piece(

@@ -75,7 +75,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     banned_strings: tuple[str, ...] = ()
     ban_eos: bool = False
 
-    def wished(self) -> frozenset[str]:
+    def requested(self) -> frozenset[str]:
         """The fields that differ from their neutral value."""
         return frozenset(name for name in SAMPLERS if getattr(self, name) != getattr(NEUTRAL, name))
 
@@ -140,7 +140,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
     slot: int | None = None  # the place to compute it in, with what is cached there; None: any
-    tells_progress: bool = False  # of reading its prompt, see `PromptProgress`
+    reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
     after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
 
 
@@ -300,8 +300,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     penalties_first: bool = False  # whatever order `Sampling.samplers` says
     scores_prompts: bool = False  # whether a job may ask for `prompt_logprobs`
     constrains: bool = False  # whether a job may have a `constraint`
-    tells_progress: bool = False  # whether a job may request it
-    tells_after_samplers: bool = False  # whether a job may ask for it
+    reports_progress: bool = False  # whether a job may request it
+    reports_after_samplers: bool = False  # whether a job may ask for it
     keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json

@@ -45,7 +45,7 @@ SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # computes: Python's default of 5 ms is many steps of a small model. Measured on a machine that was
 # not idle, 5 to 0.2 ms show no difference (benchmarks/README.md), so this is a cautious choice.
 SWITCH_INTERVAL = 0.001
-LOOK_EVERY = 0.3  # seconds between two readings of the system's idle time
+IDLE_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 
 def candidates(cores: int) -> tuple[int, ...]:
@@ -326,7 +326,7 @@ class StepThreads:
             decoding = self._kind == "decode" and self._ended is not None
             whole = now - self._ended if decoding and self._ended is not None else seconds
             self._controller.measured(self._kind, self._count, self._rows, whole)
-            if now - self._looked > LOOK_EVERY:
+            if now - self._looked > IDLE_EVERY:
                 self._looked = now
                 self._controller.idle(self._idle_cores())
         self._ended = now

@@ -23,7 +23,7 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.registry import CacheOfModels, ModelChanges, PreparedModels, Registry
 from gateway.tasks import companions
 
-LOOK_EVERY = 1.0  # seconds between checks of a file that is watched
+POLL_EVERY = 1.0  # seconds between checks of a file that is watched
 
 Apply: TypeAlias = Callable[[], None]
 # Checks what a part of the server needs of a configuration, and gives what puts it in force there.
@@ -244,7 +244,7 @@ class Reloader:
         """A file whose stamp is the same twice after a change is whole: editors write in pieces."""
         read = seen = self._first
         while True:
-            await anyio.sleep(LOOK_EVERY)
+            await anyio.sleep(POLL_EVERY)
             now = await to_thread.run_sync(self._stamp)
             read = read or now  # it is watched only now
             if now is not None and now == seen != read:

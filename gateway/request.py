@@ -84,8 +84,8 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
     after_samplers: bool = False  # they are of what the samplers left
     slot: int | None = None  # the engine's place to be computed in; None: any
-    tells_progress: bool = False  # prompt progress is reported
-    tells_tokens: bool = False  # the generated tokens are returned
+    reports_progress: bool = False  # prompt progress is reported
+    returns_tokens: bool = False  # the generated tokens are returned
     # seconds the model stays when idle; -1: for good; None: its own ttl
     keep_alive: float | None = None
     shape: Shape | None = None  # of the answer; None: it is free
@@ -178,6 +178,6 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     answering: GenerationParams = GenerationParams()
     suffix: str | None = None
     fill: Fill | None = None  # in place of the prompt
-    tells_prompts: bool = False  # the prompts are returned as the model read them
+    returns_prompts: bool = False  # the prompts are returned as the model read them
     echo: bool = False
     add_bos: bool | None = None  # None: as the tokenizer does

@@ -120,14 +120,14 @@ class GuardedConnection(HttpToolsProtocol):
     def _watch(self) -> None:
         unsent = self.transport.get_write_buffer_size()
         if self._timer is None and unsent:
-            self._timer = self.loop.call_later(self._send_timeout, self._look, unsent)
+            self._timer = self.loop.call_later(self._send_timeout, self._check_progress, unsent)
 
     def _unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self, before: int) -> None:
+    def _check_progress(self, before: int) -> None:
         """While it is watched the buffer only shrinks: as large as before is no progress."""
         self._timer = None
         unsent = self.transport.get_write_buffer_size()

@@ -33,12 +33,12 @@ async def driven(
     loop = asyncio.get_running_loop()
 
     def work(wanted: Callable[[], bool]) -> "ExLlamaEngine":
-        def tell(progress: Progress) -> bool:
+        def report_step(progress: Progress) -> bool:
             loop.call_soon_threadsafe(report, progress)
             return wanted()
 
         found = library()  # before anything that imports torch
-        loaded: ExLlamaModel = import_module(loading).load(files, options, found, tell)
+        loaded: ExLlamaModel = import_module(loading).load(files, options, found, report_step)
         made: ExLlamaEngine = import_module("backends.exllama.engine").ExLlamaEngine(loaded)
         return made
 

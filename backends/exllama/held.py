@@ -49,8 +49,8 @@ class HeldToGrammar:
 def bits(allowed: bytes, size: int) -> torch.Tensor:
     """(size,), bool: whether each token is allowed; those behind the vocabulary's are not."""
     single = np.zeros(size, np.uint8)
-    told = np.unpackbits(np.frombuffer(allowed, np.uint8), bitorder="little")[:size]
-    single[: len(told)] = told
+    row = np.unpackbits(np.frombuffer(allowed, np.uint8), bitorder="little")[:size]
+    single[: len(row)] = row
     return torch.from_numpy(single).view(torch.bool)
 
 

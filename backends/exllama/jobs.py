@@ -31,7 +31,7 @@ from backends.protocol import Generation, Sampling, TokenLogprob
 Result = Mapping[str, Any]
 
 
-def told(result: Result, name: str) -> list[Any]:
+def field(result: Result, name: str) -> list[Any]:
     """A field of a result of the stage "streaming", for each of its new tokens: a tensor of the
     shape (1, n, …), as a list.
     """
@@ -52,12 +52,12 @@ def at_limit(result: Result) -> bool:
 
 def check_tokens(sampling: Sampling, vocabulary: HfVocabulary) -> None:
     """Raises InvalidJob for a token that isn't there."""
-    wishes = {
+    named = {
         "logit_bias": [token for token, _ in sampling.logit_bias],
         "banned_tokens": sampling.banned_tokens,
         "allowed_tokens": sampling.allowed_tokens,
     }
-    for param, tokens in wishes.items():
+    for param, tokens in named.items():
         wrong = [token for token in tokens if not 0 <= token < vocabulary.size]
         if wrong:
             raise InvalidJob(f"token {wrong[0]} is not in the vocabulary", param)
@@ -129,10 +129,10 @@ class ExLlamaJob:
 
     def write(self, drawn: Drawn) -> None:
         """The present job has drawn something."""
-        told = iter(drawn.logprobs)
+        logprobs = iter(drawn.logprobs)
         for token in drawn.tokens:
             self.written.append(token)
-            self._ready.append(Token(self.key, token, next(told, None)))
+            self._ready.append(Token(self.key, token, next(logprobs, None)))
 
     def force(self, tokens: Sequence[int]) -> None:
         """`tokens` follow what was handed over; what was written beyond that is forgotten."""

@@ -53,8 +53,8 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
 
 def ran_out(error: BaseException) -> bool:
     """Whether a foreign error means that memory ran out; some have it only in the message."""
-    told = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
-    return told or any(words in str(error) for words in RAN_OUT)
+    is_named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return is_named or any(words in str(error) for words in RAN_OUT)
 
 
 def while_generating(name: str, error: Exception) -> BackendError:

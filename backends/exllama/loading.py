@@ -22,7 +22,7 @@ from backends.huggingface import generation_config
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import ModelInfo, Progress
 
-Tell: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
+LoadStep: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
 
 # Forced tokens are a new job of the library, which costs about as much as a few drawn ones.
 FORCES_FROM = 4
@@ -150,11 +150,11 @@ def fill(loaded: ExLlamaModel, files: ModelFiles, steps: Callable[[], None]) -> 
     raise failure
 
 
-def telling(stage: str, tell: Tell) -> Callable[[int, int], None]:
+def reporting(stage: str, report: LoadStep) -> Callable[[int, int], None]:
     """The libraries' callback: module `done` of `total` is loaded."""
 
     def callback(done: int, total: int) -> None:
-        if not tell(Progress(stage, done, total)):
+        if not report(Progress(stage, done, total)):
             raise LoadFailed("nobody wants the model any more")
 
     return callback

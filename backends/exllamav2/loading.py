@@ -15,7 +15,7 @@ from backends.errors import InvalidJob, UnsupportedModel
 from backends.exllama import jobs, loading
 from backends.exllama.files import PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
-from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
+from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
@@ -79,7 +79,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         return made
 
     def read(self, result: jobs.Result) -> Drawn:
-        tokens = jobs.told(result, "token_ids")
+        tokens = jobs.field(result, "token_ids")
         taken_back = result.get("suppressed_tokens")
         in_vain = 0 if taken_back is None else taken_back.shape[-1]
         if in_vain:
@@ -132,27 +132,27 @@ def undisturbed() -> Iterator[None]:
 
 
 def load(
-    files: ModelFiles, options: ExLlamaV2Options, library: ExLlamaV2Library, tell: Tell
+    files: ModelFiles, options: ExLlamaV2Options, library: ExLlamaV2Library, report: LoadStep
 ) -> ExLlamaV2Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
     files, loaded = fitted(files, options), ExLlamaV2Model(library, options, shape(files, options))
     with undisturbed():
-        fill(loaded, files, lambda: _load(loaded, files, tell))
+        fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded
 
 
-def _load(loaded: ExLlamaV2Model, files: ModelFiles, tell: Tell) -> None:
+def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
     library, guess = loaded.library, draft(loaded.options)
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer(config)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     loaded.paged = _paged(library, config)
-    tower = _vision(loaded, files, config, tell)
+    tower = _vision(loaded, files, config, report)
     if guess is not None:
         guessing = _config(loaded, guess.path)
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
-        loaded.draft = _place(loaded, guessing, "draft", tell)
-    loaded.main = _place(loaded, config, "model", tell)
+        loaded.draft = _place(loaded, guessing, "draft", report)
+    loaded.main = _place(loaded, config, "model", report)
     loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
     if tower is not None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
@@ -212,7 +212,7 @@ def _read_new_rope(config: Any, folder: Path) -> None:
         config.rotary_embedding_base = float(rope["rope_theta"])
     if rope.get("rope_type", "default") != "default" and not text.get("rope_scaling"):
         raise UnsupportedModel(
-            f"{folder / 'config.json'} tells its positions' scaling in rope_parameters alone, "
+            f"{folder / 'config.json'} has its positions' scaling in rope_parameters alone, "
             "which exllamav2 can't read; repeat it there as rope_scaling"
         )
 
@@ -226,12 +226,12 @@ def _paged(library: ExLlamaV2Library, config: Any) -> bool:
     return not config.no_flash_attn
 
 
-def _place(loaded: ExLlamaV2Model, config: Any, stage: str, tell: Tell) -> PlacedModel:
+def _place(loaded: ExLlamaV2Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:
     library, options = loaded.library, loaded.options
     model = library.model(config)
     loaded.unload_later(model.unload)
     cache_class, cells = library.caches[options.cache_type], loaded.plan.cells
-    callback = telling(stage, tell)
+    callback = reporting(stage, report)
     if options.gpu_split:
         model.load(gpu_split=list(options.gpu_split), callback=callback)
         return PlacedModel(model, cache_class(model, max_seq_len=cells))
@@ -246,13 +246,13 @@ def _place(loaded: ExLlamaV2Model, config: Any, stage: str, tell: Tell) -> Place
 # -- what belongs to it ----------------------------------------------------------------------------
 
 
-def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, tell: Tell) -> Any:
+def _vision(loaded: ExLlamaV2Model, files: ModelFiles, config: Any, report: LoadStep) -> Any:
     """The image encoder, if the model has one."""
     if "image" not in files.modalities:
         return None
     tower = loaded.library.vision(config)
     loaded.unload_later(tower.unload)
-    tower.load(callback=telling("vision", tell))
+    tower.load(callback=reporting("vision", report))
     return tower
 
 

@@ -22,7 +22,7 @@ class Witness:
     """
 
     def __init__(self, job: Any, count: int, vocabulary: HfVocabulary) -> None:
-        self._told: deque[TokenLogprob] = deque()
+        self._logprobs: deque[TokenLogprob] = deque()
         self._count = count
         self._vocabulary = vocabulary
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,16 +37,16 @@ class Witness:
         row = logits[0, 0, : self._vocabulary.size].to(self._device, copy=True)
         logprobs = torch.log_softmax(row.float(), dim=-1)
         drawn = self._receive(logits)
-        self._told.append(self._tell(logprobs, int(drawn[0].item())))
+        self._logprobs.append(self._logprob(logprobs, int(drawn[0].item())))
         return drawn
 
     def take(self, count: int, in_vain: int) -> list[TokenLogprob]:
         """The oldest `count`; the newest `in_vain` tokens were drawn in vain."""
         for _ in range(in_vain):
-            self._told.pop()
-        return [self._told.popleft() for _ in range(count)]
+            self._logprobs.pop()
+        return [self._logprobs.popleft() for _ in range(count)]
 
-    def _tell(self, logprobs: torch.Tensor, token: int) -> TokenLogprob:
+    def _logprob(self, logprobs: torch.Tensor, token: int) -> TokenLogprob:
         values, tokens = logprobs.topk(min(self._count, len(logprobs)))
         pairs = zip(tokens.tolist(), values.tolist(), strict=True)
         top = tuple(self._candidate(id_, value) for id_, value in pairs)

@@ -15,7 +15,7 @@ from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import jobs, loading
 from backends.exllama.files import PAGE, PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
-from backends.exllama.loading import PlacedModel, Tell, fill, per_card, telling
+from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav3.files import cache_bits, draft, fitted, shape
 from backends.exllamav3.filtering import ExLlamaV3GrammarFilter
@@ -74,14 +74,14 @@ class ExLlamaV3Model(loading.ExLlamaModel):
         )
 
     def read(self, result: jobs.Result) -> Drawn:
-        tokens = jobs.told(result, "token_ids")
+        tokens = jobs.field(result, "token_ids")
         return Drawn(tokens, self._logprobs(tokens, result), jobs.at_limit(result))
 
     def _logprobs(self, tokens: Sequence[int], result: jobs.Result) -> list[TokenLogprob]:
         """exllamav3 takes its probabilities from the logits before they are sampled from."""
-        chances = jobs.told(result, "token_probs")
-        ids = jobs.told(result, "top_k_tokens") or [()] * len(chances)
-        best = jobs.told(result, "top_k_probs") or [()] * len(chances)
+        chances = jobs.field(result, "token_probs")
+        ids = jobs.field(result, "top_k_tokens") or [()] * len(chances)
+        best = jobs.field(result, "top_k_probs") or [()] * len(chances)
         return [
             TokenLogprob(
                 self._candidate(token, chance),
@@ -116,28 +116,30 @@ class ExLlamaV3Model(loading.ExLlamaModel):
 
 
 def load(
-    files: ModelFiles, options: ExLlamaV3Options, library: ExLlamaV3Library, tell: Tell
+    files: ModelFiles, options: ExLlamaV3Options, library: ExLlamaV3Library, report: LoadStep
 ) -> ExLlamaV3Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
     files, loaded = fitted(files, options), ExLlamaV3Model(library, options, shape(files, options))
-    fill(loaded, files, lambda: _load(loaded, files, tell))
+    fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded
 
 
-def _load(loaded: ExLlamaV3Model, files: ModelFiles, tell: Tell) -> None:
+def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
     library, options, guess = loaded.library, loaded.options, draft(loaded.options)
     config = _config(loaded, files.path)
     loaded.tokenizer = library.tokenizer.from_config(config)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     if "image" in files.modalities:
-        loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, tell))
+        loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, report))
     if guess is not None:
-        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", tell)
-    loaded.main = _place(loaded, config, "model", tell)
+        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", report)
+    loaded.main = _place(loaded, config, "model", report)
     loaded.loras = [_lora(loaded, Path(path)) for path in options.adapters.values()]
     if options.warmup:
         loaded.main.model.warmup(
-            cache=loaded.main.cache, max_chunk_size=loaded.chunk, callback=telling("warmup", tell)
+            cache=loaded.main.cache,
+            max_chunk_size=loaded.chunk,
+            callback=reporting("warmup", report),
         )
     loaded.info = loaded.describe(files, together=options.max_concurrent, samplers=SUPPORTED)
 
@@ -154,7 +156,7 @@ def _config(loaded: ExLlamaV3Model, folder: Path) -> Any:
     return config
 
 
-def _place(loaded: ExLlamaV3Model, config: Any, stage: str, tell: Tell) -> PlacedModel:
+def _place(loaded: ExLlamaV3Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:
     """A model with its cache, which must be there before the weights are."""
     model = _model(loaded, config, "text")
     bits = cache_bits(loaded.options.cache_type)
@@ -168,7 +170,7 @@ def _place(loaded: ExLlamaV3Model, config: Any, stage: str, tell: Tell) -> Place
         max_history=loaded.plan.drafted,
         **layers,
     )
-    _fill_cards(loaded, model, stage, tell)
+    _fill_cards(loaded, model, stage, report)
     return PlacedModel(model, cache)
 
 
@@ -185,10 +187,10 @@ def _model(loaded: ExLlamaV3Model, config: Any, component: str) -> Any:
     return model
 
 
-def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, tell: Tell) -> None:
+def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, report: LoadStep) -> None:
     library, options, main = loaded.library, loaded.options, stage == "model"
     gigabytes = [free / 1024 for free in per_card(options.autosplit_reserve, library.devices)]
-    split, progress = list(options.gpu_split), telling(stage, tell)
+    split, progress = list(options.gpu_split), reporting(stage, report)
 
     def callback(done: int, total: int) -> None:
         # On every new card it caps what the whole process may allocate there (util/memory.py), so
@@ -214,7 +216,7 @@ def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, tell: Tell) -> N
 # -- what belongs to it ----------------------------------------------------------------------------
 
 
-def _image_encoder(loaded: ExLlamaV3Model, config: Any, tell: Tell) -> ImageEncoder:
+def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> ImageEncoder:
     if text := PLACEHOLDERS.get(config.architecture):
         placeholder = loaded.vocabulary.id_of(text)
     else:
@@ -222,7 +224,7 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, tell: Tell) -> ImageEnco
     if placeholder is None:
         raise UnsupportedModel("the model's files don't say which token stands for a picture")
     tower, tokenizer = _model(loaded, config, "vision"), loaded.tokenizer
-    _fill_cards(loaded, tower, "vision", tell)
+    _fill_cards(loaded, tower, "vision", report)
     return ImageEncoder(
         embed=lambda picture: tower.get_image_embeddings(tokenizer=tokenizer, image=picture),
         ids=lambda embedding: list(embedding.token_list),

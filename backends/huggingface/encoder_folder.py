@@ -169,11 +169,11 @@ def _of_pairs(folder: Path, config: Fields) -> EncoderSteps:
             f"{folder} sorts texts into {count} classes; only models with one label rank"
         )
     own = config.get("sentence_transformers")
-    told: Any = own.get("activation_fn") if isinstance(own, dict) else None
-    told = told or config.get("sbert_ce_default_activation_function") or "Sigmoid"
-    activation = str(told).rpartition(".")[2]
+    named: Any = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
+    activation = str(named).rpartition(".")[2]
     if activation not in ACTIVATIONS:
-        raise UnsupportedModel(f"{folder} names an activation that isn't known here: {told!r}")
+        raise UnsupportedModel(f"{folder} names an activation that isn't known here: {named!r}")
     return EncoderSteps(task="rank", length=_length(folder), activation=activation)
 
 
@@ -191,7 +191,7 @@ def _lower(folder: Path) -> bool:
     )
 
 
-def _texts(told: object) -> Mapping[str, str]:
-    if not isinstance(told, dict):
+def _texts(named: object) -> Mapping[str, str]:
+    if not isinstance(named, dict):
         return {}
-    return {str(name): text for name, text in told.items() if isinstance(text, str)}
+    return {str(name): text for name, text in named.items() if isinstance(text, str)}

@@ -62,4 +62,4 @@ def read(folder: Path) -> Sampling | None:
         found = bounds.sound(sampling(config))
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return found if found.wished() else None
+    return found if found.requested() else None

@@ -50,4 +50,4 @@ def carried(header: Header) -> Sampling | None:
         }
     )
     found = bounds.sound(found)
-    return found if found.wished() else None
+    return found if found.requested() else None

@@ -256,7 +256,7 @@ class LlamaCppEngine:
     def _fed(self, work: Sequence[tuple[LlamaJob, int]], seconds: float) -> None:
         for running, count in work:
             running.feed(count)
-            if running.job.tells_progress:
+            if running.job.reports_progress:
                 self._read += running.progress()
         if self._batch.rows > SMALLEST_CHUNK:
             measured = self._batch.rows / max(seconds, 1e-6)
@@ -297,7 +297,7 @@ class LlamaCppEngine:
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         running.start(slot, self._take_over(slot, source, running, placement.keep))
-        if running.job.tells_progress:
+        if running.job.reports_progress:
             self._read += running.progress()
         return True
 

@@ -71,8 +71,8 @@ class Draw:
         self._context = context
         self._way = way
         self._seeded = [row for row, state in enumerate(states) if state.sampling.seed is not None]
-        self._wishes = [state.sampling for state in states]
-        temperature = Temperature(self._wishes, context.device)
+        self._samplings = [state.sampling for state in states]
+        temperature = Temperature(self._samplings, context.device)
         self._leads = way.order[:1] == ("temperature",)  # then it is all logits that it changes
         self._temperature = temperature if temperature.changes else None
         self.feedback = self._feedback(memory)
@@ -87,7 +87,7 @@ class Draw:
             elif name == "xtc":
                 steps.append(self._exclusion())
             elif name in CUTS:
-                steps.append(cut_with(self._wishes, name, self._context.device))
+                steps.append(cut_with(self._samplings, name, self._context.device))
         if self._way.skews:
             steps.append(self._skewing())
         if self.feedback is not None:
@@ -110,9 +110,9 @@ class Draw:
         noise = self._noise(candidates.ids)
         place = (candidates.probabilities / noise).argmax(-1, keepdim=True)
         tokens = candidates.ids.gather(-1, place).squeeze(-1)
-        told = candidates.told
-        told = told if told is None else told.gather(-1, place).squeeze(-1)
-        return torch.where(candidates.open, ~tokens, tokens), told
+        reported = candidates.reported
+        reported = reported if reported is None else reported.gather(-1, place).squeeze(-1)
+        return torch.where(candidates.open, ~tokens, tokens), reported
 
     def candidates(self, scores: torch.Tensor) -> Candidates:
         """What is drawn from, of `scores` (rows, vocabulary)."""
@@ -138,10 +138,10 @@ class Draw:
         states = [self._states[place] for place in places]
         return Draw(states, rows, self._context, further, memory)
 
-    def learn(self, told: torch.Tensor) -> None:
+    def learn(self, reported: torch.Tensor) -> None:
         """The tokens picked are taken: their feedback values, (rows,)."""
         assert self.feedback is not None
-        self.feedback.update(told)
+        self.feedback.update(reported)
 
     def _noise(self, ids: torch.Tensor) -> torch.Tensor:
         """Only rows with a seed have numbers of their own."""
@@ -161,7 +161,7 @@ class Draw:
         if not self._way.feedback:
             return None
         kind = AdaptiveP if self._way.feedback == "adaptive" else Mirostat
-        made: Feedback = kind(self._wishes, memory, self._context.device)
+        made: Feedback = kind(self._samplings, memory, self._context.device)
         if memory is None:  # the states' own become its rows, so that they follow it
             for state, row in zip(self._states, made.memory, strict=True):
                 if state.feedback is not None:
@@ -176,10 +176,12 @@ class Draw:
 
     def _exclusion(self) -> Step | None:
         """XTC; only jobs that use it spend a random number."""
-        chances = [wish.xtc_probability for wish in self._wishes]
+        chances = [sampling.xtc_probability for sampling in self._samplings]
         if not any(chances):
             return None
-        threshold = column([wish.xtc_threshold for wish in self._wishes], self._context.device)
+        threshold = column(
+            [sampling.xtc_threshold for sampling in self._samplings], self._context.device
+        )
 
         def exclude(candidates: Candidates) -> None:
             happens = [
@@ -192,7 +194,7 @@ class Draw:
         return exclude
 
     def _skewing(self) -> Step:
-        skew = column([wish.skew for wish in self._wishes], self._context.device)
+        skew = column([sampling.skew for sampling in self._samplings], self._context.device)
 
         def bend(candidates: Candidates) -> None:
             shares = candidates.shares()

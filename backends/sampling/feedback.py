@@ -40,11 +40,11 @@ class Mirostat:
     """
 
     def __init__(
-        self, wishes: Sequence[Sampling], memory: torch.Tensor | None, device: torch.device
+        self, samplings: Sequence[Sampling], memory: torch.Tensor | None, device: torch.device
     ) -> None:
-        self._version = wishes[0].mirostat_mode
-        self._tau = column([wish.mirostat_tau for wish in wishes], device)
-        self._eta = column([wish.mirostat_eta for wish in wishes], device)
+        self._version = samplings[0].mirostat_mode
+        self._tau = column([sampling.mirostat_tau for sampling in samplings], device)
+        self._eta = column([sampling.mirostat_eta for sampling in samplings], device)
         self.memory = 2 * self._tau if memory is None else memory
 
     def cut(self, candidates: Candidates) -> None:
@@ -55,7 +55,7 @@ class Mirostat:
         else:
             ranks = torch.arange(candidates.ids.shape[-1], device=candidates.ids.device)
             candidates.keep(ranks < self._count(candidates))
-        candidates.told = candidates.shares()
+        candidates.reported = candidates.shares()
 
     def _count(self, candidates: Candidates) -> torch.Tensor:
         """How many candidates to keep, from the slope of the logarithms (arXiv:2007.14966)."""
@@ -85,16 +85,16 @@ class AdaptiveP:
     width, peak, sharpness = 0.3, 5.0, 10.0
 
     def __init__(
-        self, wishes: Sequence[Sampling], memory: torch.Tensor | None, device: torch.device
+        self, samplings: Sequence[Sampling], memory: torch.Tensor | None, device: torch.device
     ) -> None:
-        self._target = column([wish.adaptive_target for wish in wishes], device)
-        decays = [min(wish.adaptive_decay, MOST_DECAY) for wish in wishes]
+        self._target = column([sampling.adaptive_target for sampling in samplings], device)
+        decays = [min(sampling.adaptive_decay, MOST_DECAY) for sampling in samplings]
         self._decay = column(decays, device)
         self.memory = self._target / (1 - self._decay) if memory is None else memory
 
     def cut(self, candidates: Candidates) -> None:
         shares = candidates.shares()
-        candidates.told = shares
+        candidates.reported = shares
         target = (2 * self._target - self.memory * (1 - self._decay)).clamp(0, 1)
         far = (shares - target).abs() / self.width
         logits = self.peak - self.sharpness * far**2 / (1 + far)

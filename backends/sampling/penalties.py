@@ -23,13 +23,21 @@ class Penalties:
         self._said = torch.stack([count.said for count in counts])
         for place, count in enumerate(counts):
             count.seen, count.said = self._seen[place], self._said[place]
-        wishes = [states[row].sampling for row in self._rows]
-        repetition = [1.0 if fades(wish) else wish.repetition_penalty for wish in wishes]
+        samplings = [states[row].sampling for row in self._rows]
+        repetition = [
+            1.0 if fades(sampling) else sampling.repetition_penalty for sampling in samplings
+        ]
         self._repetition = column(repetition, context.device)
-        self._frequency = column([wish.frequency_penalty for wish in wishes], context.device)
-        self._presence = column([wish.presence_penalty for wish in wishes], context.device)
+        self._frequency = column(
+            [sampling.frequency_penalty for sampling in samplings], context.device
+        )
+        self._presence = column(
+            [sampling.presence_penalty for sampling in samplings], context.device
+        )
         self._repeats = any(penalty != 1 for penalty in repetition)
-        self._adds = any(wish.frequency_penalty or wish.presence_penalty for wish in wishes)
+        self._adds = any(
+            sampling.frequency_penalty or sampling.presence_penalty for sampling in samplings
+        )
         self._places = torch.arange(len(counts), device=context.device)
         self._one = torch.ones(len(counts), dtype=torch.int32, device=context.device)
         self._all = len(self._rows) == len(states)
@@ -67,12 +75,12 @@ class FadingPenalty:
         self._last = torch.stack([s.last for s in self._states if s.last is not None])
         for state, last in zip(self._states, self._last, strict=True):
             state.last = last
-        wishes = [state.sampling for state in self._states]
+        samplings = [state.sampling for state in self._states]
         self._columns = [
-            column([getattr(wish, field) for wish in wishes], context.device)
+            column([getattr(sampling, field) for sampling in samplings], context.device)
             for field in ("repetition_penalty", "penalty_range", "repetition_decay")
         ]
-        self._places = torch.arange(len(wishes), device=context.device)
+        self._places = torch.arange(len(samplings), device=context.device)
 
     def apply(self, scores: torch.Tensor) -> torch.Tensor:
         """New scores."""

@@ -17,16 +17,17 @@ from backends.sampling.penalties import column
 class Temperature:
     """The temperature of every row, dynamic where its bounds differ, after its smoothing."""
 
-    def __init__(self, wishes: Sequence[Sampling], device: torch.device) -> None:
+    def __init__(self, samplings: Sequence[Sampling], device: torch.device) -> None:
         self._device = device
-        dynamic = [wish.min_temp != wish.max_temp for wish in wishes]
-        smooth = any(wish.smoothing_factor > 0 for wish in wishes)
+        dynamic = [sampling.min_temp != sampling.max_temp for sampling in samplings]
+        smooth = any(sampling.smoothing_factor > 0 for sampling in samplings)
         fixed = [
-            1.0 if moves else wish.temperature for wish, moves in zip(wishes, dynamic, strict=True)
+            1.0 if moves else sampling.temperature
+            for sampling, moves in zip(samplings, dynamic, strict=True)
         ]
         self._fixed = column(fixed, device) if any(value != 1.0 for value in fixed) else None
-        self._dynamic = self._bounds(wishes, dynamic) if any(dynamic) else None
-        self._smooth = self._curves(wishes) if smooth else None
+        self._dynamic = self._bounds(samplings, dynamic) if any(dynamic) else None
+        self._smooth = self._curves(samplings) if smooth else None
 
     @property
     def changes(self) -> bool:
@@ -40,18 +41,22 @@ class Temperature:
             logits = logits / _dynamic(logits, *self._dynamic)
         return logits if self._fixed is None else logits / self._fixed
 
-    def _bounds(self, wishes: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
-        pairs = list(zip(wishes, on, strict=True))
+    def _bounds(self, samplings: Sequence[Sampling], on: Sequence[bool]) -> Sequence[torch.Tensor]:
+        pairs = list(zip(samplings, on, strict=True))
         return (
-            column([wish.min_temp if moves else 1.0 for wish, moves in pairs], self._device),
-            column([wish.max_temp if moves else 1.0 for wish, moves in pairs], self._device),
-            column([wish.temp_exponent for wish in wishes], self._device),
+            column(
+                [sampling.min_temp if moves else 1.0 for sampling, moves in pairs], self._device
+            ),
+            column(
+                [sampling.max_temp if moves else 1.0 for sampling, moves in pairs], self._device
+            ),
+            column([sampling.temp_exponent for sampling in samplings], self._device),
         )
 
-    def _curves(self, wishes: Sequence[Sampling]) -> Sequence[torch.Tensor]:
+    def _curves(self, samplings: Sequence[Sampling]) -> Sequence[torch.Tensor]:
         return (
-            column([wish.smoothing_factor for wish in wishes], self._device),
-            column([wish.smoothing_curve for wish in wishes], self._device),
+            column([sampling.smoothing_factor for sampling in samplings], self._device),
+            column([sampling.smoothing_curve for sampling in samplings], self._device),
         )
 
 

@@ -34,7 +34,9 @@ class Candidates:
             self.probabilities, self.ids = everything, ids.expand_as(everything)
         else:
             self.probabilities, self.ids = everything.topk(min(count, self.size))
-        self.told: torch.Tensor | None = None  # by candidate: what `feedback` gets if it is drawn
+        self.reported: torch.Tensor | None = (
+            None  # by candidate: what `feedback` gets if it is drawn
+        )
         self._logits = logits
         self._cut = False
         # Rows that may still keep tokens beyond those taken: their probabilities are already shares
@@ -156,22 +158,22 @@ CUTS: Mapping[str, tuple[float, Cut, float]] = {
 _NEED_ALL = ("tfs", "typical_p")  # their cut depends on every token's probability
 
 
-def window(wish: Sampling, size: int) -> int | None:
+def window(sampling: Sampling, size: int) -> int | None:
     """How many of `size` candidates to take first; None: there is nothing to truncate.
 
     By the job's own parameters alone, so that its neighbours in the batch change nothing.
     """
-    order = order_of(wish)
-    if wish.mirostat_mode:
-        return wider(0 if wish.mirostat_mode == 2 else WINDOWS[0], size)
-    wanted = [name for name in order if name in CUTS and is_on(wish, name)]
-    if not wanted and not (wish.xtc_probability > 0 and "xtc" in order) and not wish.skew:
+    order = order_of(sampling)
+    if sampling.mirostat_mode:
+        return wider(0 if sampling.mirostat_mode == 2 else WINDOWS[0], size)
+    wanted = [name for name in order if name in CUTS and is_on(sampling, name)]
+    if not wanted and not (sampling.xtc_probability > 0 and "xtc" in order) and not sampling.skew:
         return None
     limits = [place for place, name in enumerate(wanted) if name == "top_k"]
     early = wanted[: limits[0]] if limits else wanted
-    if (wish.skew and not wanted) or any(name in _NEED_ALL for name in early):
+    if (sampling.skew and not wanted) or any(name in _NEED_ALL for name in early):
         return size
-    return wider(wish.top_k - 1 if limits else 0, size)
+    return wider(sampling.top_k - 1 if limits else 0, size)
 
 
 def wider(count: int, size: int) -> int:
@@ -179,18 +181,18 @@ def wider(count: int, size: int) -> int:
     return next((enough for enough in WINDOWS if count < enough < size), size)
 
 
-def is_on(wish: Sampling, field: str) -> bool:
+def is_on(sampling: Sampling, field: str) -> bool:
     """Whether the truncation does anything. Out of range is as good as neutral: top_p above 1, a
     negative top_k.
     """
-    value, neutral = getattr(wish, field), CUTS[field][0]
+    value, neutral = getattr(sampling, field), CUTS[field][0]
     return bool(value < neutral if neutral == 1 else value > neutral)
 
 
-def cut_with(wishes: Sequence[Sampling], field: str, device: torch.device) -> Step | None:
-    """The truncation by `field` for rows with `wishes`; None where no row has it on."""
+def cut_with(samplings: Sequence[Sampling], field: str, device: torch.device) -> Step | None:
+    """The truncation by `field` for rows with `samplings`; None where no row has it on."""
     _, cut, off = CUTS[field]
-    if not any(is_on(wish, field) for wish in wishes):
+    if not any(is_on(sampling, field) for sampling in samplings):
         return None
-    values = column([getattr(w, field) if is_on(w, field) else off for w in wishes], device)
+    values = column([getattr(w, field) if is_on(w, field) else off for w in samplings], device)
     return lambda candidates: cut(candidates, values)

@@ -89,19 +89,19 @@ def read_list(body: bytes) -> ServerModels:
 def _standings(cards: dict[str, Any]) -> Iterator[tuple[str, RemoteStanding]]:
     for name, card in cards.items():
         try:
-            told = msgspec.convert(card, _Standing)
+            standing = msgspec.convert(card, _Standing)
         except msgspec.ValidationError:
             continue
         yield (
             name,
             RemoteStanding(
-                state=told.state,
-                percent=told.status.percent,
-                why_failed=told.why_failed,
-                memory=told.memory or "",
-                missing=told.missing_bytes or 0,
-                in_use=told.in_use,
-                waiting=told.waiting,
+                state=standing.state,
+                percent=standing.status.percent,
+                why_failed=standing.why_failed,
+                memory=standing.memory or "",
+                missing=standing.missing_bytes or 0,
+                in_use=standing.in_use,
+                waiting=standing.waiting,
             ),
         )
 

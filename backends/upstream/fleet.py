@@ -53,7 +53,7 @@ class Fleet:
             if before.upstreams.get(name) is not upstream and self._watch is not None:
                 self._watch.join(upstream)
 
-    async def look(self, again: float = AGAIN) -> None:
+    async def refresh(self, again: float = AGAIN) -> None:
         """Ask all servers what they have, but none more often than each `again` seconds. A server
         that was silent when it was last asked is not waited for: `watch` probes it.
         """
@@ -61,7 +61,7 @@ class Fleet:
             for upstream in self.roster.upstreams.values():
                 for replica in upstream.balance.replicas:
                     if not replica.silent:
-                        tasks.start_soon(upstream.lists.look, replica, again)
+                        tasks.start_soon(upstream.lists.refresh, replica, again)
 
     async def watch(
         self, changed: Callable[[], object], moved: Callable[[str], object] = lambda _: None
@@ -87,8 +87,8 @@ class Fleet:
             for name, files in self.roster.models().items()
             if files.remote is not None and files.remote.upstream == upstream.config.name
         )
-        told = ((name, self.standing(target)) for name, target in own)
-        return {name: standing for name, standing in told if standing is not None}
+        found = ((name, self.standing(target)) for name, target in own)
+        return {name: standing for name, standing in found if standing is not None}
 
     async def load(self, target: RemoteTarget, report: Report) -> RemoteContainer:
         """The model, once one of its servers answered a probe; of a Roundhouse, once it is loaded
@@ -101,7 +101,7 @@ class Fleet:
         with upstream.in_use():
             if target.roundhouse:
                 await bring(upstream, target.model, report)
-                await self._look_again(upstream)
+                await self._refresh(upstream)
             else:
                 await upstream.lists.alive()
         return UpstreamModel(lambda: self._found(target.upstream), target)
@@ -117,7 +117,7 @@ class Fleet:
             try:
                 return await send_away(upstream, target.model, force=force)
             finally:
-                await self._look_again(upstream)
+                await self._refresh(upstream)
 
     def replicas(self) -> Mapping[str, tuple[Replica, ...]]:
         """Every upstream's servers, to be read."""
@@ -139,12 +139,12 @@ class Fleet:
         text = f"There is no upstream {name!r} any more."
         raise UpstreamError(text, status=503, code="upstream_unavailable")
 
-    async def _look_again(self, upstream: Upstream) -> None:
+    async def _refresh(self, upstream: Upstream) -> None:
         """Request the lists of those that answer."""
         async with anyio.create_task_group() as tasks:
             for replica in upstream.balance.replicas:
                 if not replica.silent:
-                    tasks.start_soon(upstream.lists.look, replica)
+                    tasks.start_soon(upstream.lists.refresh, replica)
 
 
 class _Watch:
@@ -162,19 +162,19 @@ class _Watch:
         self._changed = changed
         self._moved = moved
         self._scopes: dict[Upstream, anyio.CancelScope] = {}
-        self._told: dict[Upstream, Mapping[str, RemoteStanding]] = {}
+        self._standings: dict[Upstream, Mapping[str, RemoteStanding]] = {}
 
     def join(self, upstream: Upstream) -> None:
         """It is watched from now on."""
         scope = self._scopes[upstream] = anyio.CancelScope()
-        self._tasks.start_soon(self._look_after, upstream, scope)
+        self._tasks.start_soon(self._watch_one, upstream, scope)
 
     def leave(self, upstream: Upstream) -> None:
         """It isn't any more; its connections end with its last answer."""
         self._scopes.pop(upstream).cancel()
-        self._told.pop(upstream, None)
+        self._standings.pop(upstream, None)
 
-    async def _look_after(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
+    async def _watch_one(self, upstream: Upstream, scope: anyio.CancelScope) -> None:
         """Each server by itself: one that is silent keeps no other from being seen."""
         with scope:
             async with anyio.create_task_group() as tasks:
@@ -186,26 +186,26 @@ class _Watch:
     async def _refresh(self, upstream: Upstream, replica: Replica) -> None:
         refresh = upstream.config.refresh
         while True:
-            await self._look(upstream, replica, min(AGAIN, refresh))
+            await self._update(upstream, replica, min(AGAIN, refresh))
             await anyio.sleep(min(refresh, STANDINGS) if replica.standings else refresh)
 
     async def _revive(self, upstream: Upstream, replica: Replica) -> None:
         while True:
             await anyio.sleep(upstream.config.probe_interval)
             if (was_resting := replica.state == "resting") or replica.silent:
-                await self._look(upstream, replica)
+                await self._update(upstream, replica)
                 if was_resting and replica.state != "resting":
                     name = upstream.config.name
                     log.info("an upstream's server is back", upstream=name, url=replica.url)
 
-    async def _look(self, upstream: Upstream, replica: Replica, again: float = 0.0) -> None:
+    async def _update(self, upstream: Upstream, replica: Replica, again: float = 0.0) -> None:
         """And report what has changed."""
         offers = upstream.lists.offers
-        await upstream.lists.look(replica, again)
+        await upstream.lists.refresh(replica, again)
         if upstream.lists.offers is not offers:
             self._changed()
-        before, after = self._told.get(upstream, {}), self._fleet.standings(upstream)
-        self._told[upstream] = after
+        before, after = self._standings.get(upstream, {}), self._fleet.standings(upstream)
+        self._standings[upstream] = after
         for model in before.keys() | after.keys():
             if before.get(model) != after.get(model):
                 self._moved(model)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from backends.errors import LoadFailed, UpstreamError
 from backends.upstream.discovery import Offer, ServerModels, read_list
 from backends.upstream.refusals import Cleaner, refusal
-from backends.upstream.relay import plain, read_body, told
+from backends.upstream.relay import httpx_errors, plain, read_body
 from backends.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
 
@@ -42,32 +42,32 @@ class Lists:
         self._client = client
         self._balance = balance
         self._cleaner = cleaner
-        self.told: dict[str, ServerModels] = {}  # by base URL, each one's last list
-        self._looked: dict[str, float] = {}
-        self._looking: dict[str, anyio.Event] = {}
+        self.listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
+        self._refreshed: dict[str, float] = {}
+        self._refreshing: dict[str, anyio.Event] = {}
 
     def remember(self, before: "Lists") -> None:
         """The lists of servers of an earlier configuration, until they are asked again."""
-        self.told = {url: before.told[url] for url in self._config.urls if url in before.told}
+        self.listed = {url: before.listed[url] for url in self._config.urls if url in before.listed}
         self._put_together()
 
-    async def look(self, replica: Replica, again: float = 0.0) -> None:
+    async def refresh(self, replica: Replica, again: float = 0.0) -> None:
         """Ask a server what it has, unless that was done less than `again` seconds ago; callers
         meanwhile wait with the first. A server that doesn't answer is silent from now on, and has
         what it had.
         """
         url = replica.url
-        if (looking := self._looking.get(url)) is not None:
-            await looking.wait()
-        elif time.monotonic() - self._looked.get(url, -again) >= again:
-            self._looking[url] = anyio.Event()
+        if (pending := self._refreshing.get(url)) is not None:
+            await pending.wait()
+        elif time.monotonic() - self._refreshed.get(url, -again) >= again:
+            self._refreshing[url] = anyio.Event()
             try:
-                await self._look(replica)
+                await self._request(replica)
             finally:
-                self._looked[url] = time.monotonic()
-                self._looking.pop(url).set()
+                self._refreshed[url] = time.monotonic()
+                self._refreshing.pop(url).set()
 
-    async def _look(self, replica: Replica) -> None:
+    async def _request(self, replica: Replica) -> None:
         try:
             body = await self.probe(replica)
             if body is not None:
@@ -86,19 +86,19 @@ class Lists:
             name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
             for name, one in listed.standings.items()
         }
-        self.told[replica.url] = listed
+        self.listed[replica.url] = listed
 
     def _put_together(self) -> None:
         """Of the first replica that has a list; Roundhouses may have different models, and all
         count, also of one that is silent now, though its models' standings are no longer known.
         """
-        replicas, told_last = self._balance.replicas, self.told
-        if any(one.standings is not None for one in told_last.values()):
+        replicas, known = self._balance.replicas, self.listed
+        if any(one.standings is not None for one in known.values()):
             for one in replicas:
-                if one.silent or one.url not in told_last:
+                if one.silent or one.url not in known:
                     one.standings = {}
         order = sorted(replicas, key=lambda one: one.silent)
-        lists = [told_last[one.url] for one in order if one.url in told_last]
+        lists = [known[one.url] for one in order if one.url in known]
         found = _together(lists) if lists else None
         if found != self.offers:  # what is equal stays the same object
             self.offers = found
@@ -137,7 +137,7 @@ class Lists:
 
     async def _asked(self, replica: Replica) -> bytes:
         request = self._client.build_request("GET", replica.url + _PATHS[self._config.protocol])
-        with told(self._config):
+        with httpx_errors(self._config):
             with anyio.move_on_after(PROBE_TIMEOUT):
                 response = await self._client.send(request, stream=True)
                 try:

@@ -17,13 +17,13 @@ from msgspec import Meta
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Progress, Report
 from backends.upstream.faults import broken, cut, late
-from backends.upstream.relay import plain, refused, told
+from backends.upstream.relay import httpx_errors, plain, refused
 from backends.upstream.replicas import Replica
 from backends.upstream.sse import EventReader
 from backends.upstream.upstream import Upstream
 
 # No right to load, or no such call or model: the requests to come get that error.
-_UNTOLD = frozenset({403, 404, 405})
+_NOT_LOADABLE = frozenset({403, 404, 405})
 
 
 class _Progress(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class _Progress(msgspec.Struct, frozen=True):
     total: Annotated[int, Meta(ge=0, le=2**62)]
 
 
-class _News(msgspec.Struct, frozen=True):
+class _LoadEvent(msgspec.Struct, frozen=True):
     """One event of a load; `status`: loading, ready, error."""
 
     status: str
@@ -88,24 +88,24 @@ async def send_away(upstream: Upstream, model: str, *, force: bool) -> bool:
 async def _loaded(upstream: Upstream, replica: Replica, model: str, report: Report) -> None:
     body, within = {"model": model}, upstream.config.first_byte_timeout
     async with _posted(upstream, replica, "/load_model", body, within) as response:
-        if response.status_code in _UNTOLD:
+        if response.status_code in _NOT_LOADABLE:
             return
         if response.status_code != httpx.codes.OK:
             raise await refused(response)
         plain(response)
-        async with aclosing(_news(upstream, response)) as told_news:
-            async for news in told_news:
-                match news:
-                    case _News(status="ready"):
+        async with aclosing(_events(upstream, response)) as loading:
+            async for event in loading:
+                match event:
+                    case _LoadEvent(status="ready"):
                         return
-                    case _News(status="error"):
-                        raise UpstreamError(news.message)
-                    case _News(progress=_Progress(current=done, total=total)):
-                        report(Progress(news.stage, done, total))
+                    case _LoadEvent(status="error"):
+                        raise UpstreamError(event.message)
+                    case _LoadEvent(progress=_Progress(current=done, total=total)):
+                        report(Progress(event.stage, done, total))
     raise cut()
 
 
-async def _news(upstream: Upstream, response: httpx.Response) -> AsyncGenerator[_News, None]:
+async def _events(upstream: Upstream, response: httpx.Response) -> AsyncGenerator[_LoadEvent, None]:
     config = upstream.config
     events = EventReader(max_line=config.max_line, max_total=config.max_total)
     parts = aiter(response.aiter_raw())
@@ -119,7 +119,7 @@ async def _news(upstream: Upstream, response: httpx.Response) -> AsyncGenerator[
             return
         for payload in payloads:
             try:
-                yield msgspec.json.decode(payload, type=_News)
+                yield msgspec.json.decode(payload, type=_LoadEvent)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise broken("news of a load that make no sense") from None
 
@@ -132,7 +132,7 @@ async def _posted(
     config, client = upstream.config, upstream.client
     url = replica.url.removesuffix("/v1") + path
     request = client.build_request("POST", url, json=body)
-    with told(config):
+    with httpx_errors(config):
         try:
             async with asyncio.timeout(within):
                 response = await client.send(request, stream=True)

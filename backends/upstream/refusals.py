@@ -86,11 +86,11 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
 def _read(body: bytes, status: int) -> UpstreamError:
     """OpenAI's envelope, FastAPI's `detail`, or whatever text there is."""
     try:
-        told = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = None
+        decoded = None
     kind = "invalid_request_error" if status < 500 else "server_error"
-    match told:
+    match decoded:
         case {"error": dict() | str() as error}:
             found = stream_error(error)
             typed = isinstance(error, dict) and isinstance(error.get("type"), str)

@@ -162,7 +162,7 @@ class Relay:
         """What `begin` makes of a response that is no refusal."""
         config = self._config
         url, headers = replica.url + question.path, self._headers(question.caller)
-        with told(config):
+        with httpx_errors(config):
             try:
                 async with asyncio.timeout(config.first_byte_timeout):
                     response = await post(self._client, url, question.body, headers)
@@ -188,7 +188,7 @@ class Relay:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.total_timeout
         try:
-            with told(self._config):
+            with httpx_errors(self._config):
                 while (events := await self._within(answer, deadline)) is not None:
                     if events:
                         yield events
@@ -351,7 +351,7 @@ def key_headers(config: UpstreamConfig, key: str) -> dict[str, str]:
 
 
 @contextmanager
-def told(config: UpstreamConfig) -> Iterator[None]:
+def httpx_errors(config: UpstreamConfig) -> Iterator[None]:
     """Errors of httpx as ours, which name no address."""
     try:
         yield

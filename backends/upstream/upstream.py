@@ -86,18 +86,18 @@ class Upstream:
         """A model's standing where it is nearest to an answer, the requests of all replicas
         together; None where no Roundhouse reports it.
         """
-        telling = [
+        found = [
             (one.distance(model), one.standings[model])
             for one in self.balance.replicas
             if one.state != "resting" and one.standings and model in one.standings
         ]
-        if not telling:
+        if not found:
             return None
-        _, best = min(telling, key=itemgetter(0))
+        _, best = min(found, key=itemgetter(0))
         return replace(
             best,
-            in_use=sum(standing.in_use for _, standing in telling),
-            waiting=sum(standing.waiting for _, standing in telling),
+            in_use=sum(standing.in_use for _, standing in found),
+            waiting=sum(standing.waiting for _, standing in found),
         )
 
     def target(self, model: str) -> RemoteTarget:
@@ -279,7 +279,7 @@ class UpstreamModel(RemoteContainer):
             choices=request.n,
             caller=request.caller,
             model=model,
-            conversation=self._conversation(upstream, *map(_told, request.messages[:2])),
+            conversation=self._conversation(upstream, *map(_beginning, request.messages[:2])),
         )
         if config.protocol == "openai":
             body = chat_body(request, model, config, upstream.server(model))
@@ -323,18 +323,18 @@ def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
     )
 
 
-def _told(message: Message) -> str:
+def _beginning(message: Message) -> str:
     return f"{message.role}:{message.text[:PREFIX]}"
 
 
 def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
     """What is known of a model; the configuration knows best."""
-    told = config.capabilities
+    configured = config.capabilities
     return RemoteTarget(
         upstream=config.name,
         model=offer.id,
         context_length=config.context_length or offer.context_length,
-        capabilities=offer.capabilities if told is None else told,
+        capabilities=offer.capabilities if configured is None else configured,
         fallbacks=config.fallbacks,
         roundhouse=offer.roundhouse,
         fetches_images=not config.fetch_images,

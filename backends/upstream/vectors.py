@@ -47,9 +47,9 @@ class _Results(msgspec.Struct, frozen=True):
 
 def read_vectors(body: bytes, count: int) -> RemoteVectors:
     """The vectors of `count` texts, by their indices. Raises Unhealthy."""
-    told = _decoded(body, _Embeddings)
+    answer = _decoded(body, _Embeddings)
     vectors: list[bytes | None] = [None] * count
-    for place, one in enumerate(told.data):
+    for place, one in enumerate(answer.data):
         at = place if one.index is None else one.index
         if not 0 <= at < count or vectors[at] is not None:
             raise broken(f"a vector of text {at}, where {count} texts were asked about")
@@ -59,17 +59,17 @@ def read_vectors(body: bytes, count: int) -> RemoteVectors:
         raise broken(f"{len(found)} vectors of {count} texts")
     if len({len(one) for one in found}) > 1:
         raise broken("vectors of several widths")
-    return RemoteVectors(vectors=found, prompt_tokens=_tokens(told.usage))
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
 
 
 def read_scores(body: bytes, count: int) -> RemoteVectors:
     """The scores of `count` documents, by their indices. Raises Unhealthy."""
     if body.lstrip()[:1] == b"[":
-        told = _Results(_decoded(body, list[_Result]))
+        answer = _Results(_decoded(body, list[_Result]))
     else:
-        told = _decoded(body, _Results)
+        answer = _decoded(body, _Results)
     scores: list[bytes | None] = [None] * count
-    for one in told.results:
+    for one in answer.results:
         score = one.score if one.relevance_score is None else one.relevance_score
         if not 0 <= one.index < count or score is None or scores[one.index] is not None:
             raise broken(f"a score of document {one.index}, where there are {count}")
@@ -77,21 +77,21 @@ def read_scores(body: bytes, count: int) -> RemoteVectors:
     found = tuple(one for one in scores if one is not None)
     if len(found) < count:
         raise broken(f"{len(found)} scores of {count} documents")
-    return RemoteVectors(vectors=found, prompt_tokens=_tokens(told.usage))
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
 
 
 def _decoded(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise broken("a body that tells no vectors or scores") from None
+        raise broken("a body without vectors or scores") from None
 
 
-def _vector(told: list[float] | str) -> bytes:
-    if isinstance(told, list):
-        return _packed(told)
+def _vector(value: list[float] | str) -> bytes:
+    if isinstance(value, list):
+        return _packed(value)
     try:
-        packed = b64decode(told, validate=True)
+        packed = b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         raise broken("a vector that is no base64") from None
     numbers = array("f")

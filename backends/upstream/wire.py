@@ -166,8 +166,8 @@ def _tool(tool: Tool) -> Body:
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    told = {name: value for name, value in function.items() if value is not None}
-    return {"type": "function", "function": told}
+    given = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": given}
 
 
 def _choice(choice: ToolChoice) -> str | Body:

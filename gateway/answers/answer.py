@@ -82,7 +82,7 @@ class Choice:
         self._reasoning = False
         self._logprobs: list[TokenLogprob] = []
         self._all_logprobs = asked.logprobs_of == "all"
-        self._tokens: list[int] | None = [] if asked.tells_tokens else None
+        self._tokens: list[int] | None = [] if asked.returns_tokens else None
 
     async def deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         """Ends with the delta that holds `Finished`. Where that is before the job's own end, the

@@ -54,8 +54,8 @@ class Capabilities:
         key = self._key(status, status.entry)
         if key not in self._known:
             source = self._source(status, status.entry)
-            look = partial(self._look, key, status, status.entry, source)
-            await to_thread.run_sync(look, abandon_on_cancel=True)
+            analyse = partial(self._analyse, key, status, status.entry, source)
+            await to_thread.run_sync(analyse, abandon_on_cancel=True)
         return self._known.get(key)
 
     async def learn(self, statuses: Sequence[ModelStatus]) -> None:
@@ -85,7 +85,9 @@ class Capabilities:
         own = status.info.chat_template if status.info else entry.files.chat_template
         return self._templates.source(entry) or own
 
-    def _look(self, key: Key, status: ModelStatus, entry: ModelEntry, source: str | None) -> None:
+    def _analyse(
+        self, key: Key, status: ModelStatus, entry: ModelEntry, source: str | None
+    ) -> None:
         """In a worker thread, one at a time: a second caller finds it cached."""
         with self._one_looks:
             if key not in self._known:

@@ -28,8 +28,8 @@ def jobs_of(
     `request`: its number, by which its jobs take turns in line. Raises InvalidRequest.
     """
     info = lease.local.info
-    if asked.after_samplers and not info.tells_after_samplers:
-        text = f"post_sampling_probs: {info.backend} tells the model's own probabilities alone."
+    if asked.after_samplers and not info.reports_after_samplers:
+        text = f"post_sampling_probs: {info.backend} returns the model's own probabilities alone."
         raise InvalidRequest(text, param="post_sampling_probs")
     defaults = info.generation_defaults or Sampling()
     sampling = _biased(asked.sampling.over(lease.entry.sampling.over(defaults)), asked, lease)
@@ -43,7 +43,7 @@ def jobs_of(
             logprobs=asked.logprobs,
             request=request,
             slot=asked.slot if info.keeps_slots else None,
-            tells_progress=asked.tells_progress and info.tells_progress,
+            reports_progress=asked.reports_progress and info.reports_progress,
             after_samplers=asked.after_samplers,
         )
         for prompt in prompts
@@ -55,7 +55,7 @@ def unmet(asked: GenerationParams, info: ModelInfo) -> Mapping[str, str]:
     """Requested features besides sampling that this engine lacks, by the clients' names: why."""
     wishes = (
         ("id_slot", asked.slot is not None and not info.keeps_slots),
-        ("return_progress", asked.tells_progress and not info.tells_progress),
+        ("return_progress", asked.reports_progress and not info.reports_progress),
     )
     return {name: f"{info.backend} does not have it" for name, is_unmet in wishes if is_unmet}
 

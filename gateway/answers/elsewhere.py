@@ -19,7 +19,13 @@ from gateway.answers.constraints import Constraints
 from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import ignored_there
-from gateway.answers.remote import LeasedRemote, changes_there, remote_chat, remote_text, tell_of
+from gateway.answers.remote import (
+    LeasedRemote,
+    changes_there,
+    remote_chat,
+    remote_text,
+    report_changes,
+)
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
@@ -109,7 +115,7 @@ async def split_here(
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
     answer = Answer(target.lease, ignored_there(changes, asked), choices, source)
-    tell_of(answer, changes, remotes[0], asked)
+    report_changes(answer, changes, remotes[0], asked)
     return answer
 
 

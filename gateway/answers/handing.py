@@ -56,9 +56,9 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
 def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
     """Requested features that another server's API has no field for, by the clients' names."""
     wishes = (
-        ("return_progress", asked.tells_progress),
+        ("return_progress", asked.reports_progress),
         ("logprobs_of", asked.logprobs_of != "content"),
-        ("return_tokens", asked.tells_tokens and not asked.streamed),
+        ("return_tokens", asked.returns_tokens and not asked.streamed),
     )
     return tuple(name for name, is_asked in wishes if is_asked)
 

@@ -21,7 +21,7 @@ def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
 
     What has no effect because of the request's other fields is among them.
     """
-    missing = dict(lacking(info, sampling.wished()))
+    missing = dict(lacking(info, sampling.requested()))
     if info.penalties_first and not penalties_first(order_of(sampling)):
         missing["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
     return {**without_effect(sampling), **missing}

@@ -229,7 +229,7 @@ class Pipeline:
         answer = await self._answer(held, lease, choices, request.answering, bound)
         if request.echo:
             answer.echoes = echoes(request, lease.local)
-        if request.tells_prompts:
+        if request.returns_prompts:
             answer.prompts = await self._tokens.spelled(lease.local, prompts)
         return answer
 

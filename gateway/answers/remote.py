@@ -330,11 +330,11 @@ def _answer(
 ) -> RemoteAnswer:
     ignored = (*ignored_there(changes, asked), *unmet_elsewhere(asked))
     answer = RemoteAnswer(lease, ignored, choices, events)
-    tell_of(answer, changes, remote, asked)
+    report_changes(answer, changes, remote, asked)
     return answer
 
 
-def tell_of(
+def report_changes(
     answer: Answer, changes: RemoteChanges, remote: RemoteRequest, asked: GenerationParams
 ) -> None:
     """What is returned to the client beside the answer."""

@@ -43,7 +43,7 @@ def row_of(system: str, cards: Collection[str], *, amd: bool) -> tuple[Platform,
         case "Windows":
             return "Windows", "this is Windows"
     if cards:
-        return "Linux, CUDA", f"the NVIDIA driver tells of {', '.join(cards)}"
+        return "Linux, CUDA", f"the NVIDIA driver lists {', '.join(cards)}"
     if amd:
         return "Linux, ROCm", f"{KFD} is an AMD card's"
     return "Linux, CPUs", "no card was found"

@@ -66,7 +66,7 @@ def handlers(
 
     def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         log.error("request failed", path=request.url.path, exc_info=error)
-        mistake = InternalError("The server made a mistake; its log tells more.")
+        mistake = InternalError("The server made a mistake; its log has more.")
         return problem(request, mistake)
 
     return {GatewayError: gateway_error, HTTPException: http_error, Exception: unexpected}

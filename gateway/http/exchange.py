@@ -139,26 +139,26 @@ class Exchange:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             if self._asked.stream:
-                tell = self._tell_wait if self._loading is not None else None
+                report_wait = self._report_wait if self._loading is not None else None
                 events = EventStream(
                     send,
                     self._headers,
                     self._options.quiet,
                     framing=self._options.framing,
-                    tell=tell,
+                    report_wait=report_wait,
                     direct=scope["state"].get(DIRECT),
                 )
                 tasks.start_soon(events.send_comments)
-                await self._tell(events, lambda: SEND_TIMED_OUT in scope["state"])
+                await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()
                 await body(scope, receive, send)
 
-    def _tell_wait(self, news: Waiting) -> bytes:
+    def _report_wait(self, news: Waiting) -> bytes:
         assert self._loading is not None, "it is asked only where the wait is reported"
         return self._loading.reported(news.model, f"{sentence(news)}\n")
 
-    async def _tell(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
+    async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
             with self._account.kept(was_cut_off):
                 closing = await self._stream_answer(events)

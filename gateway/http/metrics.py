@@ -136,7 +136,7 @@ class Metrics:
         ProcessCollector(registry=self._metrics)
         Gauge(
             "roundhouse_build_info",
-            "Always 1; the labels tell which software answers.",
+            "Always 1; the labels name the software.",
             ("version", "python", "platform"),
             registry=self._metrics,
         ).labels(version("roundhouse"), platform.python_version(), platform.platform()).set(1)

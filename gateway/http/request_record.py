@@ -137,11 +137,11 @@ class Answered(Protocol):
 
 
 class RequestRecord:
-    """One request's. `tell` is called with the report, exactly once."""
+    """One request's. `notify` is called with the report, exactly once."""
 
     def __init__(
         self,
-        tell: Callable[[RequestReport], None],
+        notify: Callable[[RequestReport], None],
         journal: Journal,
         *,
         api: Api,
@@ -150,7 +150,7 @@ class RequestRecord:
         access: Access,
         shows_prompt: bool = False,
     ) -> None:
-        self._tell = tell
+        self._notify = notify
         self._journal = journal
         self._api = api
         self._model = model
@@ -248,7 +248,7 @@ class RequestRecord:
         self._report = report
         self._journal.ended(self._number)
         _log(self.request, report)
-        self._tell(report)
+        self._notify(report)
 
     def standing(self) -> RequestStanding:
         """As it is now."""

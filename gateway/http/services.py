@@ -167,7 +167,7 @@ class Services(msgspec.Struct, frozen=True):
         for model in config.models:
             yield from _spellings(Path(model.path).expanduser(), model.name)
 
-    def tells_loading(self, access: Access, *, asked: bool | None) -> bool:
+    def reports_loading(self, access: Access, *, asked: bool | None) -> bool:
         """Whether a stream reports its model's load as reasoning: the first that is set of the
         request, the key, the configuration.
         """

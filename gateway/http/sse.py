@@ -78,20 +78,20 @@ class EventStream:
         quiet: float,
         *,
         framing: Framing = SSE,
-        tell: Callable[[Waiting], bytes] | None = None,
+        report_wait: Callable[[Waiting], bytes] | None = None,
         patience: float = PATIENCE,
         direct: Direct | None = None,
     ) -> None:
         """`quiet`: seconds of silence before a comment; `patience`: between checks for one.
 
-        `tell`: frames for reports of the wait, the first at once; None: they are comments.
+        `report_wait`: frames for reports of the wait, the first at once; None: they are comments.
         """
         self.began = False
         self._send = send
         self._headers = headers
         self._quiet = quiet
         self._framing = framing
-        self._tell = tell
+        self._report_wait = report_wait
         self._patience = patience
         self._direct = direct
         self._reported_at_once = anyio.Event()
@@ -138,7 +138,7 @@ class EventStream:
     def wait(self, news: Waiting) -> None:
         """Report the wait at the next comment. A `pipeline.OnWait`."""
         self._news = news
-        if self._tell is not None:
+        if self._report_wait is not None:
             self._reported_at_once.set()
 
     async def send_comments(self) -> None:
@@ -166,7 +166,9 @@ class EventStream:
             sent.set()
 
     def _reported(self, news: Waiting) -> bytes:
-        return self._tell(news) if self._tell else self._framing.remark(sentence(news))
+        return (
+            self._report_wait(news) if self._report_wait else self._framing.remark(sentence(news))
+        )
 
     async def _commented(self) -> None:
         """A comment that is on its way goes first."""
@@ -254,7 +256,7 @@ def reported(error: Exception) -> GatewayError:
     if isinstance(error, GatewayError):
         return error
     log.error("stream failed", exc_info=error)
-    return InternalError("The server made a mistake; its log tells more.")
+    return InternalError("The server made a mistake; its log has more.")
 
 
 async def cancel_when_left(receive: Receive, scope: anyio.CancelScope) -> None:

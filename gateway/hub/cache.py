@@ -91,7 +91,7 @@ class CachedModels:
                 path, state = snapshot.snapshot_path, _state(snapshot)
                 known = self._seen.get(path)
                 if known is None or known[0] != state:
-                    known = state, self._look(repository.repo_id, path)
+                    known = state, self._scan(repository.repo_id, path)
                 found[path] = known
         self._seen = found
         return {names: one for names, one in self._all() if isinstance(one, ModelFiles)}
@@ -103,7 +103,7 @@ class CachedModels:
     def _all(self) -> Iterator[tuple[Names, Seen]]:
         return (item for _, found in self._seen.values() for item in found.items())
 
-    def _look(self, repository: str, snapshot: Path) -> Mapping[Names, Seen]:
+    def _scan(self, repository: str, snapshot: Path) -> Mapping[Names, Seen]:
         """The snapshot as one model, or else the models that are files in it."""
         whole = self._recognised(snapshot, repository)
         if whole is not None and whole.path == snapshot and not isinstance(whole, Unusable):

@@ -114,10 +114,10 @@ class Hub:
         async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
             for file, path in zip(found.files, paths, strict=True):
 
-                def tell(done: int, name: str = file.name, before: int = before) -> None:
+                def count(done: int, name: str = file.name, before: int = before) -> None:
                     report(DownloadProgress(name, before + done, total))
 
-                await fetch(client, file, path, found.headers, tell)
+                await fetch(client, file, path, found.headers, count)
                 before += file.size
 
     def require_deletable(self, paths: Sequence[Path]) -> None:

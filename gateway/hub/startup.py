@@ -18,31 +18,32 @@ from gateway.errors import GatewayError
 from gateway.hub import SCHEME, DownloadProgress, Hub, HubModel, hub_model
 from gateway.tasks import companions
 
-TELL_EVERY = 5.0  # seconds between log lines of a download
+LOG_EVERY = 5.0  # seconds between log lines of a download
 
-Tell: TypeAlias = Callable[[str], Callable[[DownloadProgress], None]]  # of a model, by its name
+# A model's name to what is called with the progress of its download.
+DownloadReporter: TypeAlias = Callable[[str], Callable[[DownloadProgress], None]]
 
 log = structlog.get_logger(__name__)
 
 
-def brought(config: Config, tell: Tell) -> Config:
+def brought(config: Config, report: DownloadReporter) -> Config:
     """As `provided`, in an event loop of its own. Raises KeyboardInterrupt on SIGINT; what has come
     stays for the next try.
     """
-    found = anyio.run(_unless_interrupted, config, tell)
+    found = anyio.run(_unless_interrupted, config, report)
     if found is None:
         raise KeyboardInterrupt
     return found
 
 
-async def _unless_interrupted(config: Config, tell: Tell) -> Config | None:
+async def _unless_interrupted(config: Config, report: DownloadReporter) -> Config | None:
     """None: SIGINT came. A receiver of signals also wakes the loop; asyncio's own handler doesn't
     where a signal comes to another thread, or just before the loop begins to wait.
     """
     with anyio.CancelScope() as scope:
         async with companions() as tasks:
             tasks.start_soon(_cancel_on_interrupt, scope)
-            return await provided(config, tell)
+            return await provided(config, report)
     return None
 
 
@@ -52,14 +53,14 @@ async def _cancel_on_interrupt(scope: anyio.CancelScope) -> None:
             scope.cancel()
 
 
-async def provided(config: Config, tell: Tell | None = None) -> Config:
+async def provided(config: Config, report: DownloadReporter | None = None) -> Config:
     """`config` with a folder for each `hf:owner/name`, downloaded first where it isn't here.
-    `tell`: None: the log has a line of it every few seconds.
+    `report`: None: the log has a line of it every few seconds.
 
     Raises ConfigError that names the model, for one that can't be had.
     """
     hub = Hub(config)
-    models = [await _provided(hub, model, tell or log_reporter) for model in config.models]
+    models = [await _provided(hub, model, report or log_reporter) for model in config.models]
     return replace(config, models=tuple(models))
 
 
@@ -86,12 +87,12 @@ def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
     return _placed(model, wanted, path)
 
 
-async def _provided(hub: Hub, model: ModelConfig, tell: Tell) -> ModelConfig:
+async def _provided(hub: Hub, model: ModelConfig, report: DownloadReporter) -> ModelConfig:
     if not model.path.startswith(SCHEME):
         return model
     try:
         wanted = hub_model(model.path)
-        path = await hub.bring(wanted, _is_usable, tell(model.name))
+        path = await hub.bring(wanted, _is_usable, report(model.name))
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
     return _placed(model, wanted, path)
@@ -115,12 +116,12 @@ def _is_usable(folder: Path) -> bool:
 
 def log_reporter(model: str) -> Callable[[DownloadProgress], None]:
     """A line every few seconds."""
-    reported = time.monotonic() - TELL_EVERY
+    reported = time.monotonic() - LOG_EVERY
 
-    def tell(step: DownloadProgress) -> None:
+    def report(step: DownloadProgress) -> None:
         nonlocal reported
-        if (now := time.monotonic()) - reported >= TELL_EVERY:
+        if (now := time.monotonic()) - reported >= LOG_EVERY:
             reported = now
             log.info("downloading", model=model, file=step.file, done=step.done, total=step.total)
 
-    return tell
+    return report

@@ -82,9 +82,9 @@ class Meter:
         """Raises LimitExceeded, and Abandoned where no caller waits any more."""
         self._steps -= count
         if self._steps < self._next_look:
-            self._look()
+            self._check_clock()
 
-    def _look(self) -> None:
+    def _check_clock(self) -> None:
         self._next_look = self._steps - _BETWEEN
         if self._steps < 0:
             raise LimitExceeded(f"it takes more than {self._allowance.steps} steps")

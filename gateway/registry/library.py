@@ -35,7 +35,7 @@ MAX_UNUSABLE = 100  # files in all folders that are listed with the reason
 MAX_NAME = 256  # characters of a name that is compared with others
 MAX_COMPARED = 200  # names
 NEAR = 0.4  # of difflib's ratio
-LOOK_EVERY = 1.0  # seconds between scans of the disk in the background
+SCAN_EVERY = 1.0  # seconds between scans of the disk in the background
 HUB_SCHEME = "hf:"  # may stand before a hub's id
 LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
 REST = 4.0  # times as long as a scan took there is none: large folders must not take all the time
@@ -147,7 +147,7 @@ class ModelLibrary:
         self.one_looks: threading.Lock = before.one_looks if before else threading.Lock()
         self._shelf = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
-        self._looked = 0.0
+        self._scanned_at = 0.0
         self.refresh()
         if before:
             self._keep(before.known())
@@ -210,7 +210,7 @@ class ModelLibrary:
 
     def is_stale(self) -> bool:
         """Whether it is time to scan the disk again without a request for it."""
-        return time.monotonic() >= max(self.due, self._looked + LOOK_EVERY)
+        return time.monotonic() >= max(self.due, self._scanned_at + SCAN_EVERY)
 
     def refresh(self) -> None:
         """Scan the disk again. What didn't change stays the same object.
@@ -235,8 +235,8 @@ class ModelLibrary:
             models |= self._unusable_files({*models, *aliases})
             names = {**aliases, **{name: name for name in models}}
             self._shelf = LibraryScan(models, names, frozenset(cached))
-            self._looked = time.monotonic()
-            self.due = self._looked + REST * (self._looked - began)
+            self._scanned_at = time.monotonic()
+            self.due = self._scanned_at + REST * (self._scanned_at - began)
 
     def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
         for folder in self.folders.values():

@@ -94,7 +94,7 @@ class Place:
         self._reported: Waiting | None = None
         self._changed = anyio.Event()
 
-    def tell(self, waiting: Waiting) -> None:
+    def report(self, waiting: Waiting) -> None:
         """Report a change of the place."""
         if waiting != self._reported:
             self._news = self._reported = waiting
@@ -157,10 +157,10 @@ class Places:
         """Its owner left, or gave the lease back."""
         del self._places[place.ticket.number]
 
-    def tell(self, record: ModelRecord, progress: Progress | None) -> None:
+    def report(self, record: ModelRecord, progress: Progress | None) -> None:
         """Report to all waiters in this model's line where they stand."""
         for position, number in enumerate(record.line, start=1):
-            self._places[number].tell(
+            self._places[number].report(
                 Waiting(
                     model=record.model.name,
                     position=position,

@@ -87,7 +87,7 @@ class Resident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moves:
-    """The moves of one registry. `tell` is called on the event loop, with each `Outcome`."""
+    """The moves of one registry. `notify` is called on the event loop, with each `Outcome`."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class Moves:
         gauge: Gauge,
         history: History,
         clock: Clock,
-        tell: Callable[[Outcome], None],
+        notify: Callable[[Outcome], None],
     ) -> None:
         self._tasks = tasks
         self._loader = loader
         self._gauge = gauge
         self._history = history
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self.loading: dict[str, Loading] = {}
         self.residents: dict[str, Resident] = {}
         self._closing: set[str] = set()
@@ -177,7 +177,7 @@ class Moves:
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
             del self.loading[order.model]
-            self._tell(outcome)
+            self._notify(outcome)
         if isinstance(outcome, Arrived):
             await to_thread.run_sync(self._history.save)
 
@@ -187,7 +187,7 @@ class Moves:
 
         def report(progress: Progress) -> None:
             loading.progress = progress
-            self._tell(Progressed(name, progress))
+            self._notify(Progressed(name, progress))
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
@@ -254,7 +254,7 @@ class Moves:
         self._closing.discard(order.model)
         seconds = self._clock.now() - started
         log.info("model unloaded", model=order.model, seconds=round(seconds, 3), why=order.why)
-        self._tell(Gone(name=order.model, seconds=seconds, why=order.why))
+        self._notify(Gone(name=order.model, seconds=seconds, why=order.why))
 
     async def _close(self, name: str, container: Container) -> None:
         """Close it even when cancelled: a container half closed would hold its memory for good."""

@@ -13,7 +13,7 @@ from gateway.access import ADMIN, Access
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.registry.library import DEFAULT_NAMES, HUB_SCHEME, LATEST, ModelEntry, ModelLibrary
 
-LOOK_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
+SCAN_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
 
 
 class ModelNames:
@@ -84,8 +84,8 @@ class ModelNames:
 
     async def refresh(self) -> None:
         """Scan the model folders again, off the event loop, and request the lists of upstreams."""
-        with anyio.move_on_after(LOOK_PATIENCE):
-            await self.library.fleet.look()
+        with anyio.move_on_after(SCAN_PATIENCE):
+            await self.library.fleet.refresh()
         before = self.library.known()
         await to_thread.run_sync(self.library.refresh)
         after = self.library.known()

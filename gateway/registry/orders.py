@@ -144,7 +144,7 @@ class Orders:
         self._changed(name)
         record, loading = self._scheduler.residency(name), self._moves.loading.get(name)
         if record is not None:
-            self._places.tell(record, loading.progress if loading else None)
+            self._places.report(record, loading.progress if loading else None)
 
     def _tick(self) -> None:
         self.carry_out(self._scheduler.tick(self._now))

@@ -110,7 +110,7 @@ class Registry:
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
-            tell=self._orders.heard,
+            notify=self._orders.heard,
         )
         self._orders.begin(self._moves, self._tasks)
         self._overview = Overview(
@@ -230,7 +230,7 @@ class Registry:
         entry = await self._reconfiguration.unchanged(await self.find(name))
         if options is not None:
             self._reconfiguration.change_options(entry, options)
-        elif self._has_left_elsewhere(entry):
+        elif self._is_unloaded_there(entry):
             self._orders.carry_out(
                 self._scheduler.unload_asked(self._now, entry.name, again=True), entry.name
             )
@@ -344,7 +344,7 @@ class Registry:
     def _now(self) -> float:
         return self._clock.now()
 
-    def _has_left_elsewhere(self, entry: ModelEntry) -> bool:
+    def _is_unloaded_there(self, entry: ModelEntry) -> bool:
         """Whether it takes requests here, but the Roundhouse that runs it would have to load it
         first.
         """
@@ -372,13 +372,13 @@ class Registry:
                     scheduler.cancelled(self._now, place.ticket.number), entry.name
                 )
             elif place.is_lease:
-                self._look_after(entry.name)
+                self._check_failure(entry.name)
                 self._orders.carry_out(
                     scheduler.released(self._now, place.ticket.number), entry.name
                 )
             orders.note_change()
 
-    def _look_after(self, name: str) -> None:
+    def _check_failure(self, name: str) -> None:
         """A lease ends: its holder may have found the model broken."""
         if (reason := self._moves.residents[name].container.failure) is not None:
             log.warning("the model broke", model=name, reason=reason)

@@ -63,7 +63,7 @@ class ModelFolder:
         found: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
         for folder, state in self._walk(self._root):
             known = self._seen.get(folder)
-            found[folder] = known if known and known[0] == state else (state, self._look(folder))
+            found[folder] = known if known and known[0] == state else (state, self._scan(folder))
         self._seen = found
         return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
 
@@ -87,7 +87,7 @@ class ModelFolder:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 yield from self._walk(folder / entry.name)
 
-    def _look(self, folder: Path) -> dict[str, Seen]:
+    def _scan(self, folder: Path) -> dict[str, Seen]:
         """The folder as one model, or else the models that are files in it."""
         whole = self._recognised(folder)
         if isinstance(whole, ModelFiles) and whole.path == folder:

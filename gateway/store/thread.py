@@ -72,7 +72,7 @@ class StoreThread:
 
     def _refuse_all(self, error: Exception) -> None:
         while (piece := self._waiting.get()) is not None:
-            piece.tell(None, error)
+            piece.resolve(None, error)
 
 
 class _Piece:
@@ -89,7 +89,7 @@ class _Piece:
     def is_wanted(self) -> bool:
         return not self._done.cancelled()
 
-    def tell(self, result: Any, error: Exception | None) -> None:
+    def resolve(self, result: Any, error: Exception | None) -> None:
         """From the thread."""
         self._loop.call_soon_threadsafe(self._settle, result, error)
 
@@ -115,7 +115,7 @@ def _carry_out(connection: sqlite3.Connection, batch: Sequence[_Piece]) -> None:
             connection.execute("ROLLBACK")
         outcomes = [(piece, None, error) for piece in batch]
     for piece, result, failure in outcomes:
-        piece.tell(result, failure)
+        piece.resolve(result, failure)
 
 
 def _tried(connection: sqlite3.Connection, work: Work) -> tuple[Any, Exception | None]:

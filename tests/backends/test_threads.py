@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from backends.threads import (
     ARENAS,
     IDLE_CORE,
-    LOOK_EVERY,
+    IDLE_EVERY,
     Kind,
     StepThreads,
     ThreadController,
@@ -103,7 +103,7 @@ def speed(
         threads = controller.count(kind, rows)
         seconds = machine.step(kind, threads, rows)
         controller.measured(kind, threads, rows, seconds)
-        if machine.now - looked > LOOK_EVERY:
+        if machine.now - looked > IDLE_EVERY:
             looked = machine.now
             controller.idle(machine.idle(threads))
         if machine.now - seconds >= start:

@@ -93,7 +93,7 @@ async def test_samplers_run_in_the_real_sampler(backend: str, library: Any) -> N
         Sampling(allowed_tokens=tuple(range(100, 200))),
     )
     for whole in wishes:
-        lacking = whole.wished() - container.info.samplers
+        lacking = whole.requested() - container.info.samplers
         neutral = {name: getattr(NEUTRAL, name) for name in lacking}
         sampling = msgspec.structs.replace(whole, **neutral)
         generation = Generation(prompt=prompt, sampling=sampling, max_tokens=24, logprobs=1)

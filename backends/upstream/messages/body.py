@@ -210,10 +210,10 @@ def _call(call: ToolCall) -> Body:
 def _input(call: ToolCall) -> Body:
     """What is no object is sent as it was written."""
     try:
-        told = msgspec.json.decode(call.arguments or "{}")
+        decoded = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = None
-    return told if isinstance(told, dict) else {"arguments": call.arguments}
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"arguments": call.arguments}
 
 
 def _id(call_id: str) -> str:
@@ -226,13 +226,13 @@ def _id(call_id: str) -> str:
 
 def _tool(tool: Tool) -> Body:
     schema = {"type": "object", **(tool.parameters or {"properties": {}})}
-    told = {
+    fields = {
         "name": tool.name,
         "description": tool.description,
         "input_schema": schema,
         "strict": tool.strict,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _choice(request: RemoteChat) -> Body:

@@ -195,8 +195,8 @@ class MessagesReader:
         if block.thought is not None:
             self._signatures.keep(block.thought.digest(), "".join(block.signature))
         if block.call is not None and not block.has_arguments:
-            told = msgspec.json.encode(block.wire.input or {}).decode()
-            yield RemoteDelta(calls=(RemoteCall(block.call, arguments=told),))
+            arguments = msgspec.json.encode(block.wire.input or {}).decode()
+            yield RemoteDelta(calls=(RemoteCall(block.call, arguments=arguments),))
 
     def _finish(self, reason: str | None, stop: str | None) -> Iterator[RemoteEvent]:
         if reason is None or self._finished:
@@ -209,8 +209,8 @@ class MessagesReader:
         """Later counts take the place of earlier ones; what isn't reported stays."""
         if wire is None:
             return
-        told = {name: value for name, value in msgspec.structs.asdict(wire).items() if value}
-        self._usage = msgspec.structs.replace(self._usage, **told)
+        counts = {name: value for name, value in msgspec.structs.asdict(wire).items() if value}
+        self._usage = msgspec.structs.replace(self._usage, **counts)
 
     def _used(self) -> RemoteUsage:
         """All of a prompt counts, also what was found in a cache or put there."""

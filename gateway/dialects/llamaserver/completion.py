@@ -187,7 +187,7 @@ class CompletionReply:
         return Completion(
             index=index,
             content=text,
-            tokens=choice.spoken(None) if self._tells_tokens() else (),
+            tokens=choice.spoken(None) if self._returns_tokens() else (),
             stop=True,
             completion_probabilities=self._shown.of(logprobs),
             id_slot=UNSET if reported is None or reported.job.slot is None else reported.job.slot,
@@ -205,7 +205,7 @@ class CompletionReply:
             parameters=self._parameters,
         )
 
-    def _tells_tokens(self) -> bool:
+    def _returns_tokens(self) -> bool:
         return self._exchange.return_tokens or self._exchange.stream
 
     def _settings(self, reported: ChoiceReport | None) -> GenerationSettings | UnsetType:

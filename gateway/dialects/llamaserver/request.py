@@ -93,11 +93,11 @@ def _exchange(
     answering = msgspec.structs.replace(
         read.request.answering,
         after_samplers=wire.post_sampling_probs and read.request.answering.logprobs is not None,
-        tells_progress=wire.return_progress and read.stream,
-        tells_tokens=wire.return_tokens or read.stream,
+        reports_progress=wire.return_progress and read.stream,
+        returns_tokens=wire.return_tokens or read.stream,
     )
     request = msgspec.structs.replace(
-        read.request, prompts=prompts, fill=fill, answering=answering, tells_prompts=True
+        read.request, prompts=prompts, fill=fill, answering=answering, returns_prompts=True
     )
     return CompletionExchange(
         request=request,

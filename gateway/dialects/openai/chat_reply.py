@@ -159,7 +159,7 @@ class ChoiceFold:
 
     def whole(self) -> WholeChoice:
         """The choice, once it is finished."""
-        assert self._finished is not None, "a choice is told when it has ended"
+        assert self._finished is not None, "a choice is sent when it has ended"
         return WholeChoice(
             index=self._index,
             message=self._message(),
@@ -379,4 +379,4 @@ def _chat_delta(event: Event) -> ChatDelta:
             function = FunctionDelta(arguments=fragment)
             return ChatDelta(tool_calls=(ToolCallDelta(index=index, function=function),))
         case ToolClosed() | Finished():
-            raise AssertionError("the end of a call is not told, and that of an answer elsewhere")
+            raise AssertionError("the end of a call is not sent, and that of an answer elsewhere")

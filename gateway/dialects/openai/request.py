@@ -137,7 +137,7 @@ def read_chat(body: bytes) -> ChatExchange:
                 _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, ignored),
                 stop_in_reasoning=wire.stop_in_reasoning,
                 logprobs_of=wire.logprobs_of,
-                tells_progress=wire.return_progress and shared.stream,
+                reports_progress=wire.return_progress and shared.stream,
             ),
             tools=conversation.tools,
             tool_choice=conversation.tool_choice,

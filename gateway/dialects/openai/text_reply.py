@@ -116,7 +116,7 @@ class _Growing:
 
     def whole(self) -> TextChoice:
         """The choice, once it is finished."""
-        assert self._finish_reason is not None, "a choice is told when it has ended"
+        assert self._finish_reason is not None, "a choice is sent when it has ended"
         return TextChoice(
             index=self.index,
             text="".join(self._texts),

@@ -71,10 +71,10 @@ News: TypeAlias = (
     | LogLine
     | Reloaded
 )
-Told: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
+SeenEvent: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
-def reported(news: News, access: Access) -> Told | None:
+def reported(news: News, access: Access) -> SeenEvent | None:
     """An event as the holder of a key may see it; None: not at all."""
     match news:
         case ModelNews(model=model):

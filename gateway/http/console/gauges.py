@@ -89,7 +89,7 @@ class GaugeSampler:
         """As it is now."""
         measured = await self._registry.survey.measured()
         statuses = [one for one in self._registry.statuses() if _is_active(one)]
-        await self._look_at_caches(statuses)
+        await self._sample_caches(statuses)
         totals = self._totals.take(one for _, one in self._activity.all())
         seconds, before = self._since(time.monotonic(), totals)
         speeds = [self._speed(one, totals, before, seconds) for one in statuses]
@@ -102,18 +102,18 @@ class GaugeSampler:
             tokens_per_second=sum(one.tokens_per_second for one in speeds),
         )
 
-    async def _look_at_caches(self, statuses: Sequence[ModelStatus]) -> None:
+    async def _sample_caches(self, statuses: Sequence[ModelStatus]) -> None:
         """Each engine answers between two of its steps; for one that takes longer the previous
         figures are used.
         """
         with anyio.move_on_after(PATIENCE):
-            async with anyio.create_task_group() as looks:
+            async with anyio.create_task_group() as tasks:
                 for one in statuses:
-                    looks.start_soon(self._look_at_cache, one)
+                    tasks.start_soon(self._sample_cache, one)
         there = {one.id for one in statuses if one.slots is not None}
         self._kept = {name: kept for name, kept in self._kept.items() if name in there}
 
-    async def _look_at_cache(self, status: ModelStatus) -> None:
+    async def _sample_cache(self, status: ModelStatus) -> None:
         if status.slots is None:
             return
         try:

@@ -16,7 +16,7 @@ from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions
 
-BREATH = 0.25  # seconds seconds between two polls; of faster changes the last is sent
+POLL_EVERY = 0.25  # seconds between two polls; of faster changes the last is sent
 SECOND = 1.0  # between two gauges
 LINGER = 60.0  # seconds after its last reader in which one may come again and miss nothing
 REST = 10.0  # seconds after a poll that failed
@@ -25,13 +25,13 @@ log = structlog.get_logger(__name__)
 
 
 async def again_and_again(
-    look: Callable[[], Awaitable[None]], every: float, rest: float = REST
+    poll: Callable[[], Awaitable[None]], every: float, rest: float = REST
 ) -> None:
     """For ever. The server survives any error in a poll: no answer depends on it."""
     while True:
         await anyio.sleep(every)
         try:
-            await look()
+            await poll()
         except Exception:
             log.exception("the console missed something")
             await anyio.sleep(rest)
@@ -50,7 +50,7 @@ class Publisher:
     async def run(self) -> None:
         """Until the server stops."""
         async with companions() as tasks:
-            tasks.start_soon(again_and_again, self._look, BREATH)
+            tasks.start_soon(again_and_again, self._poll, POLL_EVERY)
             tasks.start_soon(again_and_again, self._measure, SECOND)
             with self._services.registry.watchers.watching() as changes:
                 await self._follow_models(changes)
@@ -73,7 +73,7 @@ class Publisher:
                     await self._tell_models(names)
                 except Exception:  # as in `again_and_again`
                     log.exception("the console missed a model")
-            await anyio.sleep(BREATH)
+            await anyio.sleep(POLL_EVERY)
 
     async def _tell_models(self, names: frozenset[str]) -> None:
         statuses = list(self._services.registry.statuses(names))
@@ -82,7 +82,7 @@ class Publisher:
         for name in sorted(names.difference(one.id for one in statuses)):
             self._feed.add(ModelGone(name))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Polls what has no notification of changes."""
         is_read = self._is_read()
         moved = self._services.activity.take_moved(running=False)

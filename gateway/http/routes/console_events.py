@@ -65,7 +65,7 @@ class FeedReader:
         last = request.headers.get("last-event-id", "")
         self._position = services.feed.number(last, self._access)
 
-    async def tell(self, events: EventStream) -> None:
+    async def send_events(self, events: EventStream) -> None:
         """Until the server stops or the key is gone."""
         feed = self._services.feed
         feed.readers += 1
@@ -143,7 +143,7 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
     """Everything as it is, and then each change; with `Last-Event-ID` what was missed."""
     reader = FeedReader(services, request)
     return ProgressStream(
-        reader.tell, openai.error_event, quiet=services.config.server.comment_after
+        reader.send_events, openai.error_event, quiet=services.config.server.comment_after
     )
 
 

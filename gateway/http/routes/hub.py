@@ -42,10 +42,12 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
 
         return WholeErrand(whole)
 
-    async def tell(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> None:
         await _timed(_tell_download(events, services, order), wire_order.timeout)
 
-    return ProgressStream(tell, openai.error_event, quiet=services.config.server.comment_after)
+    return ProgressStream(
+        send_events, openai.error_event, quiet=services.config.server.comment_after
+    )
 
 
 def _order(asked: wants.Download) -> Order:

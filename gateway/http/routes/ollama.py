@@ -123,14 +123,14 @@ def _presence(
     """See `_present`."""
     present = partial(_present, services, access, asked, reply.present(gone=asked.keep_alive == 0))
 
-    async def tell(events: EventStream) -> None:
+    async def send_lines(events: EventStream) -> None:
         last = await present(events.wait)
         await events.begin()
         await events.write(last + b"\n")
 
     if not stream:
         return WholeErrand(partial(present, None))
-    return _streamed(services, access, tell, ONE_LINE)
+    return _streamed(services, access, send_lines, ONE_LINE)
 
 
 async def _present(
@@ -151,9 +151,11 @@ async def _present(
     return body
 
 
-def _streamed(services: Services, access: Access, tell: Any, framing: Framing = NDJSON) -> ASGIApp:
+def _streamed(
+    services: Services, access: Access, send_lines: Any, framing: Framing = NDJSON
+) -> ASGIApp:
     return ProgressStream(
-        tell,
+        send_lines,
         services.failed(access, ollama.error_line),
         quiet=services.config.server.comment_after,
         framing=framing,
@@ -293,7 +295,7 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
     named = ollama.read_named(await request.body())
     order = None if _is_here(services, named.model, access) else ollama.hub_name(named.model)
 
-    async def tell(events: EventStream) -> None:
+    async def send_lines(events: EventStream) -> None:
         if order is not None:
             await fetched_with_progress(events, services, to_fetch(order), _step)
         await events.begin()
@@ -304,7 +306,7 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
             await fetched(services, to_fetch(order))
         return reported.status_line("success")
 
-    return _streamed(services, access, tell) if named.stream else WholeErrand(whole)
+    return _streamed(services, access, send_lines) if named.stream else WholeErrand(whole)
 
 
 def _is_here(services: Services, name: str, access: Access) -> bool:

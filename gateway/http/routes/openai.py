@@ -49,7 +49,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
         WireOptions(
             quiet=services.config.server.comment_after,
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
-            if services.tells_loading(access, asked=exchange.loading_text)
+            if services.reports_loading(access, asked=exchange.loading_text)
             else None,
         ),
     )
@@ -172,7 +172,7 @@ async def health_head() -> None:
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
     if services.authenticator.admit(request.headers).models:
-        raise Forbidden("the numbers tell of all models, and this key is limited to some")
+        raise Forbidden("the numbers are of all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
         return Plain(services.metrics.text(), media_type=CONTENT_TYPE)
     # As llama-server spells it, whose clients search for it so.

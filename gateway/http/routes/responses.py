@@ -272,12 +272,14 @@ async def _kept(making: _Making, run: Run) -> None:
 
 
 def _following(services: Services, run: Run, start: int) -> ASGIApp:
-    async def tell(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> None:
         await events.begin()
         async for frames in run.read(start):
             await events.write(frames)
 
-    return ProgressStream(tell, lambda _error: b"", quiet=services.config.server.comment_after)
+    return ProgressStream(
+        send_events, lambda _error: b"", quiet=services.config.server.comment_after
+    )
 
 
 @post("/v1/responses/{response_id:str}/cancel")

@@ -94,11 +94,13 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
 
         return WholeErrand(whole)
 
-    async def tell(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> None:
         async with loading() as news:
-            await _tell_load(events, news)
+            await _send_load(events, news)
 
-    return ProgressStream(tell, openai.error_event, quiet=services.config.server.comment_after)
+    return ProgressStream(
+        send_events, openai.error_event, quiet=services.config.server.comment_after
+    )
 
 
 def _options(
@@ -139,7 +141,7 @@ def _vision(
     raise InvalidRequest(f"vision: {entry.name} {problem}", param="vision")
 
 
-async def _tell_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
+async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
     """Progress as it comes; comments while it waits in line. The load outlives its listeners."""
     load_reply = reply.LoadReply()
     async for waiting in news:

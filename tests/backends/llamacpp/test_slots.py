@@ -139,7 +139,7 @@ async def test_reading_a_prompt_is_told_from_its_cells_to_its_end(
     await run(container, job(container))
     told: list[PromptProgress] = []
     last: list[Piece | Ended] = []
-    longer = job(container, TEXT + " And there is more of it." * 12, tells_progress=True)
+    longer = job(container, TEXT + " And there is more of it." * 12, reports_progress=True)
     async with container.generate(longer) as outputs:
         async for output in outputs:
             if isinstance(output, PromptProgress):

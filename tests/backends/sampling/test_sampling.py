@@ -126,7 +126,7 @@ CASES: Sequence[tuple[Sampling, Sequence[Callable[[Any], Any]]]] = (
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(sorted(case[0].wished())))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(sorted(case[0].requested())))
 def test_what_may_be_drawn_is_what_llama_cpp_would_draw(
     case: tuple[Sampling, Sequence[Callable[[Any], Any]]], seed: int
 ) -> None:

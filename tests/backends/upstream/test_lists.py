@@ -45,11 +45,11 @@ async def test_a_silent_server_keeps_no_other_from_being_seen() -> None:
 async def test_nobody_waits_for_a_server_that_was_silent() -> None:
     async with two() as (hole, good, upstream):
         hole.lists = with_status(503, b"{}")
-        await Fleet(Roster({"far": upstream})).look()
+        await Fleet(Roster({"far": upstream})).refresh()
         assert [one.silent for one in upstream.balance.replicas] == [True, False]
 
         hole.lists = silent  # whoever asks it now waits for ever
-        await Fleet(Roster({"far": upstream})).look(0.0)
+        await Fleet(Roster({"far": upstream})).refresh(0.0)
         assert (hole.listed, good.listed) == (1, 2)
 
 

@@ -34,17 +34,17 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
     ).name
 
-    async def tell(events: EventStream) -> None:
-        await _tell_load(events, name, services, access)
+    async def send_events(events: EventStream) -> None:
+        await _send_load(events, name, services, access)
 
     return ProgressStream(
-        tell,
+        send_events,
         services.failed(access, lambda error: loading.failed(name, error)),
         quiet=services.config.server.comment_after,
     )
 
 
-async def _tell_load(events: EventStream, name: str, services: Services, access: Access) -> None:
+async def _send_load(events: EventStream, name: str, services: Services, access: Access) -> None:
     """A lease, given back at once: so a user's request has a user's place in line."""
     was_loaded = services.registry.status(name).state == "loaded"
 
@@ -90,7 +90,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     """
     access = services.authenticator.admit(request.headers)
 
-    async def tell(events: EventStream) -> None:
+    async def send_events(events: EventStream) -> None:
         with services.registry.watchers.watching() as changes:
             sent: dict[str, wire.StateData] = {}
             await events.begin()
@@ -102,7 +102,7 @@ async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
                     await events.write(frames)
 
     return ProgressStream(
-        tell,
+        send_events,
         services.failed(access, openai.error_event),
         quiet=services.config.server.comment_after,
     )

@@ -37,7 +37,7 @@ async def slots(
     """What each slot of a model does: of the named one, the one in use, or the default."""
     access = services.authenticator.admit(request.headers)
     if not services.config.llamaserver.slots:
-        raise NotSupported("The slots are not told here (llamaserver.slots).")
+        raise NotSupported("The slots are not listed here (llamaserver.slots).")
     status = await _meant(services, model, access)
     states = await _states(status)
     if fail_on_no_slot == "1" and all(one.task is not None for one in states):
