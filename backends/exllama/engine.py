@@ -55,7 +55,7 @@ class ExLlamaEngine:
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
             with torch.inference_mode():
-                seen = pictures.see(job)
+                seen = pictures.prepare(job)
             running.prompt, running.embeddings = seen.prompt, seen.embeddings
         room = self.info.context_length - len(running.prompt)
         running.limit = min(job.max_tokens or room, room)
@@ -98,7 +98,7 @@ class ExLlamaEngine:
             return
         try:
             self._loaded.generator.cancel(running.current)
-        except Exception as error:  # noqa: BLE001 - told by the next step
+        except Exception as error:  # noqa: BLE001 - reported by the next step
             self._trouble = error
         running.current = None
 

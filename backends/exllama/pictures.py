@@ -42,7 +42,7 @@ class ImageEmbeddings:
         self._encoder = encoder
         self._known: OrderedDict[Image, Any] = OrderedDict()
 
-    def see(self, job: Generation) -> PromptWithImages:
+    def prepare(self, job: Generation) -> PromptWithImages:
         """Raises InvalidJob for a picture that is too large, or when there are not as many
         placeholders as pictures.
         """

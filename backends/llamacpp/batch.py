@@ -66,11 +66,11 @@ class LlamaJob:
         self.banned: Collection[int] = ()  # at the next place, see `Engine.rewind`
         self.lag = 0  # positions that pictures among the fed cells saved, see `ImageCells`
         self.cached = 0
-        # Tokens of the prompt whose log probabilities are told, or not wanted.
+        # Tokens of the prompt whose log probabilities are reported, or not requested.
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
-        self._told = -1  # tokens of the prompt that were told as read
+        self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
 
     def allowed(self, size: int) -> npt.NDArray[np.intp] | None:
@@ -96,8 +96,8 @@ class LlamaJob:
 
     @property
     def known(self) -> list[int]:
-        """The tokens whose cells may be taken over. Cells tell nothing of the tokens in them: where
-        that is wanted the prompt is computed again from what is told on.
+        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
+        are requested the prompt is computed again from the first token that has none yet.
         """
         return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
 
@@ -123,12 +123,14 @@ class LlamaJob:
         self.fed += count
 
     def progress(self) -> Iterator[PromptRead]:
-        """How far its prompt is, where that is news. What is computed a second time is none."""
-        if self._told < 0:
+        """How far its prompt is, where that has changed. What is computed a second time is not
+        reported.
+        """
+        if self._reported < 0:
             self._began = time.perf_counter()
         done, total = min(self.fed, self.prompt_tokens), self.prompt_tokens
-        if done > self._told:
-            first, self._told = self._told < 0, done
+        if done > self._reported:
+            first, self._reported = self._reported < 0, done
             seconds = 0.0 if first else time.perf_counter() - self._began
             yield PromptRead(self.key, PromptProgress(total, self.cached, done, seconds))
 
@@ -261,10 +263,10 @@ class KvCache:
         on from there, and the whole sequence is forgotten.
 
         A recurrent state can't be turned back. And a model with a sliding window may have given
-        cells that the sequence's end no longer looked at to others, although the removal succeeds:
-        the token at `position` looks at the `window - 1` positions before it
+        cells that the sequence's end no longer attended to to others, although the removal
+        succeeds: the token at `position` attends to the `window - 1` positions before it
         (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
-        apply_ubatch), so its first position tells.
+        apply_ubatch), so its first position decides.
         """
         whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
         if position > 0 and api.llama_memory_seq_rm(self._memory, sequence, position, -1):

@@ -25,9 +25,9 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
-    chosen, telling = options, _telling(files, report)
+    chosen, reporting = options, _reporting(files, report)
     loaded = await run_abandonable(
-        lambda wanted: loading.load(files, chosen, telling(wanted)), loading.LlamaModel.free
+        lambda wanted: loading.load(files, chosen, reporting(wanted)), loading.LlamaModel.free
     )
     engine = LlamaCppEngine(loaded)
     return DrivenContainer(engine, engine.keeper)
@@ -38,20 +38,21 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, LlamaCppOptions)
-    chosen, telling = options, _telling(files, report)
+    chosen, reporting = options, _reporting(files, report)
     loaded = await run_abandonable(
-        lambda wanted: encoder.load(files, chosen, telling(wanted)), encoder.LlamaEncoderModel.free
+        lambda wanted: encoder.load(files, chosen, reporting(wanted)),
+        encoder.LlamaEncoderModel.free,
     )
     return DrivenEncoder(encoder.LlamaCppEncoder(loaded))
 
 
-def _telling(
+def _reporting(
     files: ModelFiles, report: Report
 ) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
-    """What makes, of whether a load is wanted, what is told how far it is."""
+    """From whether a load is still wanted to the callback that gets its progress."""
     loop = asyncio.get_running_loop()
 
-    def telling(wanted: Callable[[], bool]) -> Callable[[float], bool]:
+    def reporting(wanted: Callable[[], bool]) -> Callable[[float], bool]:
         def progress(done: float) -> bool:
             step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
             loop.call_soon_threadsafe(report, step)
@@ -59,4 +60,4 @@ def _telling(
 
         return progress
 
-    return telling
+    return reporting

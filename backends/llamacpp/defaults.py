@@ -1,7 +1,7 @@
 """The sampling defaults a GGUF file carries: what its model's `generation_config.json` said when it
 was converted (llama.cpp's `gguf-py/gguf/constants.py`, `general.sampling.*`).
 
-The order of samplers that a file may name is not looked at: it is the same on every engine here.
+The order of samplers that a file may name is not read: it is the same on every engine here.
 """
 
 import math

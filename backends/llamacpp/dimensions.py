@@ -1,4 +1,4 @@
-"""The memory that a model's graph takes, from what its header says of its dimensions. No engine."""
+"""The memory that a model's graph takes, from the dimensions in its header. No engine."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,7 @@ class _Dimensions(msgspec.Struct, frozen=True):
         return self.header.number(f"{self.architecture}.{key}", default)
 
     def attending(self) -> list[int]:
-        """All layers, where the names of their weights tell nothing."""
+        """All layers, where the names of their weights don't show it."""
         found = [
             number
             for number, names in self.layers.items()

@@ -1,5 +1,5 @@
-"""GGUF files that make vectors or rank: how their headers tell, and the memory they will need. No
-engine.
+"""GGUF embedding models and rerankers: recognised by their headers, and the memory they will need.
+No engine.
 """
 
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ def task(header: Header) -> Task:
 
 
 def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
-    """Only a text whose last token tells of the whole can be computed in parts: one that is read
-    from its beginning. Files don't tell that here, so that all others are computed at once.
+    """Only with causal attention, where the last token represents the whole, could a text be
+    computed in parts. Files don't state that here, so every text is computed at once.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
     tokens = max(length, options.micro_batch_size)
@@ -68,7 +68,7 @@ def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
 
 def estimate(files: ModelFiles, options: LlamaCppOptions, weights: int) -> MemoryNeed:
     """Of a model with `weights` bytes: cells only where it reads from the beginning, then also
-    scores for every word of the vocabulary; activations, and who looks at whom in a pass.
+    scores for every word of the vocabulary; activations, and the attention mask of a pass.
     """
     tokens = shape(files, options).tokens
     words = 0 if files.architecture in ENCODERS else 4 * files.vocab_size

@@ -3,9 +3,9 @@ between.
 
 Every sequence is a list of tokens of which the first `fed` are in the KV cache. A step feeds each
 running answer its newest token and spends what is left of its time on the oldest unfinished
-prompts. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens
-and a recomputed answer are all one thing. Where a prompt has come to a picture, the vision tower
-looks at it in a thread of its own, and a later step puts what it found into the cache.
+prompts. A job whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens
+and a recomputed answer are all one thing. Where a prompt has come to a picture, the image encoder
+runs in a thread of its own, and a later step puts its embeddings into the cache.
 """
 
 from collections.abc import Collection, Sequence
@@ -44,12 +44,12 @@ class LlamaCppEngine:
         self._loaded = loaded
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
-        self._sight = _sight(loaded)
+        self._encoder_thread = _encoder_thread(loaded)
         self._cache = KvCache(loaded.context)
         self._slots = [Slot(index) for index in range(loaded.slots)]
         self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
-        self._read: list[PromptRead] = []  # to be told at the end of the step
+        self._read: list[PromptRead] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size)
         self._threads = loaded.threads
         self._prompt_rate = FIRST_GUESS
@@ -78,8 +78,8 @@ class LlamaCppEngine:
         return LlamaJob(key, job, chain, list(job.prompt))
 
     def _seeing(self, key: int, job: Generation) -> LlamaJob:
-        assert self._sight is not None  # else the driver refuses pictures
-        seen = self._sight.pictures.see(job)
+        assert self._encoder_thread is not None  # else the driver refuses pictures
+        seen = self._encoder_thread.pictures.prepare(job)
         text = msgspec.structs.replace(job, prompt=tuple(cell for cell in seen.cells if cell >= 0))
         try:
             chain = Chain(text, self._vocabulary, self.info.context_length)
@@ -115,8 +115,8 @@ class LlamaCppEngine:
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
-        if self._sight is not None:
-            self._sight.away(running)
+        if self._encoder_thread is not None:
+            self._encoder_thread.drop(running)
         running.free()
         self._leave(running)
         self._forced = [token for token in self._forced if token.key != key]
@@ -130,8 +130,8 @@ class LlamaCppEngine:
             running.slot = None
 
     def recover(self) -> None:
-        if self._sight is not None:
-            self._sight.away()
+        if self._encoder_thread is not None:
+            self._encoder_thread.drop()
         for running in self._running.values():
             running.free()
         self._running.clear()
@@ -141,39 +141,41 @@ class LlamaCppEngine:
 
     def close(self) -> None:
         self.recover()
-        if self._sight is not None:
-            self._sight.close()
+        if self._encoder_thread is not None:
+            self._encoder_thread.close()
         self._loaded.free()
 
     # -- a step ----------------------------------------------------------------------------------
 
     def step(self) -> Sequence[Token | PromptScored | PromptRead | JobFailed]:
         forced, self._forced = self._forced, []
-        failed = self._see(self._sight) if self._sight is not None else ()
+        failed = (
+            self._encode_images(self._encoder_thread) if self._encoder_thread is not None else ()
+        )
         work = self._decode()
-        if not work and self._sight is not None:
-            self._sight.wait(STEP_SECONDS)
+        if not work and self._encoder_thread is not None:
+            self._encoder_thread.wait(STEP_SECONDS)
         read, self._read = self._read, []
         return [*forced, *failed, *read, *self._score_all(work), *self._draw_all(work)]
 
-    def _see(self, sight: EncoderThread) -> Sequence[JobFailed]:
-        """Use what a look has found, and begin with the next."""
-        look = sight.take()
-        if look is not None:
+    def _encode_images(self, encoder: EncoderThread) -> Sequence[JobFailed]:
+        """Use the embeddings of a finished task, and begin with the next."""
+        task = encoder.take()
+        if task is not None:
             try:
-                look.check()
-                self._place(sight.pictures, look)
+                task.check()
+                self._place(encoder.pictures, task)
             except GenerationFailed as error:
-                return [JobFailed(look.running.key, error)]
-        sight.begin(self._running.values())
+                return [JobFailed(task.running.key, error)]
+        encoder.begin(self._running.values())
         return ()
 
-    def _place(self, pictures: "MtmdEncoder", look: EncoderTask) -> None:
+    def _place(self, pictures: "MtmdEncoder", task: EncoderTask) -> None:
         """Put the picture into the KV cache, unless its own job has to make room. Raises
         GenerationFailed, which is its own job's alone.
         """
-        running, picture = look.running, look.picture
-        while look.is_wanted:
+        running, picture = task.running, task.picture
+        while task.is_wanted:
             assert running.slot is not None
             place = running.position, running.slot.index
             code = pictures.decode(self._context, picture, *place)
@@ -229,7 +231,7 @@ class LlamaCppEngine:
 
     def _compose_prompts(self, room: int) -> list[tuple[LlamaJob, int]]:
         work = []
-        outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # one is everybody's
+        outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
         for running in self._running.values():
             if room <= 0:
                 break
@@ -265,9 +267,9 @@ class LlamaCppEngine:
     def _score_all(self, work: Sequence[tuple[LlamaJob, int]]) -> list[PromptScored]:
         scored, row = [], 0
         for running, count in work:
-            if running.scoring and (told := self._rows.told(running, row, count)):
-                scored.append(PromptScored(running.key, Scored(tuple(told))))
-                running.scored += len(told)
+            if running.scoring and (found := self._rows.prompt_logprobs(running, row, count)):
+                scored.append(PromptScored(running.key, Scored(tuple(found))))
+                running.scored += len(found)
             row += count
         return scored
 
@@ -310,7 +312,7 @@ class LlamaCppEngine:
         return None if slot.busy else place(running.known, [slot], compact=False)
 
     def _fits(self, running: LlamaJob) -> bool:
-        """A shared pool must hold it beside those who run, with room for them to go on a while."""
+        """A shared pool must hold it beside the running jobs, with room for their next ones."""
         started = [other for other in self._running.values() if other.slot is not None]
         if self._loaded.split or not started:
             return True
@@ -318,7 +320,7 @@ class LlamaCppEngine:
         return taken + len(running.tokens) + GROWTH <= self._loaded.cells
 
     def _worth_waiting(self, running: LlamaJob, keep: int) -> bool:
-        """Somebody is computing more of the same beginning right now (n > 1, or many alike at
+        """Another job is computing more of the same beginning right now (n > 1, or many alike at
         once).
         """
         most = len(running.tokens) - 1
@@ -342,8 +344,8 @@ class LlamaCppEngine:
         return keep
 
     def _make_room(self) -> None:
-        """Forget the idle slot missed least; else the youngest job's cells: it is computed again
-        later.
+        """Forget the least recently used idle slot; else the youngest job's cells: it is computed
+        again later.
         """
         idle = [slot for slot in self._slots if not slot.busy and slot.tokens]
         if idle:
@@ -373,7 +375,7 @@ class LlamaCppEngine:
         slot.tokens = []
 
 
-def _sight(loaded: LlamaModel) -> EncoderThread | None:
+def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:
     if loaded.pictures is None:
         return None
     return EncoderThread(loaded.pictures, beside=not loaded.on_device)

@@ -45,7 +45,7 @@ CACHE_BITS = {
 class Layout(msgspec.Struct, frozen=True):
     """How the KV cache is laid out: `cells` tokens over `slots` sequences.
 
-    `split`: each sequence has its own part; attention then looks at its own cells only, which is
+    `split`: each sequence has its own part; attention then reads its own cells only, which is
     faster, but the memory is taken for all sequences at full length. Not split: one pool that all
     draw from.
     """
@@ -235,7 +235,7 @@ def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -
 
 
 def flash_attention(files: ModelFiles, options: LlamaCppOptions) -> FlashAttention:
-    """What the option means for this model: none for narrow heads on AVX-512, where llama.cpp goes
+    """The option's effect for this model: none for narrow heads on AVX-512, where llama.cpp goes
     through a head in steps of 64 halves, computes what is left one by one, and adds up behind every
     head and cell. Without it answers come up to three times as fast, and long prompts are read by
     some tenths slower (benchmarks/README.md).

@@ -1,7 +1,7 @@
 """Samplers that llama.cpp lacks, as links of its chains: numpy on the candidates, in place.
 
 llama.cpp calls a link with its array of candidates, as it calls its own. Of an array only what is
-left of it after the links before is looked at, so that what costs stands behind what is cheap.
+left of it after the links before is read, so that what costs stands behind what is cheap.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ class TokenDataArray:
 
     @property
     def logits(self) -> Floats:
-        """To be changed in place, by whoever then calls `reordered` if others may lead."""
+        """To be changed in place, by callers that then call `reordered` if others may lead."""
         return self._rows["logit"]
 
     def probabilities(self) -> Floats:
@@ -70,8 +70,8 @@ class TokenDataArray:
 
 
 class Link:
-    """A sampler made of a function. Whoever has put `pointer` into a chain keeps the link as long
-    as the chain; the chain frees the pointer.
+    """A sampler made of a function. The owner of a chain with `pointer` keeps the link as long as
+    the chain; the chain frees the pointer.
     """
 
     def __init__(

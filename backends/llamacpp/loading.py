@@ -1,5 +1,5 @@
-"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own words when it
-fails.
+"""Options to a loaded model and context: progress, cancellation, and llama.cpp's own messages when
+it fails.
 """
 
 import ctypes
@@ -113,8 +113,8 @@ def load(
 
 
 def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
-    """What can't go well: more cells or sequences than llama.cpp counts, and more memory than there
-    is, since the system's out-of-memory killer would end the process.
+    """Raises LoadFailed for what can't succeed: more cells or sequences than llama.cpp counts, and
+    more memory than there is, since the system's out-of-memory killer would end the process.
     """
     layout = cache_layout(files, options)
     if layout.cells > MOST_CELLS:  # it would be taken for another number
@@ -225,7 +225,7 @@ def _open_projector(
     options: LlamaCppOptions,
     progress: Callable[[float], bool],
 ) -> "MtmdEncoder":
-    """The vision tower. It takes a second to import and is not in every build."""
+    """The image encoder. It takes a second to import and is not in every build."""
     try:
         from llama_cpp import mtmd_cpp as mtmd  # noqa: PLC0415
 

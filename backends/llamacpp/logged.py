@@ -1,5 +1,5 @@
-"""What llama.cpp logs while it loads. Its C functions tell the size of the weights alone; its log
-tells that of every buffer, where each layer lies, and why something failed:
+"""Parses llama.cpp's log of a load. Its C functions give the size of the weights alone; its log has
+that of every buffer, where each layer lies, and why something failed:
 
     load_tensors: layer   0 assigned to device CUDA0, is_swa = 0
     load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
@@ -27,7 +27,7 @@ _LAYER = re.compile(r"layer +\d+ assigned to device (?P<kind>[A-Za-z]+)(?P<numbe
 USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
 REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
 
-_heard = threading.local()  # on the thread that loads: what it said of trouble, and of sizes
+_heard = threading.local()  # on the thread that loads: its lines of errors, and of sizes
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
@@ -41,18 +41,18 @@ def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: 
 
 
 def listen() -> None:
-    """Forget what was heard on this thread, and hear what comes."""
+    """Forget this thread's lines, and collect new ones."""
     api.llama_log_set(LISTENER, None)
     _heard.__dict__.clear()
 
 
 def last_words() -> str:
-    """Why something failed, as far as llama.cpp says."""
+    """Why something failed, as far as llama.cpp's log has it."""
     return "; ".join(getattr(_heard, "words", ())) or "it gave no reason"
 
 
 def memory_taken(files: ModelFiles) -> MemoryNeed | None:
-    """By what was heard on this thread."""
+    """By this thread's lines."""
     return counted(
         _lines(),
         files.size_bytes + files.added_bytes,
@@ -61,7 +61,7 @@ def memory_taken(files: ModelFiles) -> MemoryNeed | None:
 
 
 def layers() -> Mapping[str, int]:
-    """How many lie on which device, by what was heard on this thread; empty: nothing was said."""
+    """How many lie on which device, by this thread's lines; empty: there were none."""
     return layers_in(_lines())
 
 
@@ -71,11 +71,11 @@ def _lines() -> list[str]:
 
 
 def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
-    """The buffers that `lines` of the log tell of, over all devices; None where they tell of no
-    weights. `projector`: bytes of its file; the log has no line for them.
+    """The buffers that `lines` of the log list, over all devices; None where they list no weights.
+    `projector`: bytes of its file; the log has no line for them.
 
-    Of a mapped file the log tells the span from the first to the last tensor used there. Where
-    others between them were repacked that is too much, and no more than `weights` bytes are used.
+    Of a mapped file the log has the span from the first to the last tensor used there. Where others
+    between them were repacked that is too much, and no more than `weights` bytes are used.
     """
     sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
     for line in lines:

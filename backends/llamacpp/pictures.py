@@ -1,7 +1,7 @@
 """Pictures in a prompt, through llama.cpp's multimodal library (mtmd) and a model's projector.
 
 A prompt holds `MARKER` where a picture stands. A picture becomes cells of the KV cache: the
-embeddings its vision tower computes, and the tokens the model wants around them. Until they are
+embeddings its image encoder computes, and the tokens the model takes around them. Until they are
 computed they stand in a sequence as numbers no token has, the same ones for the same picture, so
 that a conversation's next turn finds it in the cache.
 """
@@ -23,7 +23,7 @@ from backends.llamacpp.batch import ImageCells, LlamaJob
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Image
 
-# Another one in each process: no text that a client sends can be taken for a picture's place.
+# Random in each process: no text that a client sends can be taken for a picture's place.
 MARKER = f"<|image {secrets.token_hex(4)}|>"
 
 
@@ -59,7 +59,7 @@ class MtmdEncoder:
 
     # -- reading a prompt ------------------------------------------------------------------------
 
-    def see(self, job: Generation) -> CellsWithImages:
+    def prepare(self, job: Generation) -> CellsWithImages:
         """Raises InvalidJob when there are not as many places as pictures."""
         texts = list(_between_markers(job.prompt, self._vocabulary))
         if len(texts) != len(job.images) + 1:
@@ -70,7 +70,7 @@ class MtmdEncoder:
         reading = _Reading(list(texts[0]))
         try:
             for image, text in zip(job.images, texts[1:], strict=True):
-                self._look(image, reading)
+                self._append(image, reading)
                 reading.cells += text
             self._check(reading)
         except BaseException:
@@ -78,8 +78,8 @@ class MtmdEncoder:
             raise
         return reading.seen()
 
-    def _look(self, image: Image, reading: "_Reading") -> None:
-        """Append the picture's cells, cut into pieces as the model wants them."""
+    def _append(self, image: Image, reading: "_Reading") -> None:
+        """Append the picture's cells, cut into pieces as the model takes them."""
         digest = blake2b(b"%d %d " % (image.width, image.height), digest_size=6)
         digest.update(image.rgb)
         number = int.from_bytes(digest.digest())
@@ -124,8 +124,8 @@ class MtmdEncoder:
     # -- computing -------------------------------------------------------------------------------
 
     def encode(self, picture: ImageCells) -> None:
-        """Run the vision tower; `decode` takes what it found. It may run in another thread, beside
-        the engine's. Raises GenerationFailed.
+        """Run the image encoder; `decode` takes its embeddings. It may run in another thread,
+        beside the engine's. Raises GenerationFailed.
         """
         if code := mtmd.mtmd_encode_chunk(self._pointer, picture.chunk):
             raise GenerationFailed(f"an image could not be encoded (code {code})")
@@ -185,7 +185,7 @@ def _between_markers(prompt: Sequence[int], vocabulary: LlamaVocabulary) -> Iter
     marker, pieces = MARKER.encode(), [vocabulary.piece(token) for token in prompt]
     text = b"".join(pieces)
     begins = [0, *accumulate(map(len, pieces))]
-    next_token, done = 0, 0  # tokens from `next_token` on are whole; text up to `done` is told
+    next_token, done = 0, 0  # tokens from `next_token` on are whole; text up to `done` is taken
     while (at := text.find(marker, done)) >= 0:
         end = at + len(marker)
         # The first token that reaches into the marker, and the first behind it.
@@ -205,16 +205,16 @@ def _tokens(text: bytes, vocabulary: LlamaVocabulary) -> Sequence[int]:
     return vocabulary.tokenize(text.decode(errors="replace"), special=False) if text else ()
 
 
-# -------------------------------------------------------------------------------------------- sight
-# A model's sight: the vision tower at work beside the engine. On a CPU a look takes seconds, in
-# which others want their tokens.
+# ------------------------------------------------------------------------------------------ encoder
+# The image encoder beside the engine. On a CPU a picture takes seconds, in which other jobs need
+# their tokens.
 #
-# What the engine's thread asks mtmd meanwhile, to cut up the next picture, only reads the tower's
-# settings.
+# What the engine's thread calls of mtmd meanwhile, to cut up the next picture, only reads the
+# encoder's settings.
 
 
 class EncoderTask:
-    """At the picture that `running` has come to."""
+    """Encodes the picture that `running` has come to."""
 
     def __init__(
         self, running: LlamaJob, picture: ImageCells, pictures: "MtmdEncoder", tower: Executor
@@ -237,55 +237,55 @@ class EncoderTask:
         return self.running.slot is not None and self.running.fed == self.picture.start
 
     def check(self) -> None:
-        """Raises GenerationFailed if the tower failed."""
+        """Raises GenerationFailed if the encoder failed."""
         self._work.result()
 
 
 class EncoderThread:
-    """One look at a time: the tower keeps what it found only until the next. Only the engine's
-    thread calls it.
+    """One picture at a time: the encoder keeps its embeddings only until the next. Only the
+    engine's thread calls it.
 
-    `beside`: the engine goes on meanwhile. On a card it doesn't: nobody has seen one bear two of
-    llama.cpp's contexts at work, and there a look takes milliseconds.
+    `beside`: the engine goes on meanwhile. On a card it doesn't: two of llama.cpp's contexts at
+    work there are untested, and a picture takes milliseconds.
     """
 
     def __init__(self, pictures: "MtmdEncoder", *, beside: bool) -> None:
         self.pictures = pictures
         self._beside = beside
         self._tower = ThreadPoolExecutor(1, "vision tower")
-        self._look: EncoderTask | None = None
+        self._task: EncoderTask | None = None
 
     def begin(self, jobs: Iterable[LlamaJob]) -> None:
-        """Look for the first of `jobs` that has come to a picture, if nothing is looked at."""
-        if self._look is not None:
+        """Encode for the first of `jobs` that has come to a picture, if no task runs."""
+        if self._task is not None:
             return
         for running in jobs:
             picture = running.picture()
             if running.slot is not None and picture is not None and picture.start == running.fed:
-                self._look = EncoderTask(running, picture, self.pictures, self._tower)
+                self._task = EncoderTask(running, picture, self.pictures, self._tower)
                 self.wait(0 if self._beside else None)
                 return
 
     def wait(self, seconds: float | None) -> None:
-        """Until the look is over, or time is up."""
-        if self._look is not None:
-            self._look.wait(seconds)
+        """Until the task is over, or time is up."""
+        if self._task is not None:
+            self._task.wait(seconds)
 
     def take(self) -> EncoderTask | None:
-        """The look, once it is over."""
-        if self._look is None or not self._look.is_over:
+        """The task, once it is over."""
+        if self._task is None or not self._task.is_over:
             return None
-        look, self._look = self._look, None
-        return look
+        task, self._task = self._task, None
+        return task
 
-    def away(self, running: LlamaJob | None = None) -> None:
-        """Look no more, or no more for `running`. A look can't be cut short, and must be over
+    def drop(self, running: LlamaJob | None = None) -> None:
+        """Drop the task, or only one of `running`. A task can't be cut short, and must be over
         before its picture is freed.
         """
-        if self._look is not None and running in (None, self._look.running):
-            self._look.wait()
-            self._look = None
+        if self._task is not None and running in (None, self._task.running):
+            self._task.wait()
+            self._task = None
 
     def close(self) -> None:
-        self.away()
+        self.drop()
         self._tower.shutdown()

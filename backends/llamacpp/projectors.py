@@ -1,8 +1,8 @@
 """Which multimodal projector (`mmproj`) belongs to a GGUF model. No engine.
 
-A projector is a GGUF file of its own, of the architecture "clip": a vision tower and what carries
-its pictures into the model's embeddings. Repositories put one, in several precisions, beside the
-quantizations of a model, and say with its name alone whose it is.
+A projector is a GGUF file of its own, of the architecture "clip": an image encoder and a projection
+to the model's embeddings. Repositories put one, in several precisions, beside the quantizations of
+a model, and state with its name alone which model it belongs to.
 """
 
 import re
@@ -15,9 +15,9 @@ from backends.errors import LoadFailed
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 
 MARK = "mmproj"
-# By size and by how exact they are: a quantized tower saves little and sees worse.
+# By size and by how exact they are: a quantized encoder saves little and is less exact.
 PRECISIONS = ("f16", "bf16", "f32", "q8_0")
-# Vision towers that take pictures of any size: tokens of the one that they are prepared for, and
+# Image encoders that take pictures of any size: tokens of the one that they are prepared for, and
 # patches to a side that become one token, unless the file says how many (clip.cpp, `load_hparams`).
 ANY_SIZE = {
     "qwen2vl_merger": (46 * 46, 2),
@@ -54,8 +54,8 @@ def named(path: Path) -> Path:
 
 
 def buffer(path: Path, *, scores: bool) -> int:
-    """Bytes that the projector's vision tower computes in, for a picture as large as llama.cpp
-    prepares it for; a larger one takes more while it is looked at. `scores`: those of attention lie
+    """Bytes that the projector's image encoder computes in, for a picture as large as llama.cpp
+    prepares it for; a larger one takes more while it is encoded. `scores`: those of attention lie
     in memory too. 0: it can't be read.
     """
     try:

@@ -109,8 +109,8 @@ def added_bytes(tensors: Sequence[Tensor], layouts: CpuLayouts) -> int:
 
 @cache
 def of_this_machine() -> CpuLayouts:
-    """For the CPU that Linux tells of and the installed llama-cpp-python, which isn't imported.
-    Other systems don't tell: there nothing is added.
+    """For the CPU by Linux's /proc and the installed llama-cpp-python, which isn't imported. Other
+    systems don't report it: there nothing is added.
     """
     package = find_spec("llama_cpp")
     folders = (package.submodule_search_locations if package else None) or []

@@ -1,4 +1,4 @@
-"""What the logits of a decoded batch say: tokens drawn from them, and log probabilities.
+"""From the logits of a decoded batch: drawn tokens, and log probabilities.
 
 ctypes releases the GIL around every call. For calls of a microsecond that is a trap: the event
 loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
@@ -38,18 +38,18 @@ class Rows:
         self._logits = keeping_gil(api.llama_get_logits_ith)
 
     def draw(self, running: LlamaJob, row: int) -> Token:
-        """The next token of `running`, drawn by what `row` says."""
+        """The next token of `running`, drawn from the logits of `row`."""
         wanted = running.job.logprobs
-        told: TokenLogprob | None
+        found: TokenLogprob | None
         if wanted is not None and running.job.after_samplers:
-            token, told = self._left(running, row, wanted)
+            token, found = self._left(running, row, wanted)
         else:
             token = self._token(running, row)
-            told = None if wanted is None else self._told(row, token, wanted)
+            found = None if wanted is None else self._logprob(row, token, wanted)
         running.chain.drawn()
         running.banned = ()
         running.tokens.append(token)
-        return Token(running.key, token, told)
+        return Token(running.key, token, found)
 
     def _token(self, running: LlamaJob, row: int) -> int:
         chain, ids = running.chain.pointer, running.allowed(self._vocabulary.size)
@@ -64,21 +64,21 @@ class Rows:
         drawn = draw_among(running.chain.pointer, self.row(row), among)
         return drawn.token, left_over(drawn, wanted, self._vocabulary)
 
-    def _told(self, row: int, token: int, wanted: int) -> TokenLogprob:
+    def _logprob(self, row: int, token: int, wanted: int) -> TokenLogprob:
         return logprob(self.row(row), token, wanted, self._vocabulary)
 
-    def told(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
-        """Of the prompt's tokens not told yet, as far as the `count` rows of its newest cells, the
-        first of which is `row`, tell of the next.
+    def prompt_logprobs(self, running: LlamaJob, row: int, count: int) -> list[TokenLogprob]:
+        """Log probabilities of the prompt's tokens that have none yet, as far as the `count` rows
+        of its newest cells, the first of which is `row`, have those of the next.
         """
         prompt, wanted = running.job.prompt, running.job.prompt_logprobs or 0
-        first, told = running.fed - count, []
+        first, found = running.fed - count, []
         if not running.scored:
-            told.append(TokenLogprob(Candidate(prompt[0], self._vocabulary.piece(prompt[0]), 0.0)))
+            found.append(TokenLogprob(Candidate(prompt[0], self._vocabulary.piece(prompt[0]), 0.0)))
         for at in range(max(running.scored, first + 1, 1), min(running.fed + 1, len(prompt))):
             logits = self.row(row + at - 1 - first)
-            told.append(logprob(logits, prompt[at], wanted, self._vocabulary))
-        return told
+            found.append(logprob(logits, prompt[at], wanted, self._vocabulary))
+        return found
 
     def row(self, row: int) -> npt.NDArray[np.float32]:
         """The logits of the last batch's `row`, where llama.cpp keeps them until the next."""
@@ -120,7 +120,7 @@ def draw_among(
 
     llama.cpp's chain is given an array of those alone. So nothing is computed for the others, and
     where a grammar leaves a handful of 128,000 tokens, drawing costs a hundredth. The logits stay
-    as they are: they are what log probabilities are told from.
+    as they are: log probabilities are computed from them.
     """
     candidates = np.empty((len(ids), _FIELDS), np.int32)
     candidates[:, 0] = ids

@@ -1,8 +1,8 @@
-"""A job's wishes as a llama.cpp sampler chain.
+"""A job's sampling parameters as a llama.cpp sampler chain.
 
 The order is `backends.sampling.order`'s, so that the same request behaves alike on every engine.
 llama.cpp's own samplers are used where it has them; the others are in `links`. Repetition penalty
-and DRY look at the prompt too, frequency and presence at the answer alone, as OpenAI's.
+and DRY count the prompt too, frequency and presence at the answer alone, as OpenAI's.
 """
 
 import ctypes
@@ -29,11 +29,11 @@ _ANY_SEED = 0xFFFFFFFF
 _MIN_KEEP = 1  # a truncation leaves at least one token
 
 Biases: TypeAlias = npt.NDArray[np.float32]  # one number for each token of the vocabulary
-Link = Any  # llama_sampler_p, which ctypes can't tell apart from other pointers
+Link = Any  # llama_sampler_p, which ctypes can't distinguish from other pointers
 
 
 class Chain:
-    """One job's samplers. `drawn` is told of each token drawn from it; `free` gives them back.
+    """One job's samplers. `drawn` is called with each token drawn from it; `free` gives them back.
 
     Where tokens are taken back a new chain is made: `said` is what is left of the answer, `banned`
     may not come next, and `variant` counts the chains of a job: each has random numbers of its own.
@@ -147,7 +147,7 @@ def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
     """What is added to the logits, (vocabulary.size,); None: nothing.
 
     In bulk, because a vocabulary may have 260,000 tokens: one by one that takes half a second, in
-    which nobody else gets the GIL.
+    which no other thread gets the GIL.
     """
     ends = vocabulary.ends if sampling.ban_eos else ()
     said = sampling.allowed_tokens, sampling.logit_bias, sampling.banned_tokens, ends
@@ -197,14 +197,14 @@ def _penalties(
         yield links.fading_penalty(sampling, vocabulary.size, job.prompt)
     elif repetition != 1:
         link = api.llama_sampler_init_penalties(vocabulary.size, back, repetition, 0.0, 0.0)
-        yield _told(link, job.prompt[-back:] if back else ())
+        yield _primed(link, job.prompt[-back:] if back else ())
     if sampling.frequency_penalty or sampling.presence_penalty:
         yield api.llama_sampler_init_penalties(
             vocabulary.size, back, 1.0, sampling.frequency_penalty, sampling.presence_penalty
         )
 
 
-def _told(link: Link, tokens: Sequence[int]) -> Link:
+def _primed(link: Link, tokens: Sequence[int]) -> Link:
     for token in tokens:
         api.llama_sampler_accept(link, token)
     return link
@@ -225,7 +225,7 @@ def _dry(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> I
         (ctypes.c_char_p * len(breakers))(*breakers),
         len(breakers),
     )
-    yield _told(link, job.prompt[-far:])
+    yield _primed(link, job.prompt[-far:])
 
 
 def _temperature(sampling: Sampling) -> Iterator[Link | links.Link]:

@@ -1,10 +1,9 @@
-"""What a GGUF header must be like so that llama.cpp raises where it can't go on, and doesn't end
-the process. No engine.
+"""Checks a GGUF header for what would end the process in llama.cpp instead of raising. No engine.
 
-llama.cpp compares every tensor's shape with the numbers of the header and says what is wrong. What
-it takes for granted instead stands here: what it asserts while it reads, while it builds a graph or
-in the middle of one, and C++ exceptions that nobody catches. Found by changing every value and
-tensor of a few files, one at a time (`tests/backends/llamacpp/test_soundness.py`).
+llama.cpp compares every tensor's shape with the numbers of the header and reports what is wrong.
+What it takes for granted instead stands here: what it asserts while it reads, while it builds a
+graph or in the middle of one, and C++ exceptions that are not caught. Found by changing every value
+and tensor of a few files, one at a time (`tests/backends/llamacpp/test_soundness.py`).
 """
 
 import math
@@ -113,7 +112,7 @@ Guard: TypeAlias = Callable[[GgufModel], Faults]
 
 
 def check(model: GgufModel) -> None:
-    """Raises BrokenFile with the first thing that llama.cpp would not survive."""
+    """Raises BrokenFile with the first thing that would end the process."""
     for guard in GUARDS:
         if fault := next(guard(model), None):
             raise BrokenFile(fault)

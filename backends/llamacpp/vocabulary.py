@@ -56,7 +56,7 @@ UNLIMITED = frozenset(
     }
 )
 
-# At every digit this one looks ahead to the last, so that a run costs its square.
+# At every digit this one scans ahead to the last, so that a run costs its square.
 COSTLY: Mapping[str, tuple[int, int]] = {"superbpe": (NUMBER, 96)}
 
 _KINDS = {

@@ -1,7 +1,7 @@
 """transformers in the process: Hugging Face folders, with continuous batching and pictures.
 
-    files.py      is this such a folder, and what do its JSON files say? (no engine needed)
-    loading.py    options -> model; progress, cancellation, errors in words
+    files.py      recognises such a folder, by its JSON files (no engine needed)
+    loading.py    options -> model; progress, cancellation, errors
     adapters.py   LoRA on a loaded model
     processor.py  the model's own processor, also where torchvision isn't installed
     memory.py     when memory runs out, and giving it back
@@ -13,7 +13,7 @@
     solo.py       jobs that can't share passes, one after another through `generate`
     engine.py     the engine the driver steps: batching and solo side by side
     encoder.py    models that make vectors or rank; encoders.py: recognises their folders
-    container.py  the door: `load`
+    container.py  entry point: `load`
 
 Batching is our own step loop over the model's plain forward, not transformers'
 `ContinuousBatchingManager`. Both were measured on the bundled model (0.85 million parameters, one

@@ -34,14 +34,14 @@ def add(model: Any, adapters: Mapping[str, str]) -> None:
     for slot, (name, given) in zip(slots, adapters.items(), strict=True):
         folder = Path(given).expanduser()
         with _named(name):
-            _look(folder)
+            _check_folder(folder)
             around = _add(model, around, slot, folder)
     assert around is not None
     around.base_model.set_adapter(slots, inference_mode=True)
 
 
-def _look(folder: Path) -> None:
-    """Raises LoadFailed: peft would look for a missing folder on the hub."""
+def _check_folder(folder: Path) -> None:
+    """Raises LoadFailed: peft would request a missing folder from the hub."""
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise LoadFailed(f"{folder} lacks {' and '.join(missing)}")
 
@@ -70,11 +70,11 @@ def _add(model: Any, around: Any, slot: str, folder: Path) -> Any:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Every failure names the adapter at fault, but for memory that ran out."""
+    """Every failure names the adapter at fault, except out of memory."""
     try:
         yield
     except Exception as error:
         if ran_out(error):
             raise
-        words = shorten(str(error), 300, placeholder=" …")  # peft tells of every layer
+        words = shorten(str(error), 300, placeholder=" …")  # peft lists every layer
         raise LoadFailed(f"adapter {name!r} can't be used: {words}") from error

@@ -3,8 +3,8 @@
 Why not transformers' `ContinuousBatchingManager`: see `__init__`. Every job is a list of tokens of
 which the first `fed` are in its row of the grid. A step feeds each running answer its newest token,
 all in one pass, then spends what is left of its time on the oldest unfinished prompts, in a second
-pass. Whoever's last token has been fed gets a new one drawn. So prompt, answer, forced tokens and a
-recomputed answer are all one thing.
+pass. A job whose last token has been fed gets a new one drawn. So prompt, answer, forced tokens and
+a recomputed answer are all one thing.
 
 Busy rows are always the first ones: a job that ends leaves its row to the last busy one, so that a
 pass reads a run of neighbours and copies nothing. Idle rows keep their cells for the conversation's
@@ -45,7 +45,7 @@ class BatchRow:
         self.state = SamplerState(job, self.tokens, context)
         self.fed = 0
         self.cached = 0
-        # Tokens of the prompt whose log probabilities are told, or not wanted.
+        # Tokens of the prompt whose log probabilities are reported, or not requested.
         self.scored = len(job.prompt) if job.prompt_logprobs is None else 0
         self.row: int | None = None
 
@@ -59,8 +59,8 @@ class BatchRow:
 
     @property
     def known(self) -> list[int]:
-        """The tokens whose cells may be taken over. Cells tell nothing of the tokens in them: where
-        that is wanted the prompt is computed again from what is told on.
+        """The tokens whose cells may be taken over. Cells have no log probabilities: where those
+        are requested the prompt is computed again from the first token that has none yet.
         """
         return self.tokens[: max(1, self.scored)] if self.scoring else self.tokens
 
@@ -114,7 +114,7 @@ class Batching:
         self._forced = kept
         del running.tokens[len(running.tokens) - count :]
         running.state.rewound(banned)
-        self._sampler.clear()  # its batch remembers what they said
+        self._sampler.clear()  # its batch holds their counts
         # The newest token left is fed again: the logits after it are gone.
         running.fed = min(running.fed, len(running.tokens) - 1)
         if running.row is not None:
@@ -150,7 +150,7 @@ class Batching:
             return []
         first, last = rows[0], rows[-1] + 1
         # A job still reading its prompt may sit between: what is written for it is garbage, at a
-        # cell that its next chunk overwrites before anyone looks.
+        # cell that its next chunk overwrites before it is read.
         span = self._busy[first:last]
         self._threads.begin("decode", len(span))
         logits = self._forward.run(first, [(r.tokens[r.fed],) for r in span], [r.fed for r in span])
@@ -201,24 +201,26 @@ class Batching:
         self._measure(count, self._threads.end())
         self._fed(running, count)
         results: list[Result] = []
-        if told := self._told(running, logits, first):
-            results.append(PromptScored(running.key, Scored(tuple(told))))
-            running.scored += len(told)
+        if found := self._prompt_logprobs(running, logits, first):
+            results.append(PromptScored(running.key, Scored(tuple(found))))
+            running.scored += len(found)
         return results + (self._draw([running], logits[-1:]) if not running.left else [])
 
-    def _told(self, running: BatchRow, logits: torch.Tensor, first: int) -> list[TokenLogprob]:
-        """Of the prompt's tokens not told yet, as far as `logits` (tokens, vocabulary), those
-        after token `first` and later ones, tell of the next.
+    def _prompt_logprobs(
+        self, running: BatchRow, logits: torch.Tensor, first: int
+    ) -> list[TokenLogprob]:
+        """Log probabilities of the prompt's tokens that have none yet, as far as `logits` (tokens,
+        vocabulary), those after token `first` and later ones, have those of the next.
         """
-        prompt, told = running.job.prompt, []
+        prompt, found = running.job.prompt, []
         if not running.scored:
             start = Candidate(prompt[0], self._piece(prompt[0]), 0.0)
-            told.append(TokenLogprob(start))
+            found.append(TokenLogprob(start))
         begin = max(running.scored, first + 1, 1)
         tokens = prompt[begin : first + 1 + len(logits)]
         wanted = [running.job.prompt_logprobs] * len(tokens)
         rows = logits[begin - first - 1 :][: len(tokens)]
-        return [*told, *(one for one in logprobs(rows, tokens, wanted, self._piece) if one)]
+        return [*found, *(one for one in logprobs(rows, tokens, wanted, self._piece) if one)]
 
     def _run_around(self, oldest: int, width: int, most: int) -> tuple[int, int]:
         """The rows next to `oldest` that read too, `most` in all, as far as `width` cells fit
@@ -267,7 +269,7 @@ class Batching:
     # -- rows ------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        """Oldest first; who finds no room keeps the younger ones from taking it."""
+        """Oldest first; a job that finds no room keeps the younger ones from taking it."""
         for running in self._jobs.values():
             if running.row is None:
                 if not self._room_for(running):
@@ -295,7 +297,7 @@ class Batching:
         self._busy.append(running)
 
     def _worth_waiting(self, running: BatchRow, keep: int) -> bool:
-        """Somebody is computing more of the same beginning right now (n > 1, or many alike at
+        """Another job is computing more of the same beginning right now (n > 1, or many alike at
         once).
         """
         most = len(running.tokens) - 1

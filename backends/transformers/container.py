@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, transformers stops at its next tensor."""
     assert isinstance(options, TransformersOptions)
-    chosen, telling = options, _telling(files, report)
+    chosen, reporting = options, _reporting(files, report)
     made = await run_abandonable(
-        lambda wanted: _engine(files, chosen, telling(wanted)), lambda engine: engine.close()
+        lambda wanted: _engine(files, chosen, reporting(wanted)), lambda engine: engine.close()
     )
     return DrivenContainer(made)
 
@@ -40,20 +40,20 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, TransformersOptions)
-    chosen, telling = options, _telling(files, report)
+    chosen, reporting = options, _reporting(files, report)
     made = await run_abandonable(
-        lambda wanted: _encoder(files, chosen, telling(wanted)), lambda engine: engine.close()
+        lambda wanted: _encoder(files, chosen, reporting(wanted)), lambda engine: engine.close()
     )
     return DrivenEncoder(made)
 
 
-def _telling(
+def _reporting(
     files: ModelFiles, report: Report
 ) -> Callable[[Callable[[], bool]], Callable[[float], bool]]:
-    """What makes, of whether a load is wanted, what is told how far it is."""
+    """From whether a load is still wanted to the callback that gets its progress."""
     loop = asyncio.get_running_loop()
 
-    def telling(wanted: Callable[[], bool]) -> Callable[[float], bool]:
+    def reporting(wanted: Callable[[], bool]) -> Callable[[float], bool]:
         def progress(done: float) -> bool:
             step = Progress("weights", int(files.size_bytes * done), files.size_bytes)
             loop.call_soon_threadsafe(report, step)
@@ -61,7 +61,7 @@ def _telling(
 
         return progress
 
-    return telling
+    return reporting
 
 
 def _engine(

@@ -30,7 +30,7 @@ Around = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # before, bet
 
 
 class EncoderModel(msgspec.Struct):
-    """A model and all that was found out about it."""
+    """A model and what was found out about it."""
 
     model: Any
     dense: Sequence[torch.nn.Module]
@@ -39,7 +39,7 @@ class EncoderModel(msgspec.Struct):
     tokenizer: Tokenizer
     info: ModelInfo
     most: Pass
-    typed: bool  # it is told which text of a pair a token is of
+    typed: bool  # it takes which text of a pair a token is of (token types)
     padding: int  # the token that fills up rows
     device: torch.device
     threads: tuple[int, ...]

@@ -63,7 +63,7 @@ def shape(files: ModelFiles, options: TransformersOptions, *, cpu: bool) -> Enco
 
 
 def buffers(files: ModelFiles, size: EncoderShape, number: int) -> int:
-    """Bytes of the largest pass: its activations, and who looks at whom (as booleans, and as
+    """Bytes of the largest pass: its activations, and the attention mask (as booleans, and as
     numbers inside the attention). `number`: bytes of one value.
     """
     mask = size.tokens * size.length * (1 + number)

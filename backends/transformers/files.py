@@ -30,7 +30,7 @@ CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
 LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
 FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
 OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
-CARD = Path("/dev/nvidiactl")  # there when the driver is; asking torch would mean to import it
+CARD = Path("/dev/nvidiactl")  # exists with the driver; asking torch would import it
 
 
 class CacheSize(msgspec.Struct, frozen=True):

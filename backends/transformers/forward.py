@@ -21,10 +21,10 @@ from backends.transformers.memory import ran_out
 log = structlog.get_logger(__name__)
 
 # -------------------------------------------------------------------------------------------- masks
-# Who may look at whom: the attention masks of a pass over several sequences of different lengths.
+# The attention masks of a pass over several sequences of different lengths.
 #
 # A pass has `rows` sequences with `queries` new tokens each. Cell k of a row holds its token k, so
-# a token at position p sees the cells 0…p, or the last `window` of them in a sliding layer.
+# a token at position p attends to the cells 0…p, or the last `window` of them in a sliding layer.
 # transformers takes ready-made masks of four dimensions as they are
 # (`masking_utils._preprocess_mask_arguments`); models with several kinds of layers take one per
 # kind, in a dict.
@@ -36,9 +36,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 class LayerPattern(msgspec.Struct, frozen=True):
     """The kinds of layers a model has, and the form in which it takes their masks."""
 
-    windows: Mapping[
-        str, int | None
-    ]  # kind of layer -> its window in tokens; None: sees everything
+    windows: Mapping[str, int | None]  # kind of layer -> its window in tokens; None: all
     in_dict: bool
     additive: bool  # eager attention adds the mask to its scores; the others take booleans
 
@@ -97,7 +95,7 @@ TOLERANCE = {torch.float32: 2e-3, torch.float64: 2e-3}  # of the logits' standar
 # depend on its neighbours in the pass, as in LLM.int8 (measured: 0.03, through the model's own
 # cache 0.02).
 COARSE = 0.15
-# A forward that doesn't take what the grid gives says so in one of these ways.
+# A forward that doesn't take what the grid gives raises one of these.
 _UNFIT = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, NotImplementedError)
 TRIAL = ((3, 4, 5, 6, 7, 8), (9, 5, 4, 6))  # token ids; every vocabulary has them
 
@@ -197,7 +195,7 @@ class Forward:
 
 
 def picks_logits(model: Any) -> bool:
-    """Whether its forward can be told after which places logits are wanted."""
+    """Whether its forward takes the places after which logits are needed."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 

@@ -57,7 +57,7 @@ def fit(present: Size, rows: int, cells: int, limit: GridLimit) -> Size | None:
 
 
 class Aim:
-    """What a pass is about to write and read; the layers look here.
+    """What a pass is about to write and read; the layers read it from here.
 
     While a pass is recorded (`traced`) sizes are tensors, and so is `length`.
     """

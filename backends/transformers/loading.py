@@ -1,4 +1,4 @@
-"""From a folder and options to a model in memory; every failure in words of ours."""
+"""From a folder and options to a model in memory; every failure as one of ours."""
 
 import logging
 import shutil
@@ -37,10 +37,10 @@ Step = Callable[[float], bool]
 
 
 class TransformersModel(msgspec.Struct):
-    """A model and all that was found out about it."""
+    """A model and what was found out about it."""
 
     model: Any
-    processor: Any  # None: it doesn't see
+    processor: Any  # None: no image encoder
     vocabulary: HfVocabulary
     info: ModelInfo
     device: torch.device
@@ -57,7 +57,7 @@ class TransformersModel(msgspec.Struct):
 
 
 class LoadAbandoned(Exception):
-    """Nobody wants the model any more."""
+    """The load is cancelled."""
 
 
 def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> TransformersModel:
@@ -73,7 +73,7 @@ def load(files: ModelFiles, options: TransformersOptions, progress: Step) -> Tra
 @contextmanager
 def failing_in_our_words(files: ModelFiles, options: TransformersOptions) -> Iterator[torch.device]:
     """Around a load onto the device that the options name: raises LoadFailed and its kinds, and
-    gives back what nobody holds.
+    gives back unreferenced memory.
     """
     device = _device(options.device)
     try:
@@ -308,7 +308,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
 
 
 def _translated(error: Exception, files: ModelFiles, options: TransformersOptions) -> LoadFailed:
-    """A foreign failure in our words; the kinds tell what can be done about it."""
+    """A foreign failure as one of ours; the kinds say what can be done about it."""
     words = str(error)
     if isinstance(error, LoadAbandoned):
         return LoadFailed("nobody wants it any more")
@@ -333,7 +333,7 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
 
 
 def _because(error: ImportError) -> str:
-    """The library imports its modules late and tells only their names; the reason lies below."""
+    """The library imports its modules late and reports only their names; the reason lies below."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

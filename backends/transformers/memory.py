@@ -1,4 +1,4 @@
-"""When memory runs out or a pass breaks, in our words; and giving memory back."""
+"""Out of memory and failed passes as our errors; and giving memory back."""
 
 import gc
 import traceback
@@ -10,7 +10,7 @@ import torch
 from backends import errors
 from backends.errors import BackendError
 
-# How torch says so where it raises a plain RuntimeError: on a CPU, from CUDA itself, from cuBLAS.
+# torch's messages where it raises a plain RuntimeError: on a CPU, from CUDA itself, from cuBLAS.
 _WORDS = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -22,10 +22,10 @@ def ran_out(error: BaseException) -> bool:
 
 
 def while_generating(error: Exception) -> BackendError:
-    """A foreign error in our words; a `BackendError` as it is."""
+    """A foreign error as one of ours; a `BackendError` as it is."""
     translated = errors.while_generating(error, "the model", full=ran_out(error))
     if translated is not error:
-        # Whoever keeps the error would keep the tensors of all frames that it came through.
+        # A kept error would keep the tensors of all frames that it came through.
         traceback.clear_frames(error.__traceback__)
         translated.__cause__ = error
     return translated
@@ -43,9 +43,7 @@ def in_our_words() -> Iterator[None]:
 
 
 def give_back(device: torch.device) -> None:
-    """Return what nobody holds any more to the machine. The CUDA context itself stays (some hundred
-    MB).
-    """
+    """Return unreferenced memory to the system. CUDA's context stays (some hundred MB)."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """The model's own processor: what makes inputs of text and pictures.
 
 Most processors have a part for videos as well, and transformers builds that part only where
-torchvision is installed. Nobody sends videos here, and pictures are prepared with Pillow as well as
+torchvision is installed. No API here takes videos, and pictures are prepared with Pillow as well as
 with torchvision; so where it is missing, they are built without the one for videos.
 """
 
@@ -27,7 +27,7 @@ def load(folder: Path, config: Any, *, trust_remote_code: bool) -> Any:
         if "torchvision" not in str(error).lower():
             raise
         made = _without_videos(folder, config, options)
-    if not hasattr(made, "image_processor"):  # AutoProcessor takes a tokenizer for want of better
+    if not hasattr(made, "image_processor"):  # AutoProcessor falls back to a tokenizer
         raise LoadFailed(f"{folder.name} says nowhere how its pictures are prepared")
     return made
 

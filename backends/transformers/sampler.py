@@ -40,7 +40,7 @@ class Sampler:
         """For each row of `logits` (jobs, vocabulary), float32: a token, or what its own job
         raised. The owners append the tokens and then call their states' `drawn`.
 
-        Raises what means that memory ran out: that is nobody's own.
+        Raises errors of memory that ran out: they are no single job's.
         """
         try:
             return self._together(tuple(states), logits)
@@ -67,6 +67,6 @@ class Sampler:
     def _sampled(self, batch: SamplerBatch, logits: torch.Tensor) -> list[Sampled]:
         tokens = batch.draw(logits)
         wanted = [state.logprobs for state in batch.states]
-        told = logprobs(logits, tokens, wanted, self._piece)
-        batch.count(tokens)  # last: who is drawn for again has been counted nowhere
-        return [Sampled(token, logprob) for token, logprob in zip(tokens, told, strict=True)]
+        found = logprobs(logits, tokens, wanted, self._piece)
+        batch.count(tokens)  # last: a job that is drawn for again was not counted
+        return [Sampled(token, logprob) for token, logprob in zip(tokens, found, strict=True)]

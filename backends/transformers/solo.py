@@ -33,7 +33,7 @@ Inputs = Mapping[str, Any]  # what a processor makes for the model's forward
 
 
 class SoloAbandoned(BaseException):
-    """Nobody wants the rest. Not an Exception, so that nothing inside the model takes it for a
+    """The rest is not wanted. Not an Exception, so that nothing inside the model takes it for a
     failure.
     """
 
@@ -116,8 +116,8 @@ class SoloJob:
         self.generating: Generating | None = None
 
     def continued(self) -> Inputs:
-        """The prompt's inputs, and the tokens said after it. What a processor tells of each token
-        of a prompt (`attention_mask`, which kind of token it is) is told of these as of text.
+        """The prompt's inputs, and the tokens said after it. What a processor gives for each token
+        of a prompt (`attention_mask`, token types) is given for these as for text.
         """
         ids = self.inputs["input_ids"]
         said = self.tokens[ids.shape[1] :]
@@ -194,8 +194,8 @@ class Solo:
         running.tokens.append(token)
         running.state.accepted()
         generating.choose(token)
-        [told] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
-        return Token(running.key, token, told)
+        [found] = logprobs(scores, [token], [running.job.logprobs], self._vocabulary.piece)
+        return Token(running.key, token, found)
 
     def force(self, key: int, tokens: Sequence[int]) -> None:
         self._jobs[key].forced += tokens

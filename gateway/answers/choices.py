@@ -53,11 +53,11 @@ def jobs_of(
 
 def unmet(asked: GenerationParams, info: ModelInfo) -> Mapping[str, str]:
     """Requested features besides sampling that this engine lacks, by the clients' names: why."""
-    wishes = (
+    features = (
         ("id_slot", asked.slot is not None and not info.keeps_slots),
         ("return_progress", asked.reports_progress and not info.reports_progress),
     )
-    return {name: f"{info.backend} does not have it" for name, is_unmet in wishes if is_unmet}
+    return {name: f"{info.backend} does not have it" for name, is_unmet in features if is_unmet}
 
 
 def _biased(sampling: Sampling, asked: GenerationParams, lease: Lease) -> Sampling:

@@ -55,12 +55,12 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
 
 def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
     """Requested features that another server's API has no field for, by the clients' names."""
-    wishes = (
+    features = (
         ("return_progress", asked.reports_progress),
         ("logprobs_of", asked.logprobs_of != "content"),
         ("return_tokens", asked.returns_tokens and not asked.streamed),
     )
-    return tuple(name for name, is_asked in wishes if is_asked)
+    return tuple(name for name, is_asked in features if is_asked)
 
 
 def _refuse_ours(asked: GenerationParams) -> None:
@@ -79,9 +79,9 @@ def _shared(asked: GenerationParams, lease: Lease) -> Body:
     found: Body = dict(asked.further)
     if asked.slot is not None:
         found["id_slot"] = asked.slot
-    wishes = asked.sampling.over(lease.entry.sampling.over(Sampling()))
+    sampling = asked.sampling.over(lease.entry.sampling.over(Sampling()))
     for name in sorted(asked.sampling.named | lease.entry.sampling.named):
-        found[_SPELLED.get(name, name)] = _plain(name, getattr(wishes, name))
+        found[_SPELLED.get(name, name)] = _plain(name, getattr(sampling, name))
     if asked.max_tokens is not None:
         spelled = asked.spelled.get("max_tokens", "max_tokens")
         found[spelled if spelled in _MAX_TOKENS else "max_tokens"] = asked.max_tokens

@@ -149,18 +149,18 @@ def _over(low: RequestedSampling, high: RequestedSampling) -> RequestedSampling:
     )
 
 
-def _joined(added: RequestedSampling, wishes: RequestedSampling) -> RequestedSampling:
+def _joined(added: RequestedSampling, requested: RequestedSampling) -> RequestedSampling:
     """Lists in front of those that are there."""
-    joined = {name: getattr(added.values, name) + _list(wishes, name) for name in added.named}
+    joined = {name: getattr(added.values, name) + _list(requested, name) for name in added.named}
     return RequestedSampling(
-        replace(wishes.values, **joined),
-        wishes.named | added.named,
-        added.text_biases + wishes.text_biases,
+        replace(requested.values, **joined),
+        requested.named | added.named,
+        added.text_biases + requested.text_biases,
     )
 
 
-def _list(wishes: RequestedSampling, name: str) -> tuple[Any, ...]:
-    items: Iterable[Any] = getattr(wishes.values, name) if name in wishes.named else ()
+def _list(requested: RequestedSampling, name: str) -> tuple[Any, ...]:
+    items: Iterable[Any] = getattr(requested.values, name) if name in requested.named else ()
     return tuple(items)
 
 
