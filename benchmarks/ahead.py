@@ -1,20 +1,25 @@
-"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in one run of some six minutes.
+"""Whether Roundhouse is ahead of llama.cpp's own server: all of it in a run of some seven minutes.
 
     python -m benchmarks.ahead [--quick]
 
-Tokens a second, first text and gaps beside llama-server, idle and beside one busy process; what a
-token costs the event loop; 64 streams; a long prompt. With a KV cache of q8_0, too: in builds for
-AVX-512 llama.cpp computes f16 attention over heads of 32 (the bundled model's) one by one, and
-llama-server's wheel is built for AVX2. Prints Markdown for the README. On a machine that does
-something else meanwhile it says little.
+Tokens a second, first text and gaps beside llama-server, idle and beside one busy process, and idle
+with a model of a shape that people run (`realistic`); what a token costs the event loop; 64
+streams; a long prompt. With a KV cache of q8_0, too: in builds for AVX-512 llama.cpp computes f16
+attention over heads of 32 (the bundled model's) one by one, and llama-server's wheel is built for
+AVX2. Prints Markdown for the README. On a machine that does something else meanwhile it says
+little.
 """
 
 import argparse
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
 
 import bundled
-from benchmarks import long_prompt, loop_cost, report
+from benchmarks import long_prompt, loop_cost, realistic, report
 from benchmarks.peers import busy_processes, llama_server, roundhouse
 from benchmarks.serving import ENDLESS, Plan, model_context, over_http, raw
 from benchmarks.turns import Measure, taken
@@ -55,6 +60,19 @@ def candidates(plan: Plan, *, idle: bool) -> Iterator[Mapping[str, Measure]]:
         yield measures
 
 
+def with_realistic(plan: Plan) -> Sequence[report.Row]:
+    """The same as `plan`, with a model of a shape that people run."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = msgspec.structs.replace(plan, model=realistic.write(Path(folder) / "realistic.gguf"))
+        with candidates(plan, idle=False) as measures:
+            return taken(measures, plan.streams, plan.rounds)
+
+
+def both(rows: Sequence[report.Row]) -> Sequence[report.Row]:
+    """Ours and theirs, each at its defaults."""
+    return [row for row in rows if row.candidate in (report.OURS, report.LLAMA_SERVER)]
+
+
 def times_busy(rows: Sequence[report.Row]) -> Iterator[report.Target]:
     """Beside a busy process."""
     speeds = {(row.candidate, row.streams): row.middle.tokens_per_second for row in rows}
@@ -81,13 +99,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         alone = taken(measures, plan.streams, rounds)
     with candidates(beside, idle=False) as measures, busy_processes(1):
         busy = taken(measures, beside.streams, rounds)
+    larger = with_realistic(plan)
     costs = list(loop_cost.measured(seconds))
     prompts = long_prompt.measured(rounds, 2 if quick else 4)
     print(f"\n{machine.processor}, {machine.cores} cores, load before: {machine.load_before:.1f}")
     print(f"\nIdle:\n\n{report.table(alone)}\n\nBeside a busy process:\n\n{report.table(busy)}\n")
+    print(f"A model of a usual shape:\n\n{report.table(larger)}\n")
     print(f"{loop_cost.table(costs)}\n\n{long_prompt.table(*prompts)}\n")
-    against = [row for row in alone if row.candidate in (report.OURS, report.LLAMA_SERVER)]
-    report.tell(report.targets(against, None, ()))
+    report.tell(report.targets(both(alone), None, ()))
+    print("with a model of a usual shape:")
+    report.tell(report.targets(both(larger), None, ()))
     for found in (times_busy(busy), loop_cost.targets(costs), long_prompt.targets(*prompts)):
         report.tell(found)
 
