@@ -1,1 +1,1 @@
-"""The engines (floor 1): one container per engine behind one contract (`backends.protocol`)."""
+"""The engines: one container per engine behind one contract (`backends.protocol`)."""

@@ -1,4 +1,4 @@
-"""What a job may hold: a bound for every field of `Sampling` and `Generation`, in one table.
+"""Limits of a job: a bound for every field of `Sampling` and `Generation`, in one table.
 
 Engines hand numbers, texts and lists on to native code, which wraps, allocates or ends the process
 where Python would raise. So each field has a bound that fits the type and the cost of what it

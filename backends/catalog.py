@@ -1,4 +1,4 @@
-"""Which backends there are, and how a model's files find theirs. A new backend is a folder and one
+"""The catalog of backends, and which one loads a model's files. A new backend is a folder and one
 line in `config.settings.EnginesConfig`.
 
 A backend folder holds three modules. `files` and `options` are cheap and import no engine: the
@@ -27,8 +27,8 @@ CPU = "cpu"  # the device that main memory is
 
 
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on disk, as far as its headers tell. `path` is the file or folder to load; of a model
-    that another server has, a name for it that is no path.
+    """A model on disk, as described by its headers. `path` is the file or folder to load; of a
+    model that another server has, a name for it that is no path.
     """
 
     path: Path

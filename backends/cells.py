@@ -1,5 +1,5 @@
-"""Which slot of the KV cache a prompt starts in, and how much of it is there already. Pure:
-decides, touches nothing.
+"""Prefix caching: which slot of the KV cache a prompt starts in, and how many of its tokens are
+there already. Pure.
 
 A slot is one sequence of an engine's KV cache. When its job is over the cells stay, so that the
 conversation's next turn, or another request that begins alike, does not compute them again. It

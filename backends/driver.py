@@ -1,4 +1,4 @@
-"""Everything asynchronous about an engine, written once: one thread per container steps it.
+"""The driver: one thread per container steps an engine; everything asynchronous is here.
 
     event loop                                engine thread
     generate(job) ── Submit ──────────────▶   waits in line, then engine.admit

@@ -88,7 +88,7 @@ class EngineThread(ABC, Generic[E, Job, Command]):
         self._commands.put(Close())
         await anyio.to_thread.run_sync(self._thread.join)
 
-    # -- for whoever extends it ------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------
 
     def _start(self) -> None:
         self._thread.start()
@@ -177,7 +177,7 @@ class Asked(msgspec.Struct, frozen=True):
         """Now. Raises nothing."""
         try:
             done = self.work()
-        except Exception as error:  # noqa: BLE001 - whoever asked is to know
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             self.answer(None, error)
         else:
             self.answer(done, None)

@@ -1,5 +1,5 @@
-"""A job on its way through the driver: the line it waits in for a slot, what each of its tokens
-leads to, and its outputs on their way to the reader.
+"""A job in the driver: the line for a slot, the handling of each token, and the queue of outputs to
+the reader.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return f"Caller(request_id={self.request_id!r})"
 
 
-NOBODY = Caller()
+UNKNOWN_CALLER = Caller()
 
 
 class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape | None = None  # of the answer
     n: int = 1
     streamed: bool = True  # the answer is wanted as it comes
-    caller: Caller = NOBODY
+    caller: Caller = UNKNOWN_CALLER
 
 
 class RemoteThinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class RemoteEmbedding(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs: tuple[str | tuple[int, ...], ...]
     parameters: Mapping[str, Any] = {}
-    caller: Caller = NOBODY
+    caller: Caller = UNKNOWN_CALLER
 
 
 class RemoteRerank(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class RemoteRerank(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     documents: tuple[str, ...]
     parameters: Mapping[str, Any] = {}
-    caller: Caller = NOBODY
+    caller: Caller = UNKNOWN_CALLER
 
 
 class RemoteVectors(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""The configuration (floor 0): every option with its default and its reason, as frozen structs."""
+"""The configuration: every option with its default and its reason, as frozen structs."""

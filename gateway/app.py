@@ -102,7 +102,7 @@ def build(
     `reloader`: None: the configuration stays as it is. `page`: the folder of the console's files;
     `lines`: what the log writes to, if its lines can be requested.
     """
-    refuse_open_door(config)
+    refuse_open_access(config)
     cors = _cors(config)
     guard = OriginGuard(config.server, cors.is_origin_allowed if cors is not None else _nobody)
     services = _services(
@@ -195,7 +195,7 @@ def _services(
         max_choices=config.server.max_choices,
     )
     parts = (
-        door_part(authenticator, guard),
+        access_part(authenticator, guard),
         answers_part(pipeline, tokens, pictures),
         files_part(templates, presets, hub_room),
     )
@@ -234,11 +234,11 @@ def _services(
 # Parts that follow it while the server runs: each checks what it needs, then applies it at once.
 
 
-def door_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
+def access_part(authenticator: Authenticator, guard: OriginGuard) -> Part:
     """Authentication, origins and CORS."""
 
     def part(config: Config) -> Apply:
-        refuse_open_door(config)
+        refuse_open_access(config)
         names = server_names(config.server)
 
         def apply() -> None:
@@ -287,7 +287,7 @@ def _folder(path: str | None) -> Path | None:
     return None if path is None else Path(path).expanduser()
 
 
-def refuse_open_door(config: Config) -> None:
+def refuse_open_access(config: Config) -> None:
     """Raises ConfigError where the server would listen beyond loopback without keys."""
     server = config.server
     if not config.keys and not server.allow_open and not is_loopback(server.host):

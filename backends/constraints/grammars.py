@@ -21,7 +21,7 @@ from backends.protocol import Constraint, Generation
 
 KEPT = 128  # compiled grammars
 KEPT_BYTES = 4 << 20  # of their texts; a compiled one takes some times its text
-COMPILERS = 2  # a costly grammar holds up nobody but others like it
+COMPILERS = 2  # a costly grammar holds up only others like it
 STACK = 256 << 20  # bytes; of address space, of which only what is reached becomes memory
 _stack = threading.Lock()  # of `threading.stack_size`, which is the process's
 

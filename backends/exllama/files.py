@@ -1,4 +1,4 @@
-"""How much memory a folder will need, whichever of the two libraries loads it.
+"""The memory a folder will need, estimated for either of the two libraries.
 
 Imports no engine.
 """

@@ -1,4 +1,4 @@
-"""One request of ours, which may take several jobs of the library.
+"""One request as one or several jobs of the library.
 
 A job reserves cache pages for all that it may write when it starts. A request without a limit would
 so keep the rest of the context for itself; instead it gets `STRETCH` tokens at a time. Where a job

@@ -1,4 +1,4 @@
-"""Models in memory, as the engine works with them, and what loading them has in common.
+"""Loaded models as the engine uses them, and the steps of loading that both libraries share.
 
 Each backend's `loading` fills in its library's calls.
 """
@@ -155,7 +155,7 @@ def reporting(stage: str, report: LoadStep) -> Callable[[int, int], None]:
 
     def callback(done: int, total: int) -> None:
         if not report(Progress(stage, done, total)):
-            raise LoadFailed("nobody wants the model any more")
+            raise LoadFailed("the load was cancelled")
 
     return callback
 

@@ -1,4 +1,6 @@
-"""What the options that exllamav2 and exllamav3 share are called elsewhere. No engine."""
+"""The shared options of exllamav2 and exllamav3 by the names of model lists and TabbyAPI. No
+engine.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Pictures in a prompt, through a library's vision tower.
+"""Pictures in a prompt, through a library's image encoder.
 
 The tower makes an embedding of each picture, whose rows have token ids of their own (from a
 thousand million on); where the prompt has a placeholder, these ids are put. An embedding may bring

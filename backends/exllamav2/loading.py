@@ -21,7 +21,7 @@ from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
-from backends.exllamav2.watching import Witness, watch
+from backends.exllamav2.watching import LogprobRecorder, watch
 from backends.huggingface import model_folder
 from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
@@ -86,8 +86,10 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             # exllamav2 0.3.2 gives suppressed tokens out with the others: its rewind_checkpoint
             # means to restore held_tokens, but writes held_token.
             tokens = tokens[:-in_vain]
-        witness = result["job"].receive_logits
-        logprobs = witness.take(len(tokens), in_vain) if isinstance(witness, Witness) else ()
+        recorder = result["job"].receive_logits
+        logprobs = (
+            recorder.take(len(tokens), in_vain) if isinstance(recorder, LogprobRecorder) else ()
+        )
         return Drawn(tokens, logprobs, jobs.at_limit(result))
 
     def cached(self, job: Any) -> int:

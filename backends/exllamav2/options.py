@@ -1,4 +1,4 @@
-"""What exllamav2's options are called elsewhere. No engine."""
+"""exllamav2's options by the names of model lists and TabbyAPI. No engine."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -16,7 +16,7 @@ from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Sampling, TokenLogprob
 
 
-class Witness:
+class LogprobRecorder:
     """Stands before one library job's `receive_logits`, which the generator calls once for every
     token it draws. Remembers the logprobs of the tokens drawn and not yet taken, in order.
     """
@@ -56,7 +56,7 @@ class Witness:
         return Candidate(token, self._vocabulary.piece(token), logprob)
 
 
-class Censor:
+class AnswerPenalties:
     """Stands before `receive_logits` likewise, and lowers the logits of tokens that the answer
     already has.
     """
@@ -69,7 +69,7 @@ class Censor:
         job.receive_logits = self
 
     def __call__(self, logits: torch.Tensor) -> Any:
-        """`logits` as the witness's; changed in place, as exllamav2 itself does."""
+        """`logits` as the recorder's; changed in place, as exllamav2 itself does."""
         said = self._sequence.torch()[0, self._prompt_tokens :]
         if (back := self._sampling.penalty_range) >= 0:
             said = said[max(0, len(said) - back) :]
@@ -81,9 +81,9 @@ class Censor:
 
 
 def watch(job: Any, running: ExLlamaJob, vocabulary: HfVocabulary) -> None:
-    """Put before `job`'s sampler what `running` needs; the witness sees the logits first."""
+    """Put before `job`'s sampler what `running` needs; the recorder gets the logits first."""
     asked = running.job
     if asked.sampling.frequency_penalty or asked.sampling.presence_penalty:
-        Censor(job, len(running.prompt), asked.sampling)
+        AnswerPenalties(job, len(running.prompt), asked.sampling)
     if asked.logprobs is not None:
-        Witness(job, asked.logprobs, vocabulary)
+        LogprobRecorder(job, asked.logprobs, vocabulary)

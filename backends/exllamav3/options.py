@@ -1,4 +1,4 @@
-"""What exllamav3's options are called elsewhere. No engine."""
+"""exllamav3's options by the names of model lists and TabbyAPI. No engine."""
 
 import re
 from collections.abc import Mapping

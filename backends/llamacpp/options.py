@@ -1,4 +1,4 @@
-"""What llama.cpp's options are called elsewhere. No engine."""
+"""llama.cpp's options by the names of model lists and TabbyAPI. No engine."""
 
 from collections.abc import Mapping
 from typing import Any

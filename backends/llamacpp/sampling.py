@@ -264,12 +264,12 @@ def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Lin
 
 
 _TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | links.Link]] = {
-    "top_n_sigma": lambda wish: api.llama_sampler_init_top_n_sigma(wish.top_n_sigma),
-    "top_k": lambda wish: api.llama_sampler_init_top_k(wish.top_k),
+    "top_n_sigma": lambda sampling: api.llama_sampler_init_top_n_sigma(sampling.top_n_sigma),
+    "top_k": lambda sampling: api.llama_sampler_init_top_k(sampling.top_k),
     "tfs": links.tail_free,
-    "typical_p": lambda wish: api.llama_sampler_init_typical(wish.typical_p, _MIN_KEEP),
-    "top_p": lambda wish: api.llama_sampler_init_top_p(wish.top_p, _MIN_KEEP),
-    "min_p": lambda wish: api.llama_sampler_init_min_p(wish.min_p, _MIN_KEEP),
+    "typical_p": lambda sampling: api.llama_sampler_init_typical(sampling.typical_p, _MIN_KEEP),
+    "top_p": lambda sampling: api.llama_sampler_init_top_p(sampling.top_p, _MIN_KEEP),
+    "min_p": lambda sampling: api.llama_sampler_init_min_p(sampling.min_p, _MIN_KEEP),
     "top_a": links.top_a,
 }
 

@@ -1,4 +1,4 @@
-"""What the scripted engine's options are called elsewhere: it has none of others' options."""
+"""The scripted engine's options by other servers' names: it has none of theirs."""
 
 from collections.abc import Mapping
 

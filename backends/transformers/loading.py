@@ -311,7 +311,7 @@ def _translated(error: Exception, files: ModelFiles, options: TransformersOption
     """A foreign failure as one of ours; the kinds say what can be done about it."""
     words = str(error)
     if isinstance(error, LoadAbandoned):
-        return LoadFailed("nobody wants it any more")
+        return LoadFailed("the load was cancelled")
     if ran_out(error):
         return OutOfMemory(f"no room for {files.path.name}: {words}")
     if isinstance(error, ImportError):

@@ -1,4 +1,4 @@
-"""What the options of transformers are called elsewhere. No engine."""
+"""The options of transformers by the names of model lists and TabbyAPI. No engine."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The jobs of a pass get their tokens together; where that fails, each by itself.
+"""Draws the next tokens of a pass's jobs together; where that fails, each by itself.
 
 What one job's parameters raise is that job's alone: the others' tokens and random numbers are what
 they would have been without it.

@@ -1,6 +1,6 @@
-"""Requests that are sent again and again with other bodies. httpx builds and parses URLs, headers
-and cookies anew for each, a fifth of a short answer's way; what doesn't change between two requests
-is written once here. Proxies and HTTP/2 are httpx's own.
+"""POST requests whose heads are written once per URL. httpx builds and parses URLs, headers and
+cookies anew for each, a fifth of a short answer's way; what doesn't change between two requests is
+written once here. Proxies and HTTP/2 are httpx's own.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -16,7 +16,7 @@ import msgspec
 from backends.bounds import ENCODED_TEXTS, check_inputs
 from backends.encoding import ITEM, EncoderContainer, EncoderInput, shortened
 from backends.protocol import Task, Vectors
-from backends.remote import NOBODY, Caller, RemoteContainer, RemoteVectors
+from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
 from gateway.access import Access
 from gateway.answers.handing import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT, foremost
@@ -72,7 +72,7 @@ class Encoders:
         request: EmbeddingRequest,
         access: Access,
         on_wait: OnWait | None = None,
-        caller: Caller = NOBODY,
+        caller: Caller = UNKNOWN_CALLER,
     ) -> Encoded:
         """The vectors of all texts. Raises GatewayError."""
         _check_texts([one for one in request.inputs if isinstance(one, str)], request.field)
@@ -101,7 +101,7 @@ class Encoders:
         request: RerankRequest,
         access: Access,
         on_wait: OnWait | None = None,
-        caller: Caller = NOBODY,
+        caller: Caller = UNKNOWN_CALLER,
     ) -> Encoded:
         """The scores of all documents. Raises GatewayError."""
         _check_texts([request.query], "query")

@@ -22,7 +22,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 from backends.bounds import bounded
 from backends.errors import InvalidJob
 from backends.protocol import ModelContainer, Outputs, Sampling
-from backends.remote import NOBODY, Caller, RemoteContainer
+from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer
 from gateway.access import Access
 from gateway.answers.answer import Answer, Choice
 from gateway.answers.choices import jobs_of, merged, unmet
@@ -86,7 +86,7 @@ class Pipeline:
         request: ChatRequest,
         access: Access,
         on_wait: OnWait | None = None,
-        caller: Caller = NOBODY,
+        caller: Caller = UNKNOWN_CALLER,
     ) -> AsyncIterator[Answer]:
         """Raises GatewayError, before anything is generated if the request is at fault."""
         self._refuse_too_many(1, request.answering.n)
@@ -104,7 +104,7 @@ class Pipeline:
         request: TextRequest,
         access: Access,
         on_wait: OnWait | None = None,
-        caller: Caller = NOBODY,
+        caller: Caller = UNKNOWN_CALLER,
     ) -> AsyncIterator[Answer]:
         """Raw text: no template, no splitting. Choice p * n + i is the i-th answer to prompt p."""
         self._refuse_too_many(len(request.prompts), request.answering.n)

@@ -1,4 +1,4 @@
-"""A running server, asked through its public API."""
+"""A client of a running server's public API."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What compiling a schema costs llguidance, from its structure alone, before it is tried.
+"""Estimates what compiling a schema costs llguidance, from its structure, before it is tried.
 
 llguidance counts its work in most places, but not in all: optional properties and alternatives
 multiply each other, every pair of `patternProperties` is compared, a definition that refers to

@@ -1,5 +1,5 @@
 """JSON Schema's keywords: what each contains, since which draft, and how the grammar treats it; and
-one node of any draft in the words of draft 2020-12.
+one node of any draft in the keywords of draft 2020-12.
 
 Drafts 4 to 2020-12 are known by `$schema`. Without it a node may use the words of all of them,
 since most who leave it out don't know which they write. What isn't in the table is an annotation or

@@ -1,5 +1,6 @@
-"""A client's JSON schema, read once: in the words of draft 2020-12, with every reference leading to
-one of its own `$defs`, twice: as the check has it, whole, and as the grammar can carry it.
+"""Parses a client's JSON schema once: in the keywords of draft 2020-12, with every reference
+leading to one of its own `$defs`, twice: as the check has it, whole, and as the grammar can carry
+it.
 
 What is no schema is an error that names the place.
 """

@@ -1,4 +1,5 @@
-"""Floor 6: Litestar. Routes, keys, event streams, the error envelope. Nothing below knows of HTTP.
+"""The HTTP layer, on Litestar: routes, keys, event streams, the error envelope. Nothing below knows
+of HTTP.
 
 routes/             which path does what, one file for each API
 console/            the console's files and its event stream

@@ -1,4 +1,4 @@
-"""Where parsers deliver tool calls: numbers, ids, events. Knows no syntax.
+"""Collects tool calls from parsers: numbers, ids, events. Knows no syntax.
 
 What a model wrote is never lost: it goes into a call's name and arguments or it is text. So the
 reader keeps what was read until it is delivered: before a call is open all of it, once one is open

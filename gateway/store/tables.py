@@ -1,4 +1,4 @@
-"""The tables of the store, and what stands in them."""
+"""The tables of the store, and their rows as structs."""
 
 import os
 import sqlite3

@@ -47,7 +47,7 @@ function Text({ version, isWriting, showProbabilities, model }) {
   return html`<${Waiting} model=${model} />`;
 }
 
-/** Before the first word: what the server is doing, which the model's state tells. */
+/** Before the first word: what the server is doing, by the model's state. */
 function Waiting({ model }) {
   const it = byId.value.get(model);
   const loading = it?.state === "loading";

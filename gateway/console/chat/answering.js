@@ -48,10 +48,10 @@ class AnswerReader {
     this.timer = 0;
   }
 
-  /** What the server did with the request that its body doesn't tell. */
+  /** What the server did with the request, by the answer's headers. */
   notes(headers) {
-    const told = { "x-roundhouse-ignored": "Not applied", "x-roundhouse-relaxed": "Relaxed" };
-    for (const [name, words] of Object.entries(told)) {
+    const kinds = { "x-roundhouse-ignored": "Not applied", "x-roundhouse-relaxed": "Relaxed" };
+    for (const [name, words] of Object.entries(kinds)) {
       if (headers.get(name)) this.version.notes = [...this.version.notes, `${words}: ${headers.get(name)}`];
     }
   }

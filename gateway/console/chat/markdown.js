@@ -38,7 +38,7 @@ const ALLOWED = {
   ALLOWED_ATTR: ["href", "class", "align", "start", "type", "checked", "disabled", "tabindex"],
   ALLOW_DATA_ATTR: false,
 };
-// Of classes only those that this module writes, of inputs only boxes that nobody can tick.
+// Of classes only those that this module writes, of inputs only boxes that can't be ticked.
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   const allowed = /^(snippet|snippet-head|table-frame|language-[\w+#-]{1,20}|hljs-[\w -]{1,60})$/;
   if (node.hasAttribute("class") && !allowed.test(node.getAttribute("class"))) node.removeAttribute("class");

@@ -52,17 +52,17 @@ function Group({ title, isOpen, parameters, abilities }) {
 function ParameterRow({ parameter, abilities }) {
   const { name, label, from, to, step, hint } = parameter;
   const { sampling } = open.value.settings;
-  const told = abilities.map((one) => one?.parameters.find((it) => it.name === name));
-  const refused = told.findIndex((one) => one?.applied === false);
+  const reported = abilities.map((one) => one?.parameters.find((it) => it.name === name));
+  const refused = reported.findIndex((one) => one?.applied === false);
   const set = (value) => {
     const { [name]: _, ...rest } = sampling;
     setSettings({ sampling: value === null ? rest : { ...rest, [name]: value } });
   };
   // With two models a parameter stays while one of them has it.
-  const isOff = told[0]?.applied === false && (!told[1] || told[1].applied === false);
-  const why = refused < 0 ? null : `${talking.value.length > 1 ? `${talking.value[refused]}: ` : ""}${told[refused].why}`;
-  return html`<${NumberRow} label=${label} name=${name} value=${sampling[name] ?? null} placeholder=${shown(told[0]?.default) ?? hint ?? ""} hint=${hint}
-    from=${from} to=${to} step=${step} slides=${to !== undefined} fallback=${told[0]?.default} isOff=${isOff} why=${why} onChange=${set} />`;
+  const isOff = reported[0]?.applied === false && (!reported[1] || reported[1].applied === false);
+  const why = refused < 0 ? null : `${talking.value.length > 1 ? `${talking.value[refused]}: ` : ""}${reported[refused].why}`;
+  return html`<${NumberRow} label=${label} name=${name} value=${sampling[name] ?? null} placeholder=${shown(reported[0]?.default) ?? hint ?? ""} hint=${hint}
+    from=${from} to=${to} step=${step} slides=${to !== undefined} fallback=${reported[0]?.default} isOff=${isOff} why=${why} onChange=${set} />`;
 }
 
 const shown = (value) => (typeof value === "number" ? String(value) : null);
@@ -97,7 +97,7 @@ function Shape({ settings, isOff }) {
 
 function Tools({ settings, isOff }) {
   return html`<details open=${settings.tools.trim() !== ""}><summary>Tools</summary><div class="panel-rows">
-    ${isOff && html`<p class="hint">This model knows no tools: it is told of them in vain.</p>`}
+    ${isOff && html`<p class="hint">This model knows no tools: they have no effect.</p>`}
     <${JsonArea} label="Functions, as OpenAI lists them" what="The list of tools" rows="6" value=${settings.tools} hint=${TOOLS_HINT} onChange=${(value) => setSettings({ tools: value })} />
     <p class="hint">Nothing is run: you give the results.</p></div></details>`;
 }

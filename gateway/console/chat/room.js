@@ -80,7 +80,7 @@ function put(conversation) {
   keep(conversation).catch(() => say("This browser keeps no more conversations: its storage is full.", { kind: "bad" }));
 }
 
-/** Change the open conversation; one that nobody said anything in yet is not kept. */
+/** Change the open conversation; one without messages is not kept. */
 export function change(make) {
   const next = make(open.value);
   if (next.turns.length) put(next);

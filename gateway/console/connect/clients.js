@@ -1,4 +1,4 @@
-// What each client is to be told, and how to try what it will do. A table: a client more is an entry more.
+// How each client is configured, and how to try what it will do. A table: a client more is an entry more.
 import { call } from "../core/api.js";
 
 /** @typedef {{server: string, key: string, model: string}} Place

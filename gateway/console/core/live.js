@@ -1,4 +1,4 @@
-// What the server tells while it runs: one stream for the whole page, a snapshot and then its changes.
+// The server's events: one stream for the whole page, a snapshot and then its changes.
 import { batch, computed, signal } from "./html.js";
 import { ApiError, call, key, send } from "./api.js";
 import { serverEvents } from "./sse.js";
@@ -11,7 +11,7 @@ const RETRY_FIRST = 500, RETRY_MOST = 8000; // milliseconds
 export const link = signal("asking"); // asking | locked | live | lost
 export const me = signal(null);
 export const refused = signal(null); // why the key was not taken
-export const models = signal(null); // null: not told yet
+export const models = signal(null); // null: not received yet
 export const requests = signal([]); // by number, the newest first
 export const gauges = signal(null);
 export const history = signal(null);
@@ -128,7 +128,7 @@ function sorted(list) {
   return [...running.sort(newest), ...done.sort(newest).slice(0, REQUESTS_KEPT)];
 }
 
-/** A reply that tells a model's new state, before the stream does. */
+/** A reply with a model's new state, before the stream does. */
 export function learn(model) {
   if (model?.id) models.value = placed(models.value ?? [], model, "id");
 }

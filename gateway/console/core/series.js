@@ -1,4 +1,4 @@
-// The last hour in columns: what the snapshot told of it, and a sample of our own from the gauges in the same rhythm.
+// The last hour in columns: the snapshot's, and samples of our own from the gauges at the same interval.
 import { effect, signal, untracked } from "./html.js";
 import { gauges, history } from "./live.js";
 

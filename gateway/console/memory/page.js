@@ -31,7 +31,7 @@ function Device({ device }) {
     </div></section>`;
 }
 
-/** What the whole bar stands for: the device, or the budget where nobody knows how large the device is. */
+/** What the whole bar stands for: the device, or the budget where the device's size is unknown. */
 const whole = (device) => Math.max(device.total ?? 0, device.budget ?? 0, device.promised ?? 0) || 1;
 
 function Bar({ device }) {

@@ -14,7 +14,7 @@ let last = 0;
 const patch = (id, change) => { uploads.value = uploads.value.map((one) => (one.id === id ? { ...one, ...change } : one)); };
 const drop = (id) => { uploads.value = uploads.value.filter((one) => one.id !== id); };
 
-/** Send a file. XMLHttpRequest, because fetch doesn't tell how much of a body has gone. @param {File} file */
+/** Send a file. XMLHttpRequest, because fetch doesn't report how much of a body was sent. @param {File} file */
 export function upload(file) {
   if (!file.name.toLowerCase().endsWith(".gguf")) {
     say(`${file.name} is no GGUF file. Models of other formats are folders: put them into a folder of model_dirs.`, { kind: "bad" });

@@ -1,4 +1,4 @@
-// The configuration in force and where each value comes from; a text checked as the file is; a reload told before it is done.
+// The configuration in force and where each value comes from; a text checked as the file is; a reload's effects before it is done.
 import { html, signal, useEffect, useState } from "../core/html.js";
 import { call } from "../core/api.js";
 import { reloads } from "../core/live.js";

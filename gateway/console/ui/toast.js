@@ -15,7 +15,7 @@ export function say(text, { kind = "good", action = null } = {}) {
 
 export const sayError = (error) => say(error.message, { kind: "bad" });
 
-/** Run something, and tell if it fails; whether it went well. */
+/** Run something, and report if it fails; whether it went well. */
 export async function trying(work) {
   try {
     await work();

@@ -1,5 +1,5 @@
-"""KoboldAI's dialect, with what KoboldCpp added to it: a text goes on, whole or as a stream; is
-asked for while it grows, and ended early.
+"""KoboldAI's dialect, with what KoboldCpp added to it: completions, whole or streamed; polling and
+abort.
 
 Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldReply`).
 """

@@ -69,37 +69,37 @@ class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def settings(job: Generation, *, context_length: int) -> GenerationSettings:
     """What `job` says of itself but texts: those are its client's alone."""
-    wishes = job.sampling
+    sampling = job.sampling
     limit = -1 if job.max_tokens is None else job.max_tokens
-    middle, spread = _temperatures(wishes)
+    middle, spread = _temperatures(sampling)
     return GenerationSettings(
-        seed=ANY_SEED if wishes.seed is None else wishes.seed,
+        seed=ANY_SEED if sampling.seed is None else sampling.seed,
         temperature=middle,
         dynatemp_range=spread,
-        dynatemp_exponent=wishes.temp_exponent,
-        top_k=wishes.top_k,
-        top_p=wishes.top_p,
-        min_p=wishes.min_p,
-        top_n_sigma=wishes.top_n_sigma or OFF,
-        xtc_probability=wishes.xtc_probability,
-        xtc_threshold=wishes.xtc_threshold,
-        typical_p=wishes.typical_p,
-        repeat_last_n=wishes.penalty_range,
-        repeat_penalty=wishes.repetition_penalty,
-        presence_penalty=wishes.presence_penalty,
-        frequency_penalty=wishes.frequency_penalty,
-        dry_multiplier=wishes.dry_multiplier,
-        dry_base=wishes.dry_base,
-        dry_allowed_length=wishes.dry_allowed_length,
-        dry_penalty_last_n=wishes.dry_range,
-        dry_sequence_breakers=wishes.dry_sequence_breakers,
-        mirostat=wishes.mirostat_mode,
-        mirostat_tau=wishes.mirostat_tau,
-        mirostat_eta=wishes.mirostat_eta,
-        adaptive_target=wishes.adaptive_target,
-        adaptive_decay=wishes.adaptive_decay,
-        samplers=order_of(wishes),
-        ignore_eos=wishes.ban_eos,
+        dynatemp_exponent=sampling.temp_exponent,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        top_n_sigma=sampling.top_n_sigma or OFF,
+        xtc_probability=sampling.xtc_probability,
+        xtc_threshold=sampling.xtc_threshold,
+        typical_p=sampling.typical_p,
+        repeat_last_n=sampling.penalty_range,
+        repeat_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        dry_multiplier=sampling.dry_multiplier,
+        dry_base=sampling.dry_base,
+        dry_allowed_length=sampling.dry_allowed_length,
+        dry_penalty_last_n=sampling.dry_range,
+        dry_sequence_breakers=sampling.dry_sequence_breakers,
+        mirostat=sampling.mirostat_mode,
+        mirostat_tau=sampling.mirostat_tau,
+        mirostat_eta=sampling.mirostat_eta,
+        adaptive_target=sampling.adaptive_target,
+        adaptive_decay=sampling.adaptive_decay,
+        samplers=order_of(sampling),
+        ignore_eos=sampling.ban_eos,
         n_probs=job.logprobs or 0,
         post_sampling_probs=job.after_samplers,
         n_predict=limit,
@@ -123,11 +123,11 @@ def own_settings(
     )
 
 
-def _temperatures(wishes: Sampling) -> tuple[float, float]:
+def _temperatures(sampling: Sampling) -> tuple[float, float]:
     """The middle, and how far it goes to either side."""
-    low, high = wishes.min_temp, wishes.max_temp
+    low, high = sampling.min_temp, sampling.max_temp
     if low == high:
-        return wishes.temperature, 0.0
+        return sampling.temperature, 0.0
     return (low + high) / 2, (high - low) / 2
 
 

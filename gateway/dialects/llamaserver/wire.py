@@ -14,7 +14,7 @@ from gateway.errors import InvalidRequest
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 
-NOBODY = ("", "undefined", "null")  # what SillyTavern sends where no model is selected
+NO_MODEL = ("", "undefined", "null")  # what SillyTavern sends where no model is selected
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ def read(data: bytes, shape: type[Any]) -> Any:
     """The body as a `shape`; no body is an empty one. Raises InvalidRequest, naming the field."""
     values = json_object(data) if data.strip() else {}
     given = {name: value for name, value in values.items() if value is not None}
-    if given.get("model") in NOBODY:
+    if given.get("model") in NO_MODEL:
         del given["model"]
     return Fields(given, {}).read(shape)
 

@@ -1,4 +1,4 @@
-"""The models as Ollama's clients list them, and how a download goes. Knows no registry."""
+"""Model lists as Ollama's clients read them, and download progress. Knows no registry."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The grammar of a whole output: reasoning, then text, a shape or calls. The way in."""
+"""The grammar of a whole output: reasoning, then text, a shape or calls. The entry point."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""Which parser reads which syntax, and which writer makes its grammar."""
+"""Dispatch from a syntax to its parser, and to the writer of its grammar."""
 
 from collections.abc import Mapping, Sequence
 

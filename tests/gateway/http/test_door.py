@@ -6,7 +6,7 @@ import pytest
 
 from config.errors import ConfigError
 from config.settings import KeyConfig, ServerConfig
-from gateway.app import refuse_open_door
+from gateway.app import refuse_open_access
 from tests.gateway.http.serving import Running, config, serving
 
 pytestmark = pytest.mark.anyio
@@ -99,7 +99,7 @@ def test_strangers_are_not_listened_to_without_keys() -> None:
     from config.settings import Config
 
     with pytest.raises(ConfigError, match="without API keys"):
-        refuse_open_door(Config(server=ServerConfig(host="0.0.0.0")))
-    refuse_open_door(Config(server=ServerConfig(host="0.0.0.0", allow_open=True)))
-    refuse_open_door(Config(server=ServerConfig(host="0.0.0.0"), keys=(KeyConfig(key="k"),)))
-    refuse_open_door(Config(server=ServerConfig(host="::1")))
+        refuse_open_access(Config(server=ServerConfig(host="0.0.0.0")))
+    refuse_open_access(Config(server=ServerConfig(host="0.0.0.0", allow_open=True)))
+    refuse_open_access(Config(server=ServerConfig(host="0.0.0.0"), keys=(KeyConfig(key="k"),)))
+    refuse_open_access(Config(server=ServerConfig(host="::1")))

@@ -27,7 +27,7 @@ BUILD = f"roundhouse-{version('roundhouse')}"
 async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a frontend must know of a model: the named one, the one in use, or the default."""
     access = services.authenticator.admit(request.headers)
-    if model in wire.NOBODY:
+    if model in wire.NO_MODEL:
         one = await services.answering(access)
     else:
         one = services.status((await services.find(model, access)).name, access)

@@ -71,7 +71,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
 
 
 async def _meant(services: Services, model: str, access: Access) -> ModelStatus:
-    if model in wire.NOBODY:
+    if model in wire.NO_MODEL:
         return await services.answering(access)
     return services.status((await services.find(model, access)).name, access)
 
