@@ -68,7 +68,7 @@ class Budget(Kind, frozen=True):
 
 
 class SlotNumber(Kind, frozen=True):
-    """One of the places of a model that lets a job choose."""
+    """One of the slots of a model that lets a job choose."""
 
     def fault_for(self, value: object, info: ModelInfo) -> str | None:
         assert value is None or isinstance(value, int)

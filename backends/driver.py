@@ -271,7 +271,7 @@ class DrivenContainer:
     """A `ModelContainer` made of an engine. Create it on the event loop."""
 
     def __init__(self, engine: Engine, keeper: SlotKeeper | None = None) -> None:
-        """`keeper`: of the engine's places, where it can save and restore them."""
+        """`keeper`: of the engine's slots, where it can save and restore them."""
         self._engine = engine
         self._driver = Driver(engine, engine.info.architecture)
         self._slots = Slots(engine.info, self._driver.ask, self._driver.active, keeper)

@@ -139,7 +139,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
-    slot: int | None = None  # the place to compute it in, with what is cached there; None: any
+    slot: int | None = None  # the one to compute it in, with what is cached there; None: any
     reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
     after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
 
@@ -341,7 +341,7 @@ class ModelContainer(Protocol):
 
     @property
     def slots(self) -> "Slots":
-        """The places in which jobs are computed."""
+        """The slots in which jobs are computed."""
         ...
 
     def generate(self, job: Generation) -> AbstractAsyncContextManager[Outputs]:

@@ -1,7 +1,7 @@
 """An engine's slots: the state of each, and its cache saved to a file and restored.
 
-`Slots` is what the gateway sees of them. Every engine has places; an engine that can also hand out
-and take back a place's cells has a `SlotKeeper`.
+`Slots` is the gateway's interface to them. Every engine has slots; an engine that can also save and
+restore a slot's cells has a `SlotKeeper`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SlotState(msgspec.Struct, frozen=True, kw_only=True):
-    """A place at this moment. Counts are tokens."""
+    """A slot at this moment. Counts are tokens."""
 
     id: int
     cells: int | None = None  # whose cells it holds; None: its engine doesn't report it
@@ -28,23 +28,23 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedSlot(msgspec.Struct, frozen=True):
-    """The cells of a place: of how many tokens, and as bytes that the same model takes back."""
+    """The cells of a slot: of how many tokens, and as bytes that the same model takes back."""
 
     tokens: int
     data: bytes | bytearray
 
 
 class SlotKeeper(Protocol):
-    """What an engine with a cache by places can do with them. Called by its own thread alone, and
-    never for a place that is busy, except `cells` and `places`.
+    """What an engine with a cache by slots can do with them. Called by its own thread alone, and
+    never for a slot that is busy, except `cells` and `places`.
     """
 
     def cells(self) -> Sequence[int]:
-        """How many tokens' cells each place holds."""
+        """How many tokens' cells each slot holds."""
         ...
 
     def places(self) -> Mapping[int, int]:
-        """Where each job that has begun is computed: its key, and its place."""
+        """Where each job that has begun is computed: its key, and its slot."""
         ...
 
     def save(self, slot: int) -> SavedSlot:
@@ -74,7 +74,7 @@ class Ask(Protocol):
 
 
 class Slots:
-    """The places of one container."""
+    """The slots of one container."""
 
     def __init__(
         self, info: ModelInfo, ask: Ask, active: Active, keeper: SlotKeeper | None
@@ -91,27 +91,27 @@ class Slots:
         return found
 
     async def save(self, slot: int) -> SavedSlot:
-        """The cells of a place, once it is idle. Raises BackendError."""
+        """The cells of a slot, once it is idle. Raises BackendError."""
         keeper = self._kept(slot)
         saved: SavedSlot = await self._ask(lambda: keeper.save(slot), self._idle(keeper, slot))
         return saved
 
     async def restore(self, slot: int, data: bytes) -> int:
-        """Put back what `save` gave, once the place is idle; its tokens. Raises BackendError."""
+        """Put back what `save` gave, once the slot is idle; its tokens. Raises BackendError."""
         keeper = self._kept(slot)
         idle = self._idle(keeper, slot)
         restored: int = await self._ask(lambda: keeper.restore(slot, data), idle)
         return restored
 
     async def erase(self, slot: int) -> int:
-        """Forget a place's cells, once it is idle; the tokens they held. Raises BackendError."""
+        """Forget a slot's cells, once it is idle; the tokens they held. Raises BackendError."""
         keeper = self._kept(slot)
         erased: int = await self._ask(lambda: keeper.erase(slot), self._idle(keeper, slot))
         return erased
 
     def _kept(self, slot: int) -> SlotKeeper:
         if self._keeper is None:
-            raise NotAble(f"{self._info.backend} can't save, restore or erase its places.")
+            raise NotAble(f"{self._info.backend} can't save, restore or erase its slots.")
         if not 0 <= slot < self._info.max_concurrent:
             last = self._info.max_concurrent - 1
             raise InvalidJob(f"The model has the slots 0 to {last}, not {slot}.", "id_slot")

@@ -83,7 +83,7 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None  # alternatives per token; None: no logprobs
     logprobs_of: Literal["content", "all"] = "content"  # `all`: of reasoning and markers too
     after_samplers: bool = False  # they are of what the samplers left
-    slot: int | None = None  # the engine's place to be computed in; None: any
+    slot: int | None = None  # the engine's slot to be computed in; None: any
     reports_progress: bool = False  # prompt progress is reported
     returns_tokens: bool = False  # the generated tokens are returned
     # seconds the model stays when idle; -1: for good; None: its own ttl

@@ -131,7 +131,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slots_of(container: Container, entry: ModelEntry) -> Slots | None:
-    """The places of a model that writes, and runs here."""
+    """The slots of a model that writes, and runs here."""
     if isinstance(container, RemoteContainer) or entry.files.task != "generate":
         return None
     return cast(ModelContainer, container).slots

@@ -25,9 +25,9 @@ export function grown(past, now) {
   const length = cut(past.times).length;
   const column = (before, value) => [...(before ? cut(before) : Array(length).fill(null)), value ?? null];
   const models = {};
-  const told = new Map(now.models.map((model) => [model.id, model]));
-  for (const id of new Set([...Object.keys(past.models), ...told.keys()])) {
-    models[id] = Object.fromEntries(MODEL_COLUMNS.map((name) => [name, column(past.models[id]?.[name], told.get(id)?.[name])]));
+  const current = new Map(now.models.map((model) => [model.id, model]));
+  for (const id of new Set([...Object.keys(past.models), ...current.keys()])) {
+    models[id] = Object.fromEntries(MODEL_COLUMNS.map((name) => [name, column(past.models[id]?.[name], current.get(id)?.[name])]));
   }
   const devices = {};
   for (const device of now.devices ?? []) {

@@ -38,11 +38,11 @@ export function ModelRow({ model }) {
 }
 
 function Tags({ model }) {
-  const told = [
+  const tags = [
     model.default && "default", model.pinned && "pinned", model.copy_of && `copy of ${model.copy_of}`,
     ...(model.capabilities ?? []), model.modalities.includes("image") && !model.capabilities?.includes("vision") && "vision",
   ];
-  return told.filter(Boolean).map((tag) => html`<span class=${`tag ${tag === "default" || tag === "pinned" ? "accent" : ""}`} key=${tag}>${tag}</span>`);
+  return tags.filter(Boolean).map((tag) => html`<span class=${`tag ${tag === "default" || tag === "pinned" ? "accent" : ""}`} key=${tag}>${tag}</span>`);
 }
 
 function Doing({ model }) {

@@ -31,8 +31,8 @@ function useCheck(text) {
     setResult(null);
     let isWanted = true;
     const timer = setTimeout(async () => {
-      const told = await call("POST", "/v1/admin/settings/check", { text }).catch((error) => ({ ok: false, error: error.message, line: null }));
-      if (isWanted) setResult(told);
+      const checked = await call("POST", "/v1/admin/settings/check", { text }).catch((error) => ({ ok: false, error: error.message, line: null }));
+      if (isWanted) setResult(checked);
     }, PAUSE);
     return () => { isWanted = false; clearTimeout(timer); };
   }, [text]);

@@ -28,7 +28,7 @@ export function Chart({ title, times, lines, format, isStacked = false, height =
   useEffect(() => { frame.current.plot?.setData(data(times, drawn, isStacked)); }, [times]);
   return html`<figure class="chart">
     <figcaption class="chart-head"><h3>${title}</h3>${aside}</figcaption>
-    <div class="chart-frame" ref=${frame} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}. ${told(drawn, format)}`} />
+    <div class="chart-frame" ref=${frame} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}. ${described(drawn, format)}`} />
     ${drawn.length ? html`<${Legend} lines=${drawn} format=${format} isStacked=${isStacked} />` : html`<p class="chart-none">Nothing to show of the last hour.</p>`}
   </figure>`;
 }
@@ -41,7 +41,7 @@ function Legend({ lines, format, isStacked }) {
 
 const latest = (values) => values.findLast((value) => value !== null) ?? null;
 
-function told(lines, format) {
+function described(lines, format) {
   return lines.map((line) => `${line.label}: ${format(latest(line.values))} now, at most ${format(Math.max(...line.values.filter((value) => value !== null)))}`).join("; ") || "Nothing yet.";
 }
 
