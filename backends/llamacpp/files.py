@@ -238,7 +238,7 @@ def flash_attention(files: ModelFiles, options: LlamaCppOptions) -> FlashAttenti
     """The option's effect for this model: none for narrow heads on AVX-512, where llama.cpp goes
     through a head in steps of 64 halves, computes what is left one by one, and adds up behind every
     head and cell. Without it answers come up to three times as fast, and long prompts are read by
-    some tenths slower (benchmarks/README.md).
+    up to three tenths slower (benchmarks/README.md).
 
     Only where each sequence has its own part of the cache, since all of it is computed then, and
     where the scores take little memory. A quantized cache needs it.
