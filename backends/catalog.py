@@ -49,6 +49,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     heads: int = 0  # of attention, for queries; 0: unknown
     narrow_heads: bool = False  # for what this CPU computes at once, see `llamacpp.files`
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
+    attention_bytes: int = 0  # of them, what is there while attention computes its scores
     state_bytes: int = 0  # of one sequence in one recurrent layer
     recurrent_layers: int = 0
     scan_bytes: int = 0  # of one token, while a state space is scanned; 0: it isn't

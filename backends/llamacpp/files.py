@@ -131,6 +131,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         heads=header.number(f"{architecture}.attention.head_count"),
         narrow_heads="avx512f" in layouts.features and graph.head < NARROW and not encodes,
         activation_bytes=graph.activation,
+        attention_bytes=graph.attention,
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
         task=encoders.task(header),
     )
@@ -209,7 +210,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
     if files.task != "generate":
         return encoders.estimate(files, options, weights)
-    scores = flash_attention(files, options) == "off"
+    scores = options.flash_attention == "off"  # the image encoder follows the option alone
     encoder = projectors.buffer(projector, scores=scores) if projector else 0
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     layout = cache_layout(files, options)
@@ -264,11 +265,12 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
     """
     tokens, cells = _pass(options, layout)
     mask = tokens * cells * (2 if files.windowed else 1)
-    scores = 0
+    attending = 0
     if flash_attention(files, options) == "off":  # the scores themselves lie in memory, at 32 bits
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads
+        attending = tokens * files.attention_bytes + scores
     else:
         mask = 2 * mask
     states = layout.slots * files.state_bytes  # of one layer
     logits = 4 * layout.slots * files.vocab_size  # scored prompts add at most `OUTPUT_BYTES`
-    return mask + max(tokens * files.activation_bytes + states + scores, logits) + logits
+    return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
