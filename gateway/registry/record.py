@@ -1,8 +1,10 @@
 """The scheduler's record of one model: its phase, its leases, its line.
 
-    absent ──Load──▶ loading ──loaded──▶ loaded ──▶ draining ──Unload──▶ leaving ──unloaded──▶
-    absent │ └─load_failed──▶ absent (with a failure)  ▲ │ └──CancelLoad──▶ leaving
-    └─┘ its room is not needed after all
+    absent ──Load──▶ loading ──loaded──▶ loaded ──▶ draining ──Unload─▶ leaving ──unloaded─▶ absent
+                      │ └─load_failed──▶ absent (with a failure)
+                      └──CancelLoad──▶ leaving
+
+    draining ──▶ loaded, where the room it was to make is not needed after all.
 
 It decides nothing; it knows no other model and no budget.
 """
