@@ -58,11 +58,11 @@ class BannedStrings:
     def __init__(self, strings: tuple[str, ...], limit: int) -> None:
         self._trie = _trie(strings)
         self._limit = limit
-        self._final = 0  # tokens let go
+        self._final = 0  # tokens released
         self._forced = 0  # tokens to come that are not the model's own
         self._tried: dict[int, set[int]] = {}  # by place in the answer: what may not stand there
         self._rewound = 0  # tokens taken back, all together
-        self._tail = b""  # of what was let go of: its last bytes may begin a character
+        self._tail = b""  # of what was released: its last bytes may begin a character
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begin([])
 

@@ -135,7 +135,7 @@ class ExLlamaEngine:
         for result in results:
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
                 running = self._running[result["job"].identifier]
-                running.current = None  # the generator has let go of it already
+                running.current = None  # the generator has released it already
                 self._refused.append(self._failed(running, result["error"]))
             elif result["stage"] == "streaming" and result["identifier"] in self._running:
                 self._take(self._running[result["identifier"]], result)

@@ -227,6 +227,6 @@ def _is_shared(name: str, catalog: Catalog) -> bool:
 
 
 def _is_beside(name: str, catalog: Catalog) -> bool:
-    """Called as what they need, in a precision that nobody fetches: no model of its own."""
+    """Called as what they need, in a precision that is not downloaded: no model of its own."""
     marks = [part for pattern in catalog.companions for part in pattern.split("*")[:2]]
     return any(mark and mark in name for mark in marks)

@@ -17,7 +17,7 @@ from gateway.request import EmbeddingRequest
 
 
 class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """Texts whose vectors are wanted; without any the model is loaded, or let go."""
+    """Texts whose vectors are wanted; without any the model is loaded, or unloaded."""
 
     model: str = ""
     input: str | list[str] = []
@@ -28,7 +28,7 @@ class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OldEmbedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One text; without it the model is loaded, or let go."""
+    """One text; without it the model is loaded, or unloaded."""
 
     model: str = ""
     prompt: str = ""

@@ -106,7 +106,7 @@ def listed(seen: Seen) -> ListedModel:
 
 
 def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> ListedModel:
-    """A model in memory. `expires`: when it goes if nobody uses it; None: never. `size`: bytes it
+    """A model in memory. `expires`: when it is unloaded if not used; None: never. `size`: bytes it
     takes there; None: those on disk.
     """
     return msgspec.structs.replace(

@@ -63,14 +63,14 @@ class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation. Without messages it only loads the model, or lets it go."""
+    """A conversation. Without messages it only loads the model, or unloads it."""
 
     messages: list[MessageWire] = []
     tools: list[ToolWire] = []
 
 
 class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt. Without one it only loads the model, or lets it go."""
+    """A prompt. Without one it only loads the model, or unloads it."""
 
     prompt: str = ""
     suffix: str = ""

@@ -108,14 +108,14 @@ OPTIONS = Body(
 _OPTIONS = {"options": {"$ref": f"{REF}{OPTIONS.name}"}}
 OLLAMA_CHAT = Body(
     name="OllamaChatRequest",
-    about="A conversation to be continued; without messages its model is loaded, or let go.",
+    about="A conversation to be continued; without messages its model is loaded, or unloaded.",
     shapes=(ollama.AnsweringWire, ollama.ChatWire),
     further=_OPTIONS,
     needs=(OPTIONS,),
 )
 OLLAMA_GENERATE = Body(
     name="OllamaGenerateRequest",
-    about="A prompt to be answered; without one its model is loaded, or let go.",
+    about="A prompt to be answered; without one its model is loaded, or unloaded.",
     shapes=(ollama.AnsweringWire, ollama.GenerateWire),
     further=_OPTIONS,
     needs=(OPTIONS,),

@@ -27,7 +27,7 @@ PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
 
 @post("/v1/messages")
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
-    """A conversation goes on."""
+    """Answer a conversation."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = new_id(request)

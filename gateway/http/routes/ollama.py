@@ -44,7 +44,7 @@ ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
 
 @post("/api/chat")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
-    """A conversation goes on; without messages its model is loaded, or let go."""
+    """Answer a conversation; without messages its model is loaded, or unloaded."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(ollama.read_chat, await request.body())
     return _answered(request, services, access, exchange, chat=True)
@@ -52,7 +52,7 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
 
 @post("/api/generate")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
-    """A prompt is answered; without one its model is loaded, or let go."""
+    """A prompt is answered; without one its model is loaded, or unloaded."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(ollama.read_generate, await request.body())
     return _answered(request, services, access, exchange, chat=False)
@@ -164,7 +164,7 @@ def _streamed(
 
 @post("/api/embed")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
-    """The vectors of texts; without any the model is loaded, or let go."""
+    """The vectors of texts; without any the model is loaded, or unloaded."""
     access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_embed, await request.body())
     return _embedded(request, services, access, read, old=False)
