@@ -369,7 +369,7 @@ async def test_an_encoder_and_a_chat_model_make_room_for_each_other(
     tmp_path: Path, embed_gguf: Path, rank_gguf: Path
 ) -> None:
     """Under one budget, into which only one of them fits."""
-    rules = SwapConfig(memory={"cpu": 80_000_000}, min_stay=0.0)
+    rules = SwapConfig(memory={"cpu": 100_000_000}, min_stay=0.0)
     made = settings(tmp_path, embed_gguf, rank_gguf, swap=rules)
     made = msgspec.structs.replace(made, models=(made.models[0], made.models[2]))
     async with serving(made, tmp_path) as running:
