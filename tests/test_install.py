@@ -112,9 +112,9 @@ def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:
 def test_a_card_without_its_compiler_is_said(machine: Machine) -> None:
     machine.tool("nvidia-smi")
     assert machine.build() == ""
-    told = machine.run("llamacpp")
-    assert "no nvcc" in told
-    assert "LLAMA_INDEX" in told
+    reported = machine.run("llamacpp")
+    assert "no nvcc" in reported
+    assert "LLAMA_INDEX" in reported
 
 
 def test_a_compiler_without_a_card_builds_for_cpus(machine: Machine) -> None:
@@ -168,9 +168,9 @@ def test_an_index_of_wheels_compiles_nothing(machine: Machine) -> None:
 @pytest.mark.parametrize("engine", ["exllamav2", "exllamav3"])
 def test_an_extension_is_compiled_at_the_installation(engine: str, machine: Machine) -> None:
     machine.tool("nvcc")
-    told = machine.run(engine, TORCH_EXTENSIONS_DIR="/kept/here")
+    reported = machine.run(engine, TORCH_EXTENSIONS_DIR="/kept/here")
     assert machine.recorded()[-1].endswith(f"-c import {engine}.ext")
-    assert f"Compiling the extension of {engine}, once; it is kept in /kept/here" in told
+    assert f"Compiling the extension of {engine}, once; it is kept in /kept/here" in reported
 
 
 def test_what_an_extension_lacks_is_said_and_it_is_compiled_later(machine: Machine) -> None:

@@ -176,7 +176,7 @@ async def budget_is_kept(subject: Subject) -> None:
     assert len(tokens) > 4 + len(closing)
 
 
-async def logprobs_are_told(subject: Subject) -> None:
+async def logprobs_are_reported(subject: Subject) -> None:
     """Every token has its logprob; greedy choices are the best alternative."""
     pieces, _ = await run(subject.container, job(subject, subject.prompt, logprobs=2))
     for piece in pieces:
@@ -213,7 +213,7 @@ PROMISES = (
     leaving_frees_the_device,
     cancelled_anywhere,
     budget_is_kept,
-    logprobs_are_told,
+    logprobs_are_reported,
     texts_have_a_least_count,
     closes_while_idle,
 )

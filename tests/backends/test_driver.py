@@ -152,7 +152,7 @@ async def test_a_success_between_two_failures_makes_both_of_them_first_ones(
     assert container.failure is None
 
 
-async def test_after_the_second_failure_no_job_runs_and_the_reason_is_told(
+async def test_after_the_second_failure_no_job_runs_and_the_reason_is_reported(
     engine: Engine, container: DrivenContainer
 ) -> None:
     engine.stepping = [ValueError("second"), ValueError("first")]
@@ -167,7 +167,7 @@ async def test_after_the_second_failure_no_job_runs_and_the_reason_is_told(
     assert engine.steps == steps
 
 
-async def test_who_waits_for_a_slot_is_told_too() -> None:
+async def test_who_waits_for_a_slot_is_reported_too() -> None:
     engine = Engine(slots=1)
     engine.stepping = [ValueError("second"), ValueError("first")]
     container = DrivenContainer(engine)
@@ -199,8 +199,8 @@ async def test_a_job_that_fails_alone_leaves_the_others_and_the_engine_alone(
         engine.failing = [GenerationFailed("only me")]
         outcomes: list[Ended | BackendError] = []
 
-        async def ask(told: list[Ended | BackendError]) -> None:
-            told.append(await outcome(container, LONG))
+        async def ask(reported: list[Ended | BackendError]) -> None:
+            reported.append(await outcome(container, LONG))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
@@ -275,7 +275,7 @@ async def test_a_release_that_fails_twice_ends_the_engine_with_the_reason(
     assert "stuck" in str(failed)
 
 
-async def test_a_failed_release_rebuilds_the_engine_and_the_others_are_told() -> None:
+async def test_a_failed_release_rebuilds_the_engine_and_the_others_are_reported() -> None:
     engine = Engine(length=1 << 40)
     container = DrivenContainer(engine)
     async with container.generate(Generation(prompt=LONG)) as outputs:
@@ -333,7 +333,7 @@ async def test_closing_is_over_although_the_engine_fails_to(engine: Engine) -> N
         await container.aclose()
 
 
-async def test_whoever_comes_after_the_end_is_told(engine: Engine) -> None:
+async def test_whoever_comes_after_the_end_is_reported(engine: Engine) -> None:
     container = DrivenContainer(engine)
     await container.aclose()
     failed = await outcome(container)
@@ -352,10 +352,10 @@ async def test_whoever_is_left_when_it_closes_is_let_go(engine: Engine) -> None:
 async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: Engine) -> None:
     """What no engine should do, and the driver does not guard call by call."""
     container = DrivenContainer(engine)
-    told = engine.info
+    reported = engine.info
 
     class Unsaid:
-        context_length, vocab_size, modalities = 10, 256, told.modalities
+        context_length, vocab_size, modalities = 10, 256, reported.modalities
 
         @property
         def max_concurrent(self) -> int:
@@ -365,7 +365,7 @@ async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: 
     failed = await outcome(container)
     assert isinstance(failed, GenerationFailed)
     assert "no idea" in str(container.failure)
-    engine.info = told
+    engine.info = reported
     with anyio.fail_after(HANG):
         await container.aclose()
 

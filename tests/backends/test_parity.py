@@ -48,6 +48,6 @@ async def test_a_stop_string_ends_all_at_the_same_character(both: Both) -> None:
 
 async def test_logprobs_agree(both: Both) -> None:
     one, other = both
-    told = await logprobs(one)
-    assert len(told) > 40
-    assert told == pytest.approx(await logprobs(other), abs=LOGPROB_TOLERANCE)
+    reported = await logprobs(one)
+    assert len(reported) > 40
+    assert reported == pytest.approx(await logprobs(other), abs=LOGPROB_TOLERANCE)

@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 import bundled
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.standin import Answers, StandIn, standing_in
 from tests.gateway.hub.standin import StandIn as HubStandIn
 from tests.gateway.hub.standin import standin as hub_standin
@@ -85,8 +85,11 @@ def stand() -> Iterator[Stand]:
         def begin(
             snapshot: dict[str, Any] | None = None, answers: Answers | None = None
         ) -> StandIn:
-            given = {("GET", "/v1/admin/sampling"): told.sampling("qwen3-8b"), **(answers or {})}
-            return stack.enter_context(standing_in(snapshot or told.snapshot(), given))
+            given = {
+                ("GET", "/v1/admin/sampling"): reports.sampling("qwen3-8b"),
+                **(answers or {}),
+            }
+            return stack.enter_context(standing_in(snapshot or reports.snapshot(), given))
 
         yield begin
 

@@ -67,9 +67,9 @@ class Handler(BaseHTTPRequestHandler):
         standin, path = self.server.standin, urlsplit(self.path).path
         sent = self._sent()
         standin.calls.append((self.command, self.path, sent))
-        told = standin.snapshot["me"] if path == "/v1/admin/me" else None
-        told = told or standin.answers.get((self.command, path))
-        match told:
+        reported = standin.snapshot["me"] if path == "/v1/admin/me" else None
+        reported = reported or standin.answers.get((self.command, path))
+        match reported:
             case _ if standin.is_away:
                 self._json(503, {"error": {"message": "away"}})
             case None:
@@ -77,10 +77,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(404, {"error": error})
             case (int(status), body):
                 self._json(status, body)
-            case _ if callable(told):
-                self._stream(told(sent))
+            case _ if callable(reported):
+                self._stream(reported(sent))
             case _:
-                self._json(200, told)
+                self._json(200, reported)
 
     def _sent(self) -> Any:
         data = self.rfile.read(int(self.headers.get("content-length") or 0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.standin import StandIn
 
@@ -40,7 +40,7 @@ def bodies(server: StandIn) -> list[Any]:
 
 
 def test_reasoning_is_folded_with_its_time(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("Seen.", reasoning="Let me **see**.")})
+    server = stand(answers={CHAT: reports.answer("Seen.", reasoning="Let me **see**.")})
     answer = say(open_page(server.url), "Look")
     expect(answer.locator("summary")).to_have_text(re.compile(r"Thought for \d"))
     expect(answer.locator(".reasoning-text strong")).to_have_count(0)
@@ -51,10 +51,10 @@ def test_reasoning_is_folded_with_its_time(stand: Stand, open_page: OpenPage) ->
 
 
 def test_answers_are_made_anew_and_gone_back_to(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("First.")})
+    server = stand(answers={CHAT: reports.answer("First.")})
     page = open_page(server.url)
     answer = say(page, "Hello")
-    server.answers[CHAT] = told.answer("Second.")
+    server.answers[CHAT] = reports.answer("Second.")
     answer.get_by_label("Regenerate").click()
     expect(answer).to_contain_text("Second.")
     expect(answer).to_contain_text("2/2")
@@ -68,10 +68,10 @@ def test_answers_are_made_anew_and_gone_back_to(stand: Stand, open_page: OpenPag
 
 
 def test_an_answer_is_edited_and_gone_on_from(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("One two")})
+    server = stand(answers={CHAT: reports.answer("One two")})
     page = open_page(server.url)
     answer = say(page, "Count")
-    server.answers[CHAT] = told.answer(" five")
+    server.answers[CHAT] = reports.answer(" five")
     answer.get_by_label("Edit", exact=True).click()
     page.get_by_label("Edit the text").fill("Three four")
     page.get_by_text("Save and continue").click()
@@ -81,7 +81,7 @@ def test_an_answer_is_edited_and_gone_on_from(stand: Stand, open_page: OpenPage)
 
 
 def test_what_was_asked_is_edited_and_sent_again(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("Yes.")})
+    server = stand(answers={CHAT: reports.answer("Yes.")})
     page = open_page(server.url)
     say(page, "Hello")
     say(page, "Once more")
@@ -94,15 +94,15 @@ def test_what_was_asked_is_edited_and_sent_again(stand: Stand, open_page: OpenPa
 
 
 def test_an_answer_is_stopped(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("word " * 5000, pause=0.01)})
+    server = stand(answers={CHAT: reports.answer("word " * 5000, pause=0.01)})
     page = open_page(server.url)
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
     expect(page.locator(".markdown")).to_contain_text("word word")
-    told_of = page.locator(".chat > [role=status]")  # what a screen reader says
-    expect(told_of).to_have_text("The answer is being written.")
+    reported_of = page.locator(".chat > [role=status]")  # what a screen reader says
+    expect(reported_of).to_have_text("The answer is being written.")
     page.keyboard.press("Escape")
-    expect(told_of).to_have_text("The answer is complete.")
+    expect(reported_of).to_have_text("The answer is complete.")
     expect(page.locator(".ending")).to_have_text("Stopped.")
     expect(page.get_by_label("Send", exact=True)).to_be_visible()
 
@@ -110,7 +110,7 @@ def test_an_answer_is_stopped(stand: Stand, open_page: OpenPage) -> None:
 def test_settings_are_sent_and_what_an_engine_lacks_is_grey(
     stand: Stand, open_page: OpenPage
 ) -> None:
-    server = stand(answers={CHAT: told.answer("Yes.")})
+    server = stand(answers={CHAT: reports.answer("Yes.")})
     page = open_page(server.url)
     page.get_by_label("System prompt").fill("Be brief.")
     page.locator("input[name=temperature]").fill("0.3")
@@ -137,7 +137,7 @@ def test_settings_are_sent_and_what_an_engine_lacks_is_grey(
 def test_probabilities_are_shown_under_the_pointer_and_by_keys(
     stand: Stand, open_page: OpenPage, shoot: Callable[[Page, str], None]
 ) -> None:
-    server = stand(answers={CHAT: told.answer("A sure word or not", size=3, logprobs=True)})
+    server = stand(answers={CHAT: reports.answer("A sure word or not", size=3, logprobs=True)})
     page = open_page(server.url)
     page.get_by_label("Token probabilities").check()
     answer = say(page, "Hello")
@@ -156,7 +156,7 @@ def test_calls_are_shown_and_their_results_sent(
 ) -> None:
     def call(body: Any) -> Any:
         if body["messages"][-1]["role"] == "tool":
-            yield from told.answer("It rains.")(body)
+            yield from reports.answer("It rains.")(body)
             return
         arguments = '{"city": "Bern"}'
         for function in (
@@ -192,8 +192,10 @@ def test_calls_are_shown_and_their_results_sent(
 
 def test_pictures_are_dropped_pasted_and_taken_back(stand: Stand, open_page: OpenPage) -> None:
     server = stand(
-        told.snapshot(models=[told.model("sees", state="loaded", modalities=["text", "image"])]),
-        {CHAT: told.answer("A pixel.")},
+        reports.snapshot(
+            models=[reports.model("sees", state="loaded", modalities=["text", "image"])]
+        ),
+        {CHAT: reports.answer("A pixel.")},
     )
     page = open_page(server.url)
     page.get_by_label("Message", exact=True).wait_for()
@@ -223,7 +225,7 @@ def test_pictures_are_dropped_pasted_and_taken_back(stand: Stand, open_page: Ope
 
 def test_two_models_answer_side_by_side(stand: Stand, open_page: OpenPage) -> None:
     def each(body: Any) -> Any:
-        return told.answer(f"I am {body['model']}.")(body)
+        return reports.answer(f"I am {body['model']}.")(body)
 
     server = stand(answers={CHAT: each})
     page = open_page(server.url)
@@ -240,7 +242,7 @@ def test_two_models_answer_side_by_side(stand: Stand, open_page: OpenPage) -> No
 
 
 def test_what_was_sent_is_shown_as_curl_and_python(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("Yes.")})
+    server = stand(answers={CHAT: reports.answer("Yes.")})
     page = open_page(server.url)
     page.locator("input[name=min_p]").fill("0.1")
     answer = say(page, "It's \"true\", isn't it?\nNo: false, null")
@@ -274,7 +276,7 @@ def run(source: str, called: dict[str, Any]) -> None:
 def test_conversations_are_kept_exported_and_imported(
     stand: Stand, open_page: OpenPage, tmp_path: Path
 ) -> None:
-    server = stand(answers={CHAT: told.answer("Yes, **really**.")})
+    server = stand(answers={CHAT: reports.answer("Yes, **really**.")})
     page = open_page(server.url)
     say(page, "Is it kept?")
     page.reload()
@@ -300,7 +302,7 @@ def test_conversations_are_kept_exported_and_imported(
 def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: OpenPage) -> None:
     """A reader who scrolled up stays where they are; blocks that are whole are not drawn again."""
     text = "\n\n".join(f"Paragraph {number} with **some** words." for number in range(400))
-    server = stand(answers={CHAT: told.answer(text, pause=0.005, size=40)})
+    server = stand(answers={CHAT: reports.answer(text, pause=0.005, size=40)})
     page = open_page(server.url)
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
@@ -335,7 +337,7 @@ SLOW_SHELF = """
 
 
 def test_what_is_said_while_the_browser_reads_stays(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("It stays. " * 60, pause=0.03, size=10)})
+    server = stand(answers={CHAT: reports.answer("It stays. " * 60, pause=0.03, size=10)})
     page = open_page("about:blank")
     page.add_init_script(SLOW_SHELF)
     page.goto(server.url)

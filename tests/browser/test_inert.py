@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 
 pytestmark = pytest.mark.browser
@@ -73,7 +73,7 @@ def own(asked: list[str], url: str) -> bool:
 
 
 def test_answers(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: told.answer("\n\n".join(ATTACKS), reasoning=MARK, size=7)})
+    server = stand(answers={CHAT: reports.answer("\n\n".join(ATTACKS), reasoning=MARK, size=7)})
     page, asked = opened(open_page, server.url)
     page.get_by_label("Message", exact=True).fill(MARK)
     page.keyboard.press("Enter")
@@ -112,30 +112,30 @@ def test_an_answer_at_every_moment(stand: Stand, open_page: OpenPage) -> None:
 def hostile() -> dict[str, Any]:
     """A server whose every text attacks."""
     models = [
-        told.model(f"{attack} {number}", state=state, aliases=[attack], why_failed=attack,
+        reports.model(f"{attack} {number}", state=state, aliases=[attack], why_failed=attack,
                    memory=attack, file=attack, architecture=attack, capabilities=[attack],
                    fit={"verdict": "fits_after", "unload": [attack]})
         for number, attack in enumerate(ATTACKS[:8])
         for state in ("loaded", "failed")
     ]  # fmt: skip
     lines = [
-        {"number": number, "time": told.NOW, "level": "error", "event": attack,
+        {"number": number, "time": reports.NOW, "level": "error", "event": attack,
          "fields": {attack: attack}}
         for number, attack in enumerate(ATTACKS, 1)
     ]  # fmt: skip
-    held = [told.held(MARK, 6.1)]
-    gauges = {**told.gauges(), "devices": [told.device(MARK, 25.7, held)]}
+    held = [reports.held(MARK, 6.1)]
+    gauges = {**reports.gauges(), "devices": [reports.device(MARK, 25.7, held)]}
     gauges["models"] = [{**gauges["models"][0], "id": MARK}]
     requests = [
-        told.request(1, "answering", model=MARK, key=MARK, api=MARK, prompt=MARK),
-        told.request(2, model=MARK, outcome=MARK, key=MARK),
+        reports.request(1, "answering", model=MARK, key=MARK, api=MARK, prompt=MARK),
+        reports.request(2, model=MARK, outcome=MARK, key=MARK),
     ]
-    history = told.history()
+    history = reports.history()
     history["models"] = {MARK: history["models"]["qwen3-8b"]}
     history["devices"] = {MARK: history["devices"]["cuda:0"]}
-    downloads = [{**told.downloads()[2], "model": MARK, "why_failed": MARK, "file": MARK}]
-    me = {**told.ME, "keys": True, "label": MARK, "default_model": MARK}
-    return told.snapshot(me=me, models=models, log=lines, requests=requests, gauges=gauges,
+    downloads = [{**reports.downloads()[2], "model": MARK, "why_failed": MARK, "file": MARK}]
+    me = {**reports.ME, "keys": True, "label": MARK, "default_model": MARK}
+    return reports.snapshot(me=me, models=models, log=lines, requests=requests, gauges=gauges,
                          history=history, downloads=downloads)  # fmt: skip
 
 
@@ -143,9 +143,9 @@ def hostile() -> dict[str, Any]:
     "name", ["chat", "models", "memory", "activity", "activity/charts", "activity/log", "connect"]
 )
 def test_what_the_server_tells(name: str, stand: Stand, open_page: OpenPage) -> None:
-    told_by = hostile()
-    logs = {"lines": told_by["log"], "first": 1, "last": 9}
-    server = stand(told_by, {("GET", "/v1/admin/logs"): logs})
+    reported_by = hostile()
+    logs = {"lines": reported_by["log"], "first": 1, "last": 9}
+    server = stand(reported_by, {("GET", "/v1/admin/logs"): logs})
     page, asked = opened(open_page, f"{server.url}#/{name}")
     expect(page.get_by_role("heading", level=1)).to_be_attached()
     page.get_by_text(MARK).first.wait_for(state="attached")

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.standin import CONSOLE
 
@@ -49,7 +49,7 @@ def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: Ope
     """Two beside each other, two in another conversation; each a hundred tokens a second, with
     Markdown in it. The thread's processor time is counted, which no neighbour changes.
     """
-    server = stand(answers={CHAT: told.answer(BLOCK * 200, pause=0.01, size=4)})
+    server = stand(answers={CHAT: reports.answer(BLOCK * 200, pause=0.01, size=4)})
     page = open_page(server.url)
     page.get_by_label("Two models side by side").click()
     for number in range(2):

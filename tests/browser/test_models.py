@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.test_pages import ANSWERS
 
@@ -27,7 +27,7 @@ def drop(page: Page, name: str) -> None:
 
 
 def test_a_quantization_is_chosen_and_downloaded(stand: Stand, open_page: OpenPage) -> None:
-    begun = {**told.downloads()[0], "id": "9", "model": "org/name:Q8_0", "done": 0}
+    begun = {**reports.downloads()[0], "id": "9", "model": "org/name:Q8_0", "done": 0}
     server = stand(answers={**ANSWERS, ("POST", "/v1/admin/downloads"): (202, begun)})
     page = open_page(f"{server.url}#/models")
     page.get_by_text("Add a model").click()
@@ -47,10 +47,10 @@ def test_a_quantization_is_chosen_and_downloaded(stand: Stand, open_page: OpenPa
 def test_a_download_is_stopped_resumed_and_taken_off_the_list(
     stand: Stand, open_page: OpenPage
 ) -> None:
-    running = told.downloads()[0]
+    running = reports.downloads()[0]
     paths = {("POST", f"/v1/admin/downloads/1/{act}"): running for act in ("stop", "resume")}
     removed = {("DELETE", "/v1/admin/downloads/1"): {"removed": "1"}}
-    server = stand(told.snapshot(downloads=[running]), {**paths, **removed})
+    server = stand(reports.snapshot(downloads=[running]), {**paths, **removed})
     page = open_page(f"{server.url}#/models")
     transfer = page.locator(".transfer")
     expect(transfer).to_contain_text("2.10 GB of 5.00 GB · 52.4 MB/s · 56 s left")

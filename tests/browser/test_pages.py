@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.browser import told
+from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 
 pytestmark = pytest.mark.browser
@@ -26,7 +26,7 @@ OPTION = {
 }
 QUANTIZATION = {"files": [], "here": False}
 ANSWERS: dict[tuple[str, str], Any] = {
-    ("GET", "/v1/admin/logs"): {"lines": told.log_lines(), "first": 1, "last": 36},
+    ("GET", "/v1/admin/logs"): {"lines": reports.log_lines(), "first": 1, "last": 36},
     ("GET", "/v1/admin/settings"): {
         "file": "/etc/roundhouse.yaml",
         "text": "swap:\n  ttl: 600\n",
@@ -68,7 +68,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
                      "estimate": "size"}},
         ],
     },
-    ("POST", "/v1/chat/completions"): told.answer(
+    ("POST", "/v1/chat/completions"): reports.answer(
         "A **list**:\n\n1. one\n2. two\n\n| a | b |\n|---|--:|\n| x | 1 |\n\n"
         "```python\nprint(1)\n```", reasoning="Let me see.", size=40,
     ),
@@ -161,7 +161,7 @@ def test_a_dialog_is_whole(name: str, stand: Stand, open_page: OpenPage, shoot: 
 def test_a_server_without_anything_has_its_own_words(
     name: str, stand: Stand, open_page: OpenPage, shoot: Shoot
 ) -> None:
-    page = open_page(f"{stand(told.nothing(), ANSWERS).url}#/{name}")
+    page = open_page(f"{stand(reports.nothing(), ANSWERS).url}#/{name}")
     expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES[name])
     words = {"chat": "No model yet", "models": "No models yet", "memory": "Free for models"}
     words |= {"activity": "Nobody asks for anything", "activity/charts": "Nothing yet"}
@@ -173,7 +173,7 @@ def test_a_server_without_anything_has_its_own_words(
 def test_a_hundred_models_are_listed_and_found(
     stand: Stand, open_page: OpenPage, shoot: Shoot
 ) -> None:
-    page = open_page(f"{stand(told.snapshot(models=told.hundred_models())).url}#/models")
+    page = open_page(f"{stand(reports.snapshot(models=reports.hundred_models())).url}#/models")
     expect(page.locator(".model-frame")).to_have_count(140)
     check(page)
     shoot(page, "models-140")
@@ -188,13 +188,13 @@ def test_a_hundred_models_are_listed_and_found(
     expect(page.get_by_label("Model:")).to_contain_text("gemma-3")
 
 
-def test_a_lost_server_is_told_of_and_found_again(
+def test_a_lost_server_is_reported_of_and_found_again(
     stand: Stand, open_page: OpenPage, shoot: Shoot
 ) -> None:
     server = stand()
     page = open_page(f"{server.url}#/models")
     expect(page.get_by_text("qwen3-8b").first).to_be_visible()
-    server.snapshot = told.snapshot(models=[told.model("another")])
+    server.snapshot = reports.snapshot(models=[reports.model("another")])
     server.is_away = True
     server.hang_up()
     expect(page.locator(".lost-notice")).to_be_visible()
@@ -210,10 +210,10 @@ def test_changes_are_shown_as_they_come(stand: Stand, open_page: OpenPage) -> No
     row = page.locator(".model", has=page.get_by_role("button", name="mistral-small-24b"))
     expect(row).to_contain_text("fits after unloading qwen3-8b")
     progress = {"stage": "weights", "done": 7_150_000_000, "total": 14_300_000_000,
-                "began_at": told.NOW, "seconds_left": 4.0}  # fmt: skip
-    server.tell("model", told.model("mistral-small-24b", 14.3, "loading", progress=progress))
+                "began_at": reports.NOW, "seconds_left": 4.0}  # fmt: skip
+    server.tell("model", reports.model("mistral-small-24b", 14.3, "loading", progress=progress))
     expect(row).to_contain_text("7.15 GB of 14.3 GB, about 4.0 s left")
-    server.tell("model", told.model("mistral-small-24b", 14.3, "failed", why_failed="no memory"))
+    server.tell("model", reports.model("mistral-small-24b", 14.3, "failed", why_failed="no memory"))
     expect(row).to_contain_text("no memory")
     server.tell("model_removed", {"id": "mistral-small-24b"})
     expect(row).to_have_count(0)
@@ -233,7 +233,10 @@ def test_the_theme_is_chosen_and_kept(stand: Stand, open_page: OpenPage) -> None
 
 def test_a_menu_is_used_by_keys(stand: Stand, open_page: OpenPage) -> None:
     server = stand(
-        answers={**ANSWERS, ("POST", "/v1/admin/models/pin"): told.model("qwen3-8b", 5.0, "loaded")}
+        answers={
+            **ANSWERS,
+            ("POST", "/v1/admin/models/pin"): reports.model("qwen3-8b", 5.0, "loaded"),
+        }
     )
     page = open_page(f"{server.url}#/models")
     button = page.get_by_label("Actions for qwen3-8b")

@@ -66,7 +66,7 @@ async def test_conversations_are_their_owners_too(store: Store) -> None:
     assert await store.items("a", "c1") is None
 
 
-async def test_a_chain_is_told_from_its_beginning(store: Store) -> None:
+async def test_a_chain_is_reported_from_its_beginning(store: Store) -> None:
     for name, previous in (("r1", None), ("r2", "r1"), ("r3", "r2")):
         await store.put("a", response(name, previous))
     chain = await store.chain("a", "r3")
@@ -151,7 +151,7 @@ async def test_one_that_fails_takes_no_other_with_it(store: Store) -> None:
     assert await store.get("a", "r2") is not None
 
 
-async def test_a_file_that_cant_be_opened_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_cant_be_opened_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="store"):
         async with Store(StoreConfig(path=str(tmp_path))):
             pass
@@ -182,17 +182,17 @@ anyio.run(main)
 """
 
 
-async def test_a_kill_loses_nothing_that_was_told_to_be_kept(tmp_path: Path) -> None:
+async def test_a_kill_loses_nothing_that_was_reported_to_be_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "store.sqlite")
     with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs meanwhile
         [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True
     ) as writer:
         assert writer.stdout is not None
-        told = -1
-        while told < 200:
-            told = int(writer.stdout.readline())
+        reported = -1
+        while reported < 200:
+            reported = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
-        told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+        reported = max([reported, *(int(line) for line in writer.stdout if line.endswith("\n"))])
     async with Store(StoreConfig(path=path)) as store:
-        for number in range(told + 1):
+        for number in range(reported + 1):
             assert await store.get("a", f"r{number}") is not None, number

@@ -34,27 +34,27 @@ async def test_what_is_loaded_is_described(kind: Kind, machine: Machine) -> None
     await container.aclose()
 
 
-async def test_progress_is_told_module_by_module(kind: Kind, machine: Machine) -> None:
-    told: list[Progress] = []
+async def test_progress_is_reported_module_by_module(kind: Kind, machine: Machine) -> None:
+    reported: list[Progress] = []
     guessing = kind.with_options(draft_model=str(bundled.SAFETENSORS))
-    container = await kind.load(machine, guessing, report=told.append)
-    assert told[:5] == [Progress("draft", done, 4) for done in range(5)]
-    assert told[5:10] == [Progress("model", done, 4) for done in range(5)]
+    container = await kind.load(machine, guessing, report=reported.append)
+    assert reported[:5] == [Progress("draft", done, 4) for done in range(5)]
+    assert reported[5:10] == [Progress("model", done, 4) for done in range(5)]
     await container.aclose()
 
 
 async def test_a_load_that_nobody_wants_stops_at_its_next_module(
     kind: Kind, machine: Machine
 ) -> None:
-    told: list[Progress] = []
+    reported: list[Progress] = []
     async with anyio.create_task_group() as tasks:
 
         def report(progress: Progress) -> None:
-            told.append(progress)
+            reported.append(progress)
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(lambda: kind.load(machine, report=report))
-    assert told
+    assert reported
     assert machine.loaded == []
 
 
@@ -88,7 +88,7 @@ async def test_a_folder_without_a_tokenizer_is_refused(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA card")
-async def test_without_a_card_the_reason_and_the_way_out_are_told(kind: Kind) -> None:
+async def test_without_a_card_the_reason_and_the_way_out_are_reported(kind: Kind) -> None:
     container = catalog.BACKENDS[kind.name].container
     words = rf"{kind.name} needs a CUDA card.*GGUF or as plain safetensors"
     with pytest.raises(BackendMissing, match=words):

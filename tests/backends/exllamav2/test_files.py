@@ -36,7 +36,7 @@ def test_other_quantizations_and_files_are_others(method: str, tmp_path: Path) -
     assert recognise(tmp_path) is None
 
 
-def test_a_config_that_is_no_json_is_told(tmp_path: Path) -> None:
+def test_a_config_that_is_no_json_is_reported(tmp_path: Path) -> None:
     broken = folder(tmp_path)
     (broken / "config.json").write_text("{")
     with pytest.raises(LoadFailed, match=r"config.json can't be read"):

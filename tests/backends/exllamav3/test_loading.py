@@ -37,7 +37,7 @@ async def generator_of(machine: Machine, chosen: ExLlamaV3Options) -> Any:
     return made
 
 
-async def test_what_it_can_is_told(machine: Machine) -> None:
+async def test_what_it_can_is_reported(machine: Machine) -> None:
     container = await load(machine)
     assert container.info.samplers == SUPPORTED
     await container.aclose()
@@ -106,15 +106,15 @@ async def test_adapters_are_loaded_and_must_fit(machine: Machine) -> None:
 
 
 async def test_it_is_warmed_up_unless_told_otherwise(machine: Machine) -> None:
-    told: list[Progress] = []
-    container = await load(machine, report=told.append)
-    assert told[-2:] == [Progress("warmup", 1, 2), Progress("warmup", 2, 2)]
+    reported: list[Progress] = []
+    container = await load(machine, report=reported.append)
+    assert reported[-2:] == [Progress("warmup", 1, 2), Progress("warmup", 2, 2)]
     assert machine.generators[-1].model.warm
     await container.aclose()
     assert not (await generator_of(machine, options(warmup=False))).model.warm
 
 
-async def test_an_architecture_it_does_not_know_is_told(machine: Machine) -> None:
+async def test_an_architecture_it_does_not_know_is_reported(machine: Machine) -> None:
     machine.unknown = True
     with pytest.raises(UnsupportedModel, match=r"exllamav3 can't read.*Unknown architecture"):
         await load(machine)

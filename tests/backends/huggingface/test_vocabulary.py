@@ -78,7 +78,7 @@ def test_ends_are_gathered_from_all_files(tmp_path: Path) -> None:
     assert 9999 not in HfVocabulary(made, 768).ends
 
 
-def test_a_broken_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_broken_tokenizer_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(LoadFailed, match=r"tokenizer.json is not a usable tokenizer"):
         HfVocabulary(tmp_path, 4)

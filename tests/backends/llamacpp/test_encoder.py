@@ -85,7 +85,7 @@ async def test_a_pair_is_framed_as_the_model_was_trained(rank_gguf: Path) -> Non
         ("qwen3", gguf.PoolingType.NONE, "generate"),
     ],
 )
-def test_what_a_file_is_for_is_told_by_its_header(
+def test_what_a_file_is_for_is_reported_by_its_header(
     architecture: str, pooling: gguf.PoolingType | None, task: str, tmp_path: Path
 ) -> None:
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", architecture)

@@ -59,7 +59,11 @@ async def answer(
     )
     pieces, ended = await run(container, job)
     tokens = [token for piece in pieces for token in piece.tokens]
-    return tokens, [told.chosen.logprob for piece in pieces for told in piece.logprobs], ended
+    return (
+        tokens,
+        [reported.chosen.logprob for piece in pieces for reported in piece.logprobs],
+        ended,
+    )
 
 
 def expected(

@@ -133,25 +133,27 @@ async def test_a_slot_that_is_not_there_is_named(container: ModelContainer) -> N
     assert refused.value.param == "id_slot"
 
 
-async def test_reading_a_prompt_is_told_from_its_cells_to_its_end(
+async def test_reading_a_prompt_is_reported_from_its_cells_to_its_end(
     container: ModelContainer,
 ) -> None:
     await run(container, job(container))
-    told: list[PromptProgress] = []
+    reported: list[PromptProgress] = []
     last: list[Piece | Ended] = []
     longer = job(container, TEXT + " And there is more of it." * 12, reports_progress=True)
     async with container.generate(longer) as outputs:
         async for output in outputs:
             if isinstance(output, PromptProgress):
                 assert not last
-                told.append(output)
+                reported.append(output)
             elif isinstance(output, Piece | Ended):
                 last.append(output)
-    assert told[0].done == told[0].cached > 8
-    assert told[0].seconds == 0
-    assert [one.done for one in told] == sorted({one.done for one in told})
-    assert {(one.total, one.cached) for one in told} == {(len(longer.prompt), told[0].cached)}
-    assert told[-1].done == told[-1].total
+    assert reported[0].done == reported[0].cached > 8
+    assert reported[0].seconds == 0
+    assert [one.done for one in reported] == sorted({one.done for one in reported})
+    assert {(one.total, one.cached) for one in reported} == {
+        (len(longer.prompt), reported[0].cached)
+    }
+    assert reported[-1].done == reported[-1].total
 
 
 async def test_what_the_samplers_left_adds_up_to_one(container: ModelContainer) -> None:

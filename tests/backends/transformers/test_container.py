@@ -144,7 +144,7 @@ async def test_a_seed_gives_the_same_text_in_any_company(container: ModelContain
     )
 
 
-async def test_the_models_own_generation_config_is_told(container: ModelContainer) -> None:
+async def test_the_models_own_generation_config_is_reported(container: ModelContainer) -> None:
     assert container.info.generation_defaults == Sampling(temperature=0)
 
 

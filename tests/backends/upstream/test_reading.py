@@ -94,7 +94,7 @@ def test_a_call_in_a_body_is_whole() -> None:
     ]
 
 
-def test_usage_counts_what_is_told() -> None:
+def test_usage_counts_what_is_reported() -> None:
     usage = {
         "prompt_tokens": 5,
         "completion_tokens": 3,
@@ -111,16 +111,16 @@ def test_usage_counts_what_is_told() -> None:
 
 def test_log_probabilities_of_chats() -> None:
     top = [{"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "b", "logprob": -1.0}]
-    told = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": top}]}
-    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": told}]}
+    reported = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": top}]}
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": reported}]}
 
     a, b = Candidate(-1, b"a", -0.5), Candidate(-1, b"b", -1.0)
     assert read(chunk) == [RemoteDelta(content="a", logprobs=(TokenLogprob(a, (a, b)),))]
 
 
 def test_log_probabilities_of_completions() -> None:
-    told = {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [{"b": -1.0}]}
-    chunk = {"choices": [{"index": 0, "text": "a", "logprobs": told}]}
+    reported = {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [{"b": -1.0}]}
+    chunk = {"choices": [{"index": 0, "text": "a", "logprobs": reported}]}
 
     chosen = TokenLogprob(Candidate(-1, b"a", -9999.0), (Candidate(-1, b"b", -1.0),))
     assert read(chunk) == [RemoteDelta(content="a", logprobs=(chosen,))]

@@ -398,7 +398,7 @@ async def test_an_answer_that_has_begun_is_never_begun_again() -> None:
     assert two.asked == []
 
 
-async def test_where_nobody_answers_the_last_word_is_told() -> None:
+async def test_where_nobody_answers_the_last_word_is_reported() -> None:
     async with (
         far(with_status(503, b"{}")) as one,
         far(with_status(429, b"{}", "retry-after: 3")) as two,

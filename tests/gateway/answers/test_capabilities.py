@@ -39,14 +39,14 @@ async def test_templates_tell_what_a_model_can_do(tmp_path: Path) -> None:
     known = Capabilities(Templates(None))
     found = await statuses(Config(models=models), tmp_path)
     await known.learn(tuple(found.values()))
-    told = await known.of_all(tuple(found.values()))
-    assert told.keys() == {"tiny", "seeing", "broken"}
-    assert set(told["tiny"].capabilities or ()) == {"tools", "reasoning"}
-    assert "template" in told["tiny"].recognised.why
-    assert "vision" in (told["seeing"].capabilities or ())
-    assert "reasoning" not in (told["seeing"].capabilities or ())
-    assert told["broken"].capabilities == ()
-    assert "template fails" in told["broken"].recognised.why
+    reported = await known.of_all(tuple(found.values()))
+    assert reported.keys() == {"tiny", "seeing", "broken"}
+    assert set(reported["tiny"].capabilities or ()) == {"tools", "reasoning"}
+    assert "template" in reported["tiny"].recognised.why
+    assert "vision" in (reported["seeing"].capabilities or ())
+    assert "reasoning" not in (reported["seeing"].capabilities or ())
+    assert reported["broken"].capabilities == ()
+    assert "template fails" in reported["broken"].recognised.why
     assert await known.of(found["gone"]) is None
 
 

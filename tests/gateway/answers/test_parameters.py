@@ -190,9 +190,11 @@ def test_mirostat_takes_the_place_of_truncations_and_says_so() -> None:
         size_bytes=1,
         samplers=frozenset(Sampling.__struct_fields__),
     )
-    told = ignored_by(info, sampling)
-    assert {"top_p", "min_p", "top_k", "xtc_probability", "adaptive_target", "skew"} <= set(told)
-    assert "temperature" not in told
+    reported = ignored_by(info, sampling)
+    assert {"top_p", "min_p", "top_k", "xtc_probability", "adaptive_target", "skew"} <= set(
+        reported
+    )
+    assert "temperature" not in reported
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_keyword_is_enforced(keyword: str) -> None:
 
 
 @pytest.mark.parametrize("keyword", [each for each, row in ROWS.items() if row.by == "check"])
-def test_a_strict_client_is_told_what_cant_be_enforced_and_where(keyword: str) -> None:
+def test_a_strict_client_is_reported_what_cant_be_enforced_and_where(keyword: str) -> None:
     whole = {"type": "object", "properties": {"size": ROWS[keyword].schema}}
     named = KEYWORDS[keyword].became or r"contains|if"
     pattern = rf'\$\.properties\.size.*: "({named}|.*)" can\'t be enforced'

@@ -55,11 +55,11 @@ async def test_streamed_and_whole_are_the_same(api: anthropic.AsyncAnthropic) ->
         streamed = await stream.get_final_message()
     assert [block.type for block in whole.content] == ["thinking", "text"]
     assert whole.stop_reason == "end_turn"
-    told = [block.model_dump(exclude={"signature"}) for block in whole.content]
+    reported = [block.model_dump(exclude={"signature"}) for block in whole.content]
     assert [
         block.model_dump(exclude={"signature", "parsed_output"}) for block in streamed.content
-    ] == told
-    assert text == told[1]["text"]
+    ] == reported
+    assert text == reported[1]["text"]
     assert streamed.usage.output_tokens == whole.usage.output_tokens
     assert whole.id.startswith("msg_")
 
@@ -199,12 +199,12 @@ async def test_a_prefill_is_gone_on_from_and_stop_sequences_end(running: Running
         "stop_sequences": ["script"],
     }
     answer = await running.client.post("/v1/messages", json=body)
-    told = answer.json()
-    assert told["content"] == [{"type": "text", "text": "Hello from the "}]
-    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "script")
+    reported = answer.json()
+    assert reported["content"] == [{"type": "text", "text": "Hello from the "}]
+    assert (reported["stop_reason"], reported["stop_sequence"]) == ("stop_sequence", "script")
 
 
-async def test_the_cached_part_of_a_prompt_is_told(api: anthropic.AsyncAnthropic) -> None:
+async def test_the_cached_part_of_a_prompt_is_reported(api: anthropic.AsyncAnthropic) -> None:
     talk: Any = [{"role": "user", "content": "Repeat: " + "apple " * 30}]
     first = await api.messages.create(model="roundhouse-tiny", messages=talk, max_tokens=5)
     again = await api.messages.create(model="roundhouse-tiny", messages=talk, max_tokens=5)
@@ -287,9 +287,9 @@ async def test_what_a_coding_agent_sends_is_answered(tmp_path: Path) -> None:
             )
             assert answer.status_code == 200, answer.text
             assert answer.headers["x-roundhouse-ignored"] == "context_management, system[0]"
-            told = events(answer.text)
-            assert told[-1] == {"type": "message_stop"}
-            said = [event["delta"].get("text", "") for event in told if "delta" in event]
+            reported = events(answer.text)
+            assert reported[-1] == {"type": "message_stop"}
+            said = [event["delta"].get("text", "") for event in reported if "delta" in event]
             assert "".join(said) == "Done."
         counted = await running.client.post(
             "/v1/messages/count_tokens?beta=true",
@@ -328,7 +328,7 @@ async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:
                 await stream.get_final_message()
 
 
-async def test_pings_keep_a_stream_alive_before_and_while_it_is_told(tmp_path: Path) -> None:
+async def test_pings_keep_a_stream_alive_before_and_while_it_is_reported(tmp_path: Path) -> None:
     settings = config(
         tmp_path,
         server=ServerConfig(comment_after=0.0),

@@ -106,7 +106,7 @@ async def test_a_snapshot_comes_first_and_then_each_change(running: Running) -> 
         await until(news, "model", id="roundhouse-tiny", state="unloaded")
 
 
-async def test_what_is_kept_of_conversations_is_told(running: Running) -> None:
+async def test_what_is_kept_of_conversations_is_reported(running: Running) -> None:
     chat = {"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 4}
     answer = await running.client.post("/v1/chat/completions", json=chat, headers=USER)
     used = answer.json()["usage"]
@@ -130,7 +130,7 @@ def test_what_an_answer_uses_is_not_kept(states: tuple[SlotState, ...], kept: in
     assert kept_tokens(states) == kept
 
 
-async def test_a_request_is_told_from_beginning_to_end(running: Running) -> None:
+async def test_a_request_is_reported_from_beginning_to_end(running: Running) -> None:
     async with listening(running, **BOSS) as news:
         await anext(news)
         chat = {"model": "scripted", "messages": HELLO}
@@ -188,7 +188,7 @@ async def test_a_user_hears_of_his_models_and_requests_only(running: Running) ->
                 assert {one.data[name] for name in ("memory", "fit", "file")} == {None}
 
 
-async def test_models_are_listed_as_they_are_told(running: Running) -> None:
+async def test_models_are_listed_as_they_are_reported(running: Running) -> None:
     async def listed(key: dict[str, str]) -> list[dict[str, Any]]:
         answer = await running.client.get("/v1/admin/models", headers=key)
         found: list[dict[str, Any]] = answer.json()["models"]
@@ -226,7 +226,7 @@ async def test_a_load_tells_how_far_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("last", "left"), [(None, None), (8.0, 5.0), (2.0, 0.0)])
-def test_what_is_left_of_a_load_is_told_from_the_last_one(
+def test_what_is_left_of_a_load_is_reported_from_the_last_one(
     last: float | None, left: float | None
 ) -> None:
     cost = ModelCost(
@@ -240,9 +240,9 @@ def test_what_is_left_of_a_load_is_told_from_the_last_one(
         pinned=False,
         ttl=-1.0,
     )
-    told = progress_of(ModelStatus(id="a", state="loading"), cost, 100.0)
-    assert told is not None
-    assert (told.began_at, told.seconds_left) == (97.0, left)
+    reported = progress_of(ModelStatus(id="a", state="loading"), cost, 100.0)
+    assert reported is not None
+    assert (reported.began_at, reported.seconds_left) == (97.0, left)
     assert progress_of(ModelStatus(id="a", state="loaded"), cost, 100.0) is None
 
 
@@ -283,7 +283,7 @@ async def test_a_page_elsewhere_may_not_listen(tmp_path: Path) -> None:
         assert answer.status_code == 403
 
 
-async def test_a_model_that_fails_is_told_without_its_place_to_users(tmp_path: Path) -> None:
+async def test_a_model_that_fails_is_reported_without_its_place_to_users(tmp_path: Path) -> None:
     known = config(tmp_path, keys=KEYS)
     broken = tmp_path / "torn.gguf"
     broken.write_bytes(b"GGUF")

@@ -86,7 +86,7 @@ async def test_each_quantization_is_offered_with_what_it_takes(running: Running)
     assert (await running.client.get(url, headers=USER)).status_code == 403
 
 
-async def test_what_can_never_be_had_is_told_before_it_is_fetched(
+async def test_what_can_never_be_had_is_reported_before_it_is_fetched(
     stand: StandIn, tmp_path: Path
 ) -> None:
     settings = msgspec.structs.replace(
@@ -178,7 +178,7 @@ async def test_two_parts_of_one_repository_come_side_by_side(
             await anyio.sleep(0.005)
 
 
-async def test_what_goes_wrong_is_told_and_can_be_tried_again(
+async def test_what_goes_wrong_is_reported_and_can_be_tried_again(
     stand: StandIn, running: Running
 ) -> None:
     stand.checksums["small-Q8_0.gguf"] = "0" * 64
@@ -195,7 +195,7 @@ async def test_what_goes_wrong_is_told_and_can_be_tried_again(
         assert (await post(running, f"downloads/{number}/{what}")).status_code == 404
 
 
-async def test_downloads_are_told_to_administrators_alone(running: Running) -> None:
+async def test_downloads_are_reported_to_administrators_alone(running: Running) -> None:
     for method, path in (("GET", ""), ("POST", ""), ("POST", "/1/stop"), ("DELETE", "/1")):
         url = f"/v1/admin/downloads{path}"
         answer = await running.client.request(method, url, json={"model": "a/b"}, headers=USER)

@@ -66,14 +66,16 @@ async def test_a_load_that_cant_be_is_refused_with_the_field(running: Running) -
     assert (await post(running, "load", model="scripted", options=[])).status_code == 400
 
 
-async def test_pinning_is_told_and_taken_back(running: Running) -> None:
+async def test_pinning_is_reported_and_taken_back(running: Running) -> None:
     assert (await post(running, "pin", model="scripted")).json()["pinned"]
     assert (await listed(running))["scripted"]["pinned"]
     assert not (await post(running, "pin", model="scripted", pinned=False)).json()["pinned"]
     assert (await post(running, "pin", model="nobody")).status_code == 404
 
 
-async def test_the_options_of_an_engine_are_told_with_what_is_in_force(running: Running) -> None:
+async def test_the_options_of_an_engine_are_reported_with_what_is_in_force(
+    running: Running,
+) -> None:
     url = "/v1/admin/models/options?model=roundhouse-tiny"
     found = (await running.client.get(url, headers=BOSS)).json()
     assert found["backend"] == "llamacpp"

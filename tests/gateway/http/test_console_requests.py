@@ -51,7 +51,7 @@ async def first(running: Running, key: dict[str, str], **wanted: object) -> dict
             await anyio.sleep(0.005)
 
 
-async def test_who_i_am_is_told(running: Running) -> None:
+async def test_who_i_am_is_reported(running: Running) -> None:
     async def asked(key: dict[str, str]) -> dict[str, Any]:
         found: dict[str, Any] = (await running.client.get("/v1/admin/me", headers=key)).json()
         return found
@@ -106,7 +106,7 @@ async def test_a_model_that_a_key_may_not_use_is_not_told_by_its_alias(running: 
     assert (row["model"], row["outcome"]) == ("", "model_not_found")
 
 
-async def test_an_answer_is_told_while_it_lasts(tmp_path: Path) -> None:
+async def test_an_answer_is_reported_while_it_lasts(tmp_path: Path) -> None:
     slow = settings(tmp_path, load_seconds=0.1, tokens_per_second=20.0)
     async with serving(slow, tmp_path) as running:
         async with anyio.create_task_group() as tasks:

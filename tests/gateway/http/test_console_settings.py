@@ -58,7 +58,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield server
 
 
-async def told(running: Running) -> dict[str, Any]:
+async def reported(running: Running) -> dict[str, Any]:
     answer = await running.client.get("/v1/admin/settings", headers=BOSS)
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
@@ -74,7 +74,7 @@ async def checked(running: Running, text: str) -> dict[str, Any]:
 
 
 async def test_each_value_says_where_it_comes_from(running: Running) -> None:
-    found = await told(running)
+    found = await reported(running)
     options = {one["option"]: one for one in found["options"]}
     choices = options["server.max_choices"]
     assert (choices["value"], choices["default"], choices["source"]) == (8, 256, "file")
@@ -89,7 +89,7 @@ async def test_each_value_says_where_it_comes_from(running: Running) -> None:
     assert options["server.max_choices"]["description"]
 
 
-async def test_no_secret_is_told(running: Running) -> None:
+async def test_no_secret_is_reported(running: Running) -> None:
     answer = await running.client.get("/v1/admin/settings", headers=BOSS)
     for secret in HIDDEN:
         assert secret not in answer.text
@@ -100,11 +100,11 @@ async def test_no_secret_is_told(running: Running) -> None:
 
 
 async def test_a_text_is_checked_as_the_file_and_told_what_it_would_do(running: Running) -> None:
-    same = await checked(running, (await told(running))["text"])
+    same = await checked(running, (await reported(running))["text"])
     assert same["ok"], same
     other = TEXT.replace("max_choices: 8", "max_choices: 9")
     assert (await checked(running, other))["plan"]["changed"] == ["server.max_choices"]
-    options = {one["option"]: one for one in (await told(running))["options"]}
+    options = {one["option"]: one for one in (await reported(running))["options"]}
     assert options["server.max_choices"]["value"] == 8  # nothing was put in force
 
 
@@ -118,7 +118,7 @@ async def test_a_text_is_checked_as_the_file_and_told_what_it_would_do(running: 
         ("&a [*a]", None, "$"),
     ],
 )
-async def test_a_text_that_wont_do_is_told_where(
+async def test_a_text_that_wont_do_is_reported_where(
     text: str, line: int | None, option: str, running: Running
 ) -> None:
     found = await checked(running, text)
@@ -177,7 +177,7 @@ async def test_the_log_is_searched_by_level_and_text(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------- sampling
 
 
-async def test_what_an_engine_does_not_apply_is_told_with_the_reason(running: Running) -> None:
+async def test_what_an_engine_does_not_apply_is_reported_with_the_reason(running: Running) -> None:
     url = "/v1/admin/sampling?model=scripted"
     before = (await running.client.get(url, headers=USER)).json()
     assert not before["known"]

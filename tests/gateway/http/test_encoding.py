@@ -99,11 +99,11 @@ async def test_token_ids_are_taken_as_they_are(server: Running) -> None:
     tokens = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
     framed = [101, *tokens, 102]  # [CLS] … [SEP]
     for given in (framed, [framed]):
-        told = (await embed(server, input=given)).json()
-        assert len(told["data"]) == 1
+        reported = (await embed(server, input=given)).json()
+        assert len(reported["data"]) == 1
         expected = text["data"][0]["embedding"]
-        assert told["data"][0]["embedding"] == pytest.approx(expected, abs=1e-4)
-        assert told["usage"] == text["usage"]
+        assert reported["data"][0]["embedding"] == pytest.approx(expected, abs=1e-4)
+        assert reported["usage"] == text["usage"]
     mixed = (await embed(server, input=["One", framed])).json()
     assert [one["index"] for one in mixed["data"]] == [0, 1]
 
@@ -120,9 +120,9 @@ async def test_dimensions_are_the_first_values_of_length_one(server: Running) ->
 
 
 async def test_who_names_no_model_gets_the_one_that_embeds(server: Running) -> None:
-    told = await server.client.post("/v1/embeddings", json={"input": ["a"]})
-    assert told.json()["model"] == "minilm"
-    assert told.headers["x-roundhouse-model"] == "minilm"
+    reported = await server.client.post("/v1/embeddings", json={"input": ["a"]})
+    assert reported.json()["model"] == "minilm"
+    assert reported.headers["x-roundhouse-model"] == "minilm"
     ranked = await server.client.post("/rerank", json={"query": "a", "documents": ["b"]})
     assert ranked.json()["model"] == "ranker"
     chat = await server.client.post("/v1/chat/completions", json={"messages": HELLO})
@@ -132,20 +132,20 @@ async def test_who_names_no_model_gets_the_one_that_embeds(server: Running) -> N
 async def test_llama_servers_own_form_has_a_list_of_vectors(server: Running) -> None:
     expected = (await embed(server, input=TEXTS[:2])).json()["data"]
     for path in ("/embedding", "/embeddings"):
-        told = (await embed(server, path, content=TEXTS[:2])).json()
-        assert [one["index"] for one in told] == [0, 1]
-        for one, other in zip(told, expected, strict=True):
+        reported = (await embed(server, path, content=TEXTS[:2])).json()
+        assert [one["index"] for one in reported] == [0, 1]
+        for one, other in zip(reported, expected, strict=True):
             assert one["embedding"][0] == pytest.approx(other["embedding"], abs=1e-4)
     assert (await embed(server, "/embeddings", input="a")).json()["object"] == "list"
 
 
 async def test_ollamas_client_embeds(server: Running, api: ollama.AsyncClient) -> None:
     expected = (await embed(server, input=TEXTS)).json()["data"]
-    told = await api.embed(model="minilm:latest", input=TEXTS)
-    assert told.model == "minilm"
-    assert told.prompt_eval_count
-    assert told.total_duration
-    for one, other in zip(told.embeddings, expected, strict=True):
+    reported = await api.embed(model="minilm:latest", input=TEXTS)
+    assert reported.model == "minilm"
+    assert reported.prompt_eval_count
+    assert reported.total_duration
+    for one, other in zip(reported.embeddings, expected, strict=True):
         assert one == pytest.approx(other["embedding"], abs=1e-4)
     old = await api.embeddings(model="minilm", prompt=TEXTS[0])
     assert old.embedding == pytest.approx(expected[0]["embedding"], abs=1e-4)
@@ -208,23 +208,23 @@ async def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, server
 
 
 async def test_what_has_no_meaning_here_is_said(server: Running) -> None:
-    told = await embed(server, input="a", input_type="query", late_chunking=True, user="me")
-    assert told.headers["x-roundhouse-ignored"] == "input_type, late_chunking"
+    reported = await embed(server, input="a", input_type="query", late_chunking=True, user="me")
+    assert reported.headers["x-roundhouse-ignored"] == "input_type, late_chunking"
 
 
 # --------------------------------------------------------------------------------------------- rank
 
 
 async def test_documents_are_ranked_the_best_first(server: Running) -> None:
-    told = (await rerank(server)).json()
-    scores = [one["relevance_score"] for one in told["results"]]
+    reported = (await rerank(server)).json()
+    scores = [one["relevance_score"] for one in reported["results"]]
     assert scores == sorted(scores, reverse=True)
-    assert sorted(one["index"] for one in told["results"]) == [0, 1, 2]
+    assert sorted(one["index"] for one in reported["results"]) == [0, 1, 2]
     assert all(0 < score < 1 for score in scores)
-    assert told["usage"]["total_tokens"] > 10
+    assert reported["usage"]["total_tokens"] > 10
     best = (await rerank(server, top_n=1, return_documents=True)).json()["results"]
     assert len(best) == 1
-    assert best[0]["index"] == told["results"][0]["index"]
+    assert best[0]["index"] == reported["results"][0]["index"]
     assert best[0]["document"] == {"text": DOCUMENTS[best[0]["index"]]}
 
 
@@ -232,19 +232,19 @@ async def test_documents_are_ranked_the_best_first(server: Running) -> None:
 async def test_every_spelling_of_the_path_ranks_alike(path: str, server: Running) -> None:
     expected = (await rerank(server)).json()["results"]
     documents = [{"text": text} for text in DOCUMENTS]
-    told = (await rerank(server, path, documents=documents)).json()
-    assert [one["index"] for one in told["results"]] == [one["index"] for one in expected]
-    assert told["meta"]["api_version"]["version"] == ("2" if "v2" in path else "1")
-    assert told["id"]
+    reported = (await rerank(server, path, documents=documents)).json()
+    assert [one["index"] for one in reported["results"]] == [one["index"] for one in expected]
+    assert reported["meta"]["api_version"]["version"] == ("2" if "v2" in path else "1")
+    assert reported["id"]
 
 
 async def test_teis_form_is_a_list_of_scores(server: Running) -> None:
     body = {"model": "ranker", "query": "Who eats?", "texts": DOCUMENTS, "return_text": True}
-    told = (await server.client.post("/rerank", json=body)).json()
+    reported = (await server.client.post("/rerank", json=body)).json()
     expected = (await rerank(server)).json()["results"]
-    assert [one["index"] for one in told] == [one["index"] for one in expected]
-    assert told[0]["text"] == DOCUMENTS[told[0]["index"]]
-    assert told[0]["score"] == pytest.approx(expected[0]["relevance_score"], abs=1e-4)
+    assert [one["index"] for one in reported] == [one["index"] for one in expected]
+    assert reported[0]["text"] == DOCUMENTS[reported[0]["index"]]
+    assert reported[0]["score"] == pytest.approx(expected[0]["relevance_score"], abs=1e-4)
 
 
 async def test_long_documents_are_cut_and_said_or_refused(server: Running) -> None:
@@ -271,12 +271,12 @@ async def test_long_documents_are_cut_and_said_or_refused(server: Running) -> No
 async def test_a_wrong_field_of_a_rerank_is_named(
     fields: dict[str, Any], param: str | None, server: Running
 ) -> None:
-    told = await rerank(server, **fields)
+    reported = await rerank(server, **fields)
     if param is None:
-        assert told.status_code == 200
+        assert reported.status_code == 200
     else:
-        assert told.status_code == 400, told.text
-        assert told.json()["error"]["param"] == param
+        assert reported.status_code == 400, reported.text
+        assert reported.json()["error"]["param"] == param
 
 
 # --------------------------------------------------------------------------------- one house of all
@@ -301,8 +301,8 @@ async def test_a_model_for_something_else_says_so(
     refused = await server.client.post(path, json=body)
     assert refused.status_code == 400
     assert words in refused.text
-    told = refused.json()["error"]
-    assert (told["param"] if isinstance(told, dict) else refused.json()["param"]) == "model"
+    reported = refused.json()["error"]
+    assert (reported["param"] if isinstance(reported, dict) else refused.json()["param"]) == "model"
 
 
 async def test_lists_say_what_a_model_is(server: Running) -> None:
@@ -336,11 +336,11 @@ async def test_tabbyapi_loads_and_lets_go_of_embedding_models(server: Running) -
     assert refused.status_code == 400
 
 
-async def test_tokens_of_an_encoder_are_told(server: Running) -> None:
+async def test_tokens_of_an_encoder_are_reported(server: Running) -> None:
     asked = {"model": "minilm", "content": "hello world"}
-    told = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
-    assert len(told) == 2
-    back = await server.client.post("/detokenize", json={"model": "minilm", "tokens": told})
+    reported = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
+    assert len(reported) == 2
+    back = await server.client.post("/detokenize", json={"model": "minilm", "tokens": reported})
     assert "hello" in back.json()["content"]
 
 
@@ -354,8 +354,8 @@ async def test_many_clients_at_once_get_their_own(server: Running) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(ask, number)
-    for number, told in found.items():
-        for one, other in zip(told, expected[number % 3 :], strict=True):
+    for number, reported in found.items():
+        for one, other in zip(reported, expected[number % 3 :], strict=True):
             assert one["embedding"] == pytest.approx(other["embedding"], abs=1e-3)
 
 
@@ -374,11 +374,11 @@ async def test_an_encoder_and_a_chat_model_make_room_for_each_other(
     made = msgspec.structs.replace(made, models=(made.models[0], made.models[2]))
     async with serving(made, tmp_path) as running:
         for _ in range(2):
-            told = await running.client.post(
+            reported = await running.client.post(
                 "/v1/chat/completions",
                 json={"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 4},
             )
-            assert told.status_code == 200
+            assert reported.status_code == 200
             assert (await embed(running, input="a")).status_code == 200
             assert running.registry.status("roundhouse-tiny").state == "unloaded"
 
@@ -404,5 +404,5 @@ async def test_keys_hold_for_encoders_too(
             assert limited.status_code == 404, path
             assert (await running.client.post(path, json=body)).status_code == 401
         mine = {"x-api-key": "all"}
-        told = await running.client.post("/v1/embeddings", json={"input": "a"}, headers=mine)
-        assert told.status_code == 200
+        reported = await running.client.post("/v1/embeddings", json={"input": "a"}, headers=mine)
+        assert reported.status_code == 200

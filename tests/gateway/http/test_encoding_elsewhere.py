@@ -54,7 +54,7 @@ async def test_a_roundhouse_behind_ours_embeds_and_ranks(
             assert "512" in refused.json()["error"]["message"]
 
 
-async def test_a_server_that_fails_is_told_without_its_address(tmp_path: Path) -> None:
+async def test_a_server_that_fails_is_reported_without_its_address(tmp_path: Path) -> None:
     for status, words in ((404, b'{"error": {"message": "no such route"}}'), (200, b"[]")):
         async with far(with_status(status, words)) as other:
             front = in_front(other.url, models={"far": "theirs"})

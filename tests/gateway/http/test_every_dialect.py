@@ -56,14 +56,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One API. `ask`: a body for a question; `told`: what its answer says; `stop`: fields that name
-    a stop string; `fault`: where an error names the field; `hot`: the field of a temperature;
+    """One API. `ask`: a body for a question; `reported`: what its answer says; `stop`: fields that
+    name a stop string; `fault`: where an error names the field; `hot`: the field of a temperature;
     `broken`: what the last part of a broken stream holds; the others are for chats alone.
     """
 
     path: str
     ask: Callable[[str], Json]
-    told: Callable[[Json], Told]
+    reported: Callable[[Json], Told]
     stop: Callable[[str], Json]
     fault: Callable[[Json], str]
     hot: Callable[[Any], Json]
@@ -76,7 +76,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     sees: Callable[[str], Json] | None = None
 
 
-def chat_told(answer: Json) -> Told:
+def chat_reported(answer: Json) -> Told:
     message = answer["choices"][0]["message"]
     calls = message.get("tool_calls") or ()
     return Told(
@@ -88,7 +88,7 @@ def chat_told(answer: Json) -> Told:
     )
 
 
-def messages_told(answer: Json) -> Told:
+def messages_reported(answer: Json) -> Told:
     blocks, usage = answer["content"], answer["usage"]
     return Told(
         text="".join(one["text"] for one in blocks if one["type"] == "text"),
@@ -99,7 +99,7 @@ def messages_told(answer: Json) -> Told:
     )
 
 
-def ollama_told(answer: Json) -> Told:
+def ollama_reported(answer: Json) -> Told:
     message = answer["message"]
     calls = message.get("tool_calls") or ()
     return Told(
@@ -111,7 +111,7 @@ def ollama_told(answer: Json) -> Told:
     )
 
 
-def responses_told(answer: Json) -> Told:
+def responses_reported(answer: Json) -> Told:
     output = answer["output"]
     parts = [
         (item["type"], part["text"])
@@ -128,7 +128,7 @@ def responses_told(answer: Json) -> Told:
     )
 
 
-def text_told(answer: Json) -> Told:
+def text_reported(answer: Json) -> Told:
     usage = answer["usage"]
     return Told(
         text=answer["choices"][0]["text"],
@@ -137,7 +137,7 @@ def text_told(answer: Json) -> Told:
     )
 
 
-def kobold_told(answer: Json) -> Told:
+def kobold_reported(answer: Json) -> Told:
     (result,) = answer["results"]
     return Told(
         text=result["text"],
@@ -146,7 +146,7 @@ def kobold_told(answer: Json) -> Told:
     )
 
 
-def completion_told(answer: Json) -> Told:
+def completion_reported(answer: Json) -> Told:
     return Told(
         text=answer["content"],
         prompt_tokens=answer["tokens_evaluated"],
@@ -166,7 +166,7 @@ CHATS: Mapping[str, Dialect] = {
     "chat": Dialect(
         path="/v1/chat/completions",
         ask=lambda text: {"messages": user(text), "temperature": 0},
-        told=chat_told,
+        reported=chat_reported,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -182,7 +182,7 @@ CHATS: Mapping[str, Dialect] = {
     "messages": Dialect(
         path="/v1/messages",
         ask=lambda text: {"messages": user(text), "temperature": 0, "max_tokens": 2000},
-        told=messages_told,
+        reported=messages_reported,
         stop=lambda text: {"stop_sequences": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -211,7 +211,7 @@ CHATS: Mapping[str, Dialect] = {
     "ollama": Dialect(
         path="/api/chat",
         ask=lambda text: {"messages": user(text), "stream": False, "options": {"temperature": 0}},
-        told=ollama_told,
+        reported=ollama_reported,
         stop=lambda text: {"options": {"stop": [text]}},
         fault=lambda error: str(error["param"]),
         hot=lambda value: {"options": {"temperature": value}},
@@ -225,7 +225,7 @@ CHATS: Mapping[str, Dialect] = {
     "responses": Dialect(
         path="/v1/responses",
         ask=lambda text: {"input": text, "temperature": 0},
-        told=responses_told,
+        reported=responses_reported,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -242,7 +242,7 @@ TEXTS: Mapping[str, Dialect] = {
     "text": Dialect(
         path="/v1/completions",
         ask=lambda text: {"prompt": text, "temperature": 0, "max_tokens": 2000},
-        told=text_told,
+        reported=text_reported,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -251,7 +251,7 @@ TEXTS: Mapping[str, Dialect] = {
     "completion": Dialect(
         path="/completion",
         ask=lambda text: {"prompt": text, "temperature": 0, "n_predict": 2000},
-        told=completion_told,
+        reported=completion_reported,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -261,7 +261,7 @@ TEXTS: Mapping[str, Dialect] = {
         path="/api/v1/generate",
         stream_path="/api/extra/generate/stream",
         ask=lambda text: {"prompt": text, "temperature": 0, "max_length": 2000, "trim_stop": True},
-        told=kobold_told,
+        reported=kobold_reported,
         stop=lambda text: {"stop_sequence": [text]},
         fault=lambda error: str(error["detail"]["param"]),
         hot=lambda value: {"temperature": value},
@@ -298,7 +298,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 async def answered(running: Running, dialect: Dialect, body: Json) -> Told:
     answer = await running.client.post(dialect.path, json=body)
     assert answer.status_code == httpx.codes.OK, answer.text
-    return dialect.told(answer.json())
+    return dialect.reported(answer.json())
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -310,7 +310,9 @@ async def test_a_tool_is_called(name: str, running: Running) -> None:
 
 
 @pytest.mark.parametrize("name", CHATS)
-async def test_thoughts_are_told_apart_and_can_be_switched_off(name: str, running: Running) -> None:
+async def test_thoughts_are_distinguished_and_can_be_switched_off(
+    name: str, running: Running
+) -> None:
     dialect = CHATS[name]
     asked = {"model": TINY, **dialect.ask("Hello!")}
     aloud = await answered(running, dialect, {**asked, **dialect.thinks})
@@ -327,8 +329,8 @@ async def test_a_picture_is_seen_or_refused_by_its_field(name: str, running: Run
     dialect = CHATS[name]
     assert dialect.sees is not None
     asked = {**dialect.ask(""), **dialect.sees(PICTURE)}
-    told = await answered(running, dialect, {"model": "seeing", **asked})
-    assert "#ff0000" in told.text
+    reported = await answered(running, dialect, {"model": "seeing", **asked})
+    assert "#ff0000" in reported.text
     blind = await running.client.post(dialect.path, json={"model": TINY, **asked})
     assert blind.status_code == httpx.codes.BAD_REQUEST
     assert dialect.fault(blind.json()).startswith(("messages", "input"))
@@ -343,16 +345,16 @@ async def test_a_stop_string_ends_the_answer(name: str, running: Running) -> Non
 
 async def test_every_answer_is_counted_alike(running: Running) -> None:
     for group in (CHATS, TEXTS):
-        told = [
+        reported = [
             await answered(running, one, {"model": TINY, **one.ask("Hello!"), **one.silent})
             for one in group.values()
         ]
-        assert len({(one.text, one.prompt_tokens, one.completion_tokens) for one in told}) == 1
-        assert all(one.prompt_tokens and one.completion_tokens for one in told)
+        assert len({(one.text, one.prompt_tokens, one.completion_tokens) for one in reported}) == 1
+        assert all(one.prompt_tokens and one.completion_tokens for one in reported)
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_a_fault_is_told_in_the_api_s_own_form_with_its_field(
+async def test_a_fault_is_reported_in_the_api_s_own_form_with_its_field(
     name: str, running: Running
 ) -> None:
     dialect = ALL[name]

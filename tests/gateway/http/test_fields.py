@@ -168,7 +168,9 @@ STOPPED = {"model": "scripted", "messages": [{"role": "user", "content": "think"
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_a_stop_string_applies_to_the_answer_and_is_told(n: int, running: Running) -> None:
+async def test_a_stop_string_applies_to_the_answer_and_is_reported(
+    n: int, running: Running
+) -> None:
     async with api(running) as client:
         body: Any = {**STOPPED, "stop": ["see", "n."], "n": n}
         whole = await client.chat.completions.create(**body)
@@ -206,8 +208,8 @@ async def test_a_stop_string_has_a_length(field: str, running: Running) -> None:
 
 async def test_raw_text_tells_its_stop_string_in_every_dialect(running: Running) -> None:
     body = {"model": "scripted", "prompt": "Hi", "stop": ["script"]}
-    told = (await running.client.post("/completion", json=body)).json()
-    assert (told["stop_type"], told["stopping_word"]) == ("word", "script")
+    reported = (await running.client.post("/completion", json=body)).json()
+    assert (reported["stop_type"], reported["stopping_word"]) == ("word", "script")
     (choice,) = (await running.client.post("/v1/completions", json=body)).json()["choices"]
     assert (choice["text"], choice["stop_str"]) == ("Hello from the ", "script")
     streamed = await running.client.post("/v1/completions", json={**body, "stream": True})
@@ -217,9 +219,9 @@ async def test_raw_text_tells_its_stop_string_in_every_dialect(running: Running)
 async def test_each_token_with_probabilities_is_an_event_of_its_own(running: Running) -> None:
     body = {"model": "scripted", "prompt": "Hi", "n_predict": 40, "n_probs": 2, "stream": True}
     answer = await running.client.post("/completion", json=body)
-    *told, _ = events(answer.text)
-    assert len(told) == len("Hello from the script.")
-    for one in told:
+    *reported, _ = events(answer.text)
+    assert len(reported) == len("Hello from the script.")
+    for one in reported:
         (token,) = one["completion_probabilities"]
         assert token["token"] == one["content"]
 
@@ -283,12 +285,12 @@ async def test_an_answer_tells_what_became_of_its_parameters(
     assert "parameters" not in answer.text
     answer = await running.client.post(path, json={**body, "return_parameters": True})
     chunks = events(answer.text.replace("data: [DONE]", "")) if stream else [answer.json()]
-    told = chunks[-1]["parameters"]
-    assert told["applied"]["rep_pen"] == 1.2
-    assert told["applied"]["max_tokens"] == 2
-    assert told["ignored"]["foo"]
-    assert told["ignored"]["top_p"] == "mirostat takes its place"
-    assert set(told["ignored"]) == {"foo", "top_p", "top_k"}
+    reported = chunks[-1]["parameters"]
+    assert reported["applied"]["rep_pen"] == 1.2
+    assert reported["applied"]["max_tokens"] == 2
+    assert reported["ignored"]["foo"]
+    assert reported["ignored"]["top_p"] == "mirostat takes its place"
+    assert set(reported["ignored"]) == {"foo", "top_p", "top_k"}
     assert set(answer.headers[IGNORED].split(", ")) == {"foo", "top_p", "top_k"}
 
 

@@ -63,9 +63,9 @@ async def front(folder: Path, *boxes: Running, **options: Any) -> AsyncIterator[
 
 def is_known(running: Running) -> bool:
     """Every box has told what it has, and all of that is listed."""
-    told = [set(replica.standings or ()) for replica in replicas(running)]
+    reported = [set(replica.standings or ()) for replica in replicas(running)]
     listed = {status.id for status in running.registry.statuses()}
-    return all(told) and set().union(*told) <= listed
+    return all(reported) and set().union(*reported) <= listed
 
 
 def replicas(running: Running) -> Any:
@@ -95,7 +95,7 @@ async def heard(running: Running, model: str, wanted: str) -> Any:
 # ------------------------------------------------------------------------------------- what is told
 
 
-async def test_states_and_memory_elsewhere_are_told_as_our_own(tmp_path: Path) -> None:
+async def test_states_and_memory_elsewhere_are_reported_as_our_own(tmp_path: Path) -> None:
     async with box(tmp_path / "one", a=600, b=600) as one:
         await one.registry.load("a")
         async with front(tmp_path / "front", one) as running:
@@ -107,10 +107,10 @@ async def test_states_and_memory_elsewhere_are_told_as_our_own(tmp_path: Path) -
                 each["id"]: each for each in (await one.client.get("/v1/models")).json()["data"]
             }
 
-    told = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
+    reported = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
     for name in ("a", "b"):
-        assert {field: listed[name][field] for field in told} == {
-            field: behind[name][field] for field in told
+        assert {field: listed[name][field] for field in reported} == {
+            field: behind[name][field] for field in reported
         }
     assert (listed["a"]["state"], listed["a"]["missing_bytes"]) == ("loaded", 0)
     assert (listed["b"]["state"], listed["b"]["missing_bytes"]) == ("unloaded", 200)
@@ -118,7 +118,7 @@ async def test_states_and_memory_elsewhere_are_told_as_our_own(tmp_path: Path) -
     assert [(each["model"], each["state"]) for each in status["models"]] == [("a", "loaded")]
 
 
-async def test_a_line_elsewhere_is_told(tmp_path: Path) -> None:
+async def test_a_line_elsewhere_is_reported(tmp_path: Path) -> None:
     """Requests that others sent there are in the way of ours."""
     config = boxed(tmp_path / "one", {"a": 600}, max_concurrent=1, tokens_per_second=0.5)
     async with serving(config, tmp_path / "one") as one:
@@ -133,8 +133,8 @@ async def test_a_line_elsewhere_is_told(tmp_path: Path) -> None:
     assert line_of(resident) == (2, 1), "one computes, the next stands ready, the third waits"
 
 
-def line_of(told: Any) -> tuple[int, int]:
-    return told["in_use"], told["waiting"]
+def line_of(reported: Any) -> tuple[int, int]:
+    return reported["in_use"], reported["waiting"]
 
 
 async def test_who_watches_hears_of_changes_elsewhere(tmp_path: Path) -> None:
@@ -227,12 +227,12 @@ async def test_a_load_here_is_one_there_with_its_progress(tmp_path: Path) -> Non
             asking = asyncio.ensure_future(
                 running.client.post("/v1/model/load", json={"model_name": "a"})
             )
-            told = await heard(running, "a", "loading")
+            reported = await heard(running, "a", "loading")
             news = events((await asking).text)
             assert one.registry.status("a").state == "loaded"
             assert (await heard(running, "a", "loaded"))["status"]["value"] == "loaded"
 
-    assert told["status"]["value"] == "loading"
+    assert reported["status"]["value"] == "loading"
     assert any(0 < each["module"] < each["modules"] for each in news), (
         "steps as they were told there"
     )
@@ -271,7 +271,7 @@ async def test_unload_reaches_every_box_and_models_that_were_never_asked_for(
             assert {each.registry.status("a").state for each in (one, two)} == {"unloaded"}
 
 
-async def test_unload_without_the_right_there_is_told(tmp_path: Path) -> None:
+async def test_unload_without_the_right_there_is_reported(tmp_path: Path) -> None:
     keys = (KeyConfig(key="user"), KeyConfig(key="chief", role="admin"))
     async with box(tmp_path / "one", keys=keys, a=600) as one:
         async with front(tmp_path / "front", one, key="user") as running:

@@ -52,15 +52,15 @@ async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ru
         yield running
 
 
-async def test_a_download_is_told_and_its_model_answers(fetching: Running) -> None:
+async def test_a_download_is_reported_and_its_model_answers(fetching: Running) -> None:
     headers = {**ADMIN, "accept": "text/event-stream"}
     answer = await fetching.client.post(
         "/v1/download", json={"repo_id": "org/small"}, headers=headers
     )
-    told = events(answer.text)
-    assert told[-1]["status"] == "finished"
-    assert told[-1]["done"] == told[-1]["total"] == len(SCRIPT)
-    assert told[-1]["download_path"].endswith("models/small")
+    reported = events(answer.text)
+    assert reported[-1]["status"] == "finished"
+    assert reported[-1]["done"] == reported[-1]["total"] == len(SCRIPT)
+    assert reported[-1]["download_path"].endswith("models/small")
     body = {"model": NAME, "prompt": "Hi"}
     said = await fetching.client.post("/v1/completions", json=body, headers=USER)
     assert said.json()["choices"][0]["text"] == "Fetched."
@@ -89,8 +89,8 @@ async def test_a_download_that_takes_too_long_says_so(
         json={"repo_id": "org/small", "timeout": 0.5},
         headers={**ADMIN, "accept": accept},
     )
-    told = events(answer.text)[-1] if answer.status_code == 200 else answer.json()
-    assert "took longer than 0.5 s" in told["error"]["message"]
+    reported = events(answer.text)[-1] if answer.status_code == 200 else answer.json()
+    assert "took longer than 0.5 s" in reported["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_a_download_that_takes_too_long_says_so(
         ({"repo_id": "org/none"}, 404),
     ],
 )
-async def test_bad_orders_are_refused_before_anything_is_told(
+async def test_bad_orders_are_refused_before_anything_is_reported(
     body: dict[str, str], status: int, refusing: Running
 ) -> None:
     headers = {**ADMIN, "accept": "text/event-stream"}

@@ -57,10 +57,10 @@ async def test_a_text_goes_on_alike_whole_and_as_a_stream(running: Running) -> N
     assert whole[0] == whole[1]
     (result,) = whole[0]
     assert (result["completion_tokens"], result["finish_reason"]) == (12, "length")
-    told = await running.client.post(STREAM, json=body)
-    assert told.headers["content-type"].startswith("text/event-stream")
-    assert told.text.startswith("event: message\ndata: {")
-    *steps, last = events(told.text)
+    reported = await running.client.post(STREAM, json=body)
+    assert reported.headers["content-type"].startswith("text/event-stream")
+    assert reported.text.startswith("event: message\ndata: {")
+    *steps, last = events(reported.text)
     assert "".join(step["token"] for step in steps) == result["text"]
     assert {step["finish_reason"] for step in steps} == {None}
     assert (last["token"], last["finish_reason"]) == ("", "length")
@@ -69,7 +69,7 @@ async def test_a_text_goes_on_alike_whole_and_as_a_stream(running: Running) -> N
 
 
 @pytest.mark.parametrize("path", ["/api/v1/generate", STREAM])
-async def test_the_stop_sequence_is_told_unless_it_is_to_be_trimmed(
+async def test_the_stop_sequence_is_reported_unless_it_is_to_be_trimmed(
     path: str, running: Running
 ) -> None:
     texts = []
@@ -242,7 +242,7 @@ async def test_the_soft_prompt_that_there_is_can_be_chosen(running: Running) -> 
     assert refused.json()["detail"]["param"] == "value"
 
 
-async def test_the_last_generation_is_told(running: Running) -> None:
+async def test_the_last_generation_is_reported(running: Running) -> None:
     before = (await running.client.get("/api/extra/perf")).json()["total_gens"]
     body = {"prompt": "Hello", "model": TINY, "max_length": 5}
     await running.client.post("/api/v1/generate", json=body)

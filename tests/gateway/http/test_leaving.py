@@ -63,14 +63,14 @@ async def test_a_client_that_leaves_while_the_model_loads_gives_up_its_place(
                 await anyio.sleep(0.005)
 
 
-async def test_a_waiting_stream_is_told_what_it_waits_for(tmp_path: Path) -> None:
+async def test_a_waiting_stream_is_reported_what_it_waits_for(tmp_path: Path) -> None:
     async with serving(config(tmp_path, load_seconds=2.5), tmp_path) as running:
         async with await send_chat(
             running, msgspec.json.encode({**LONG, "stream": True, "max_tokens": 3})
         ) as stream:
-            told = await read_until(stream, b"[DONE]")
-            assert b": loading scripted" in told
-            assert told.index(b": loading") < told.index(b'"role":"assistant"')
+            reported = await read_until(stream, b"[DONE]")
+            assert b": loading scripted" in reported
+            assert reported.index(b": loading") < reported.index(b'"role":"assistant"')
 
 
 async def test_running_answers_end_well_when_the_server_stops(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ async def test_answers_that_outlast_the_grace_end_with_an_error_event(tmp_path: 
     ):
         await read_until(stream, b"content")
         running.server.should_exit = True
-        told = await read_until(stream, b'"error"')
-        assert b"shutting_down" in told
-        assert b"[DONE]" not in told
+        reported = await read_until(stream, b'"error"')
+        assert b"shutting_down" in reported
+        assert b"[DONE]" not in reported
 
 
 async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The wait for a model, told as reasoning where somebody wants that: frontends drop comments."""
+"""The wait for a model, reported as reasoning where a client wants it: frontends drop comments."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ CHAT = {"model": "scripted", "stream": True, "messages": [{"role": "user", "cont
 USAGE = {"stream_options": {"include_usage": True}}
 
 
-async def told(running: Running, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
+async def reported(running: Running, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
     """The chunks of a stream, its model not loaded before."""
     await running.registry.unload("scripted")
     answer = await running.client.post(
@@ -29,10 +29,12 @@ def joined(chunks: list[dict[str, Any]], field: str) -> str:
     return "".join(delta.get(field) or "" for delta in deltas)
 
 
-async def test_a_load_is_told_as_reasoning_and_the_answer_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_load_is_reported_as_reasoning_and_the_answer_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
     async with serving(config(tmp_path, load_seconds=0.2), tmp_path) as running:
-        plain = await told(running, {})
-        chunks = await told(running, {"loading_text": True})
+        plain = await reported(running, {})
+        chunks = await reported(running, {"loading_text": True})
     roles = [choice["delta"].get("role") for one in chunks for choice in one["choices"]]
     assert roles[0] == "assistant"
     assert roles.count("assistant") == 1
@@ -48,7 +50,7 @@ async def test_a_load_is_told_as_reasoning_and_the_answer_stays_as_it_is(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("server", "key", "asked", "is_told"),
+    ("server", "key", "asked", "is_reported"),
     [
         (False, None, None, False),
         (True, None, None, True),
@@ -59,7 +61,7 @@ async def test_a_load_is_told_as_reasoning_and_the_answer_stays_as_it_is(tmp_pat
     ],
 )
 async def test_the_request_says_first_then_the_key_then_the_server(
-    server: bool, key: bool | None, asked: bool | None, is_told: bool, tmp_path: Path
+    server: bool, key: bool | None, asked: bool | None, is_reported: bool, tmp_path: Path
 ) -> None:
     settings = config(
         tmp_path,
@@ -69,15 +71,15 @@ async def test_the_request_says_first_then_the_key_then_the_server(
     )
     async with serving(settings, tmp_path) as running:
         body = {} if asked is None else {"loading_text": asked}
-        chunks = await told(running, body, authorization="Bearer k")
-    assert ("scripted" in joined(chunks, "reasoning_content")) == is_told
+        chunks = await reported(running, body, authorization="Bearer k")
+    assert ("scripted" in joined(chunks, "reasoning_content")) == is_reported
 
 
-async def test_nothing_is_told_where_reasoning_is_hidden_or_nothing_is_waited_for(
+async def test_nothing_is_reported_where_reasoning_is_hidden_or_nothing_is_waited_for(
     tmp_path: Path,
 ) -> None:
     async with serving(config(tmp_path, load_seconds=0.1), tmp_path) as running:
-        chunks = await told(running, {"loading_text": True, "include_reasoning": False, "n": 2})
+        chunks = await reported(running, {"loading_text": True, "include_reasoning": False, "n": 2})
         assert joined(chunks, "reasoning_content") == ""
         roles = [choice["delta"].get("role") for one in chunks for choice in one["choices"]]
         assert roles.count("assistant") == 2
@@ -87,12 +89,12 @@ async def test_nothing_is_told_where_reasoning_is_hidden_or_nothing_is_waited_fo
         assert "position" not in loaded.text
 
 
-async def test_a_load_that_fails_after_it_was_told_ends_the_stream_with_the_error(
+async def test_a_load_that_fails_after_it_was_reported_ends_the_stream_with_the_error(
     tmp_path: Path,
 ) -> None:
     async with serving(config(tmp_path, load_seconds=0.1), tmp_path) as running:
         (tmp_path / "demo.script.json").write_text("no script any more")
-        chunks = await told(running, {"loading_text": True})
+        chunks = await reported(running, {"loading_text": True})
     assert chunks[-1]["error"]["code"] == "model_unavailable"
 
 

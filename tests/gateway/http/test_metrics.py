@@ -81,7 +81,7 @@ async def test_answers_are_counted_by_model_api_and_outcome(tmp_path: Path) -> N
     assert gaps == numbers["roundhouse_inter_token_seconds_bucket{le=+Inf,model=scripted}"] > 4
 
 
-async def test_models_are_told_with_their_loads_and_unloads(tmp_path: Path) -> None:
+async def test_models_are_reported_with_their_loads_and_unloads(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         await running.registry.load("scripted")
         numbers = await scraped(running)
@@ -101,10 +101,10 @@ async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
     async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
         body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": "long"}]}
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
-            told = b""
+            reported = b""
             with anyio.fail_after(HANG):
-                while b"content" not in told:
-                    told += await stream.receive()
+                while b"content" not in reported:
+                    reported += await stream.receive()
         left = "roundhouse_requests_total{api=chat,model=scripted,outcome=left}"
         with anyio.fail_after(HANG):
             while left not in (numbers := await scraped(running)):
@@ -128,10 +128,10 @@ async def test_two_servers_dont_share_numbers() -> None:
     one.happened(ModelLoadFailed("a", 1.0, "broken"))
     one.happened(ModelLoadFailed("a", 1.0, None))
     one.happened(ModelUnloaded("a", 1.0, "room"))
-    told = samples(one.text().decode())
-    assert told["roundhouse_load_failures_total{model=a,why=failed}"] == 1
-    assert told["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
-    assert told["roundhouse_evictions_total{model=a,reason=room}"] == 1
+    reported = samples(one.text().decode())
+    assert reported["roundhouse_load_failures_total{model=a,why=failed}"] == 1
+    assert reported["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
+    assert reported["roundhouse_evictions_total{model=a,reason=room}"] == 1
     assert not any("model=a" in name for name in samples(other.text().decode()))
 
 
@@ -150,18 +150,18 @@ def test_gaps_of_several_answers_add_up() -> None:
             usage=usage,
         )
         metrics.answered(report)
-    told = samples(metrics.text().decode())
-    assert told["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
-    assert told["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
-    assert told["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
+    reported = samples(metrics.text().decode())
+    assert reported["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
+    assert reported["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
+    assert reported["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
 
 
-async def test_an_account_is_told_once_whatever_happens() -> None:
-    told: list[RequestReport] = []
+async def test_an_account_is_reported_once_whatever_happens() -> None:
+    reported: list[RequestReport] = []
 
     def answer(error: BaseException | None) -> None:
         record = RequestRecord(
-            told.append, Activity(), api="chat", model="a", request="r", access=ADMIN
+            reported.append, Activity(), api="chat", model="a", request="r", access=ADMIN
         )
         with record.kept():
             if error is not None:
@@ -171,7 +171,7 @@ async def test_an_account_is_told_once_whatever_happens() -> None:
     for error in (KeyboardInterrupt(), ValueError()):
         with pytest.raises(type(error)):
             answer(error)
-    assert [report.outcome for report in told] == ["ok", "left", "internal_error"]
+    assert [report.outcome for report in reported] == ["ok", "left", "internal_error"]
 
 
 async def test_each_answer_is_one_line_in_the_log_without_its_words(tmp_path: Path) -> None:
@@ -221,16 +221,16 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
             async with await send_chat(running, body):
                 await state(running, "scripted", "loading")
             with anyio.fail_after(HANG):
-                while not (told := [line for line in lines if line["event"] == "answered"]):
+                while not (reported := [line for line in lines if line["event"] == "answered"]):
                     await anyio.sleep(0.005)
             most = perf_counter() - started
         numbers = await scraped(running)
-    assert told[0]["outcome"] == "left"
-    assert 0.0 < told[0]["queued"] + told[0]["loading"] <= most
+    assert reported[0]["outcome"] == "left"
+    assert 0.0 < reported[0]["queued"] + reported[0]["loading"] <= most
     assert numbers["roundhouse_load_wait_seconds_count{model=scripted}"] == 1
 
 
-def test_waiting_is_told_apart_from_loading() -> None:
+def test_waiting_is_distinguished_from_loading() -> None:
     waits = Waits()
     for stage, time in (("queued", 1.0), ("queued", 2.0), ("loading", 4.0), ("loading", 5.0)):
         waits.now(stage, time)  # type: ignore[arg-type]
@@ -239,30 +239,30 @@ def test_waiting_is_told_apart_from_loading() -> None:
     assert Waits().ended(9.0) == (0.0, 0.0)
 
 
-def test_each_token_is_of_one_kind_and_lengths_are_told() -> None:
+def test_each_token_is_of_one_kind_and_lengths_are_reported() -> None:
     metrics = Metrics()
     usage = Usage(prompt_tokens=100, cached_tokens=60, completion_tokens=40, reasoning_tokens=30)
     gaps = (0,) * (len(GAPS) + 1)
     metrics.answered(
         RequestReport(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
     )
-    told = samples(metrics.text().decode())
+    reported = samples(metrics.text().decode())
     kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}
-    assert by_name(told, "tokens_total") == {
+    assert by_name(reported, "tokens_total") == {
         f"roundhouse_tokens_total{{kind={kind},model=a}}": tokens for kind, tokens in kinds.items()
     }
     for name, tokens in (("prompt", 100), ("cached", 60), ("completion", 40)):
-        assert told[f"roundhouse_{name}_tokens_sum{{model=a}}"] == tokens
+        assert reported[f"roundhouse_{name}_tokens_sum{{model=a}}"] == tokens
     bucket = "roundhouse_request_seconds_bucket{{le={},model=a}}"
-    assert told[bucket.format("600.0")] == 0
-    assert told[bucket.format("1800.0")] == 1
+    assert reported[bucket.format("600.0")] == 0
+    assert reported[bucket.format("1800.0")] == 1
 
 
-def test_the_process_and_the_build_are_told_and_no_series_of_creation() -> None:
-    told = samples(Metrics().text().decode())
-    assert told["process_resident_memory_bytes{}"] > 0
-    assert told["process_open_fds{}"] > 0
-    (build,) = by_name(told, "build_info")
+def test_the_process_and_the_build_are_reported_and_no_series_of_creation() -> None:
+    reported = samples(Metrics().text().decode())
+    assert reported["process_resident_memory_bytes{}"] > 0
+    assert reported["process_open_fds{}"] > 0
+    (build,) = by_name(reported, "build_info")
     assert "version=" in build
     metrics = Metrics()
     metrics.happened(ModelUnloaded("a", 1.0, "idle"))
@@ -277,19 +277,19 @@ async def test_who_is_not_let_in_is_counted_and_logged_without_the_key(tmp_path:
                 await running.client.get("/v1/models/some/thing", headers=headers)
             for _ in range(100):
                 await running.client.get("/v1/models", headers={"x-api-key": "wr0ng"})
-        told = (await running.client.get("/metrics", headers={"x-api-key": "right"})).text
+        reported = (await running.client.get("/metrics", headers={"x-api-key": "right"})).text
     refused = [line for line in lines if line["event"] == "request refused"]
     assert [line["reason"] for line in refused[:3]] == ["key_missing", "key_wrong", "key_wrong"]
     assert refused[0]["client"] == "127.0.0.1"
     assert refused[0]["route"] == "GET /v1/models/{model_id}"
     assert len(refused) == LINES
     assert "wr0ng" not in str(lines)
-    numbers = samples(told)
+    numbers = samples(reported)
     assert numbers["roundhouse_refused_requests_total{reason=key_wrong}"] == 102
     assert numbers["roundhouse_refused_requests_total{reason=key_missing}"] == 1
 
 
-def test_refusals_that_were_not_logged_are_told_with_the_next_line() -> None:
+def test_refusals_that_were_not_logged_are_reported_with_the_next_line() -> None:
     counted: list[str] = []
     now = 0.0
     refusals = Refusals(counted.append, lambda: now)
@@ -309,24 +309,24 @@ async def test_a_page_that_is_refused_is_counted(running: Running) -> None:
     assert numbers["roundhouse_refused_requests_total{reason=not_for_pages}"] == 1
 
 
-async def test_llama_server_s_names_are_told_where_they_are_wanted(tmp_path: Path) -> None:
+async def test_llama_server_s_names_are_reported_where_they_are_wanted(tmp_path: Path) -> None:
     plain = config(tmp_path)
     named = msgspec.structs.replace(plain, llamaserver=LlamaServerConfig(metric_names=True))
-    told: list[Any] = []
+    reported: list[Any] = []
     found: dict[str, float] = {}
     text = ""
     for settings in (plain, named):
         async with serving(settings, tmp_path) as running:
             body = {"model": "roundhouse-tiny", "prompt": "Once upon a time " * 4, "n_predict": 8}
-            told = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
+            reported = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
             numbers = await scraped(running)
             answer = await running.client.get("/metrics")
             text = answer.text
         found = {name: value for name, value in numbers.items() if name.startswith("llamacpp:")}
         assert bool(found) == settings.llamaserver.metric_names
-        is_told = "process-start-time-unix" in answer.headers
-        assert is_told == settings.llamaserver.metric_names
-    timings = [one["timings"] for one in told]
+        is_reported = "process-start-time-unix" in answer.headers
+        assert is_reported == settings.llamaserver.metric_names
+    timings = [one["timings"] for one in reported]
     for name, field in (
         ("prompt_tokens_total", "prompt_n"),
         ("prompt_tokens_cached_total", "cache_n"),
@@ -334,7 +334,7 @@ async def test_llama_server_s_names_are_told_where_they_are_wanted(tmp_path: Pat
     ):
         assert found[f"llamacpp:{name}{{}}"] == sum(one[field] for one in timings)
     assert found["llamacpp:prompt_tokens_cached_total{}"] > 0
-    longest = max(one["tokens_evaluated"] + one["tokens_predicted"] for one in told)
+    longest = max(one["tokens_evaluated"] + one["tokens_predicted"] for one in reported)
     assert f"\nllamacpp:n_tokens_max {float(longest)!r}\n" in text
     seconds = found["llamacpp:tokens_predicted_seconds_total{}"]
     assert seconds == pytest.approx(sum(one["predicted_ms"] for one in timings) / 1000)

@@ -22,13 +22,13 @@ KEYS = (
 )
 
 
-async def told(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def reported(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     async for line in answer.aiter_lines():
         if line.startswith("data: "):
             yield msgspec.json.decode(line.removeprefix("data: "))
 
 
-async def test_states_are_told_at_first_and_as_they_change(tmp_path: Path) -> None:
+async def test_states_are_reported_at_first_and_as_they_change(tmp_path: Path) -> None:
     settings = config(tmp_path, keys=KEYS, load_seconds=0.2)
     with anyio.fail_after(HANG):
         async with (
@@ -36,7 +36,7 @@ async def test_states_are_told_at_first_and_as_they_change(tmp_path: Path) -> No
             running.client.stream("GET", "/models/sse", headers={"x-api-key": "user"}) as answer,
         ):
             assert answer.headers["content-type"].startswith("text/event-stream")
-            news = told(answer)
+            news = reported(answer)
             first = [await anext(news), await anext(news)]
             assert first == [
                 {"model": name, "event": "model_status", "data": {"status": "unloaded"}}
@@ -56,7 +56,7 @@ async def test_states_are_told_at_first_and_as_they_change(tmp_path: Path) -> No
             assert (await anext(news))["data"] == {"status": "unloaded"}
 
 
-async def test_models_that_come_go_or_cant_be_used_are_told(tmp_path: Path) -> None:
+async def test_models_that_come_go_or_cant_be_used_are_reported(tmp_path: Path) -> None:
     root = tmp_path / "models"
     root.mkdir()
     settings = msgspec.structs.replace(config(tmp_path, keys=KEYS), model_dirs=(str(root),))
@@ -65,7 +65,7 @@ async def test_models_that_come_go_or_cant_be_used_are_told(tmp_path: Path) -> N
             serving(settings, tmp_path) as running,
             running.client.stream("GET", "/models/sse", headers={"x-api-key": "user"}) as answer,
         ):
-            news = told(answer)
+            news = reported(answer)
             await anext(news), await anext(news)
             (root / "torn.gguf").write_bytes(b"GGUF")
             await running.registry.refresh()
@@ -79,12 +79,12 @@ async def test_models_that_come_go_or_cant_be_used_are_told(tmp_path: Path) -> N
             assert await anext(news) == {"model": "torn", "event": "model_remove"}
 
 
-async def test_a_limited_key_is_told_of_its_models_only(tmp_path: Path) -> None:
+async def test_a_limited_key_is_reported_of_its_models_only(tmp_path: Path) -> None:
     with anyio.fail_after(HANG):
         async with serving(config(tmp_path, keys=KEYS), tmp_path) as running:
             headers = {"x-api-key": "one"}
             async with running.client.stream("GET", "/models/sse", headers=headers) as answer:
-                news = told(answer)
+                news = reported(answer)
                 assert (await anext(news))["model"] == "roundhouse-tiny"
                 await running.registry.load("scripted")
                 await running.registry.load("roundhouse-tiny")
@@ -104,7 +104,7 @@ async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         own = len(running.registry.watchers)
         async with running.client.stream("GET", "/models/sse") as answer:
-            await anext(told(answer))
+            await anext(reported(answer))
             assert len(running.registry.watchers) == own + 1
         await watchers(running, own)
 
@@ -123,4 +123,4 @@ async def test_a_stop_waits_for_no_watcher(tmp_path: Path) -> None:
         async with serving(config(tmp_path, server=patient), tmp_path) as running:
             async with running.client.stream("GET", "/models/sse") as answer:
                 running.server.should_exit = True
-                assert len([one async for one in told(answer)]) == 2
+                assert len([one async for one in reported(answer)]) == 2

@@ -91,7 +91,7 @@ async def test_the_connection_is_verified_and_its_models_are_listed(running: Run
         assert {"family", "parameter_size", "quantization_level"} <= one["details"].keys()
 
 
-async def test_what_is_in_memory_is_told_until_when(running: Running) -> None:
+async def test_what_is_in_memory_is_reported_until_when(running: Running) -> None:
     await chat(running, model=TINY, messages=HELLO, keep_alive="5m", options={"num_predict": 1})
     resident = (await get(running, "/api/ps"))["models"]
     (tiny,) = [one for one in resident if one["model"] == TINY]
@@ -127,8 +127,12 @@ async def test_its_tools_are_called_and_answered(running: Running) -> None:
         "content": "",
         "tool_calls": [{"index": 0, "id": call["id"], "function": call["function"]}],
     }
-    told = {"role": "tool", "tool_call_id": call["id"], "content": "sunny, 21 degrees in Lisbon"}
-    answer = await chat(running, messages=[question, turn, told], **asked)
+    reported = {
+        "role": "tool",
+        "tool_call_id": call["id"],
+        "content": "sunny, 21 degrees in Lisbon",
+    }
+    answer = await chat(running, messages=[question, turn, reported], **asked)
     assert "sunny" in said(answer)
 
 

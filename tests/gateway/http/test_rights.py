@@ -81,7 +81,7 @@ async def asked(running: Running, method: str, path: str, body: Any, key: Any) -
 @pytest.mark.parametrize("name", [*HIDDEN, "roundhouse-tinu", "brokem", "", "default"])
 async def test_a_limited_key_hears_of_no_other_model(name: str, running: Running) -> None:
     """Neither that there is one nor what it is called; of none at all it hears the same."""
-    told = [one for one in HIDDEN if one != name]
+    reported = [one for one in HIDDEN if one != name]
     for (method, path, body), (_, _, of_none) in zip(
         asking(name), asking("x" * len(name)), strict=True
     ):
@@ -93,7 +93,7 @@ async def test_a_limited_key_hears_of_no_other_model(name: str, running: Running
             continue
         assert answer.status_code in (400, 404, 503)
         seen = answer.text + str(answer.headers)
-        assert not any(one in seen for one in told), seen
+        assert not any(one in seen for one in reported), seen
         if name in HIDDEN and of_none is not None:
             nobody = await asked(running, method, path, of_none, ONE)
             assert nobody.status_code == answer.status_code == 404
@@ -113,7 +113,7 @@ async def test_near_names_are_those_of_usable_models(running: Running) -> None:
     assert "Nearest: scripted." in answer.json()["error"]["message"]
 
 
-async def test_places_on_disk_are_told_to_administrators_only(tmp_path: Path) -> None:
+async def test_places_on_disk_are_reported_to_administrators_only(tmp_path: Path) -> None:
     async with serving(settings(tmp_path), tmp_path) as running:
         script = tmp_path / "demo.script.json"
         script.write_text("no script any more")

@@ -46,7 +46,7 @@ async def test_the_page_names_every_route_and_no_other(running: Running) -> None
 
 
 @pytest.mark.parametrize(("route", "who"), ROUTES.items(), ids=str)
-async def test_who_may_call_is_told_as_it_is(
+async def test_who_may_call_is_reported_as_it_is(
     route: tuple[str, str], who: str, running: Running
 ) -> None:
     method, path = route[0], re.sub(r"{\w+}", "x", route[1]) + "?model=x"

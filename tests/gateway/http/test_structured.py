@@ -118,8 +118,10 @@ async def test_a_text_completion_has_the_shape(
     text = answer["content"] if path == "/completion" else answer["choices"][0]["text"]
     assert json.loads(text).keys() == {"sky", "warm"}
     streamed = await running.client.post(path, json={**body, "stream": True})
-    told = events(streamed.text.replace("data: [DONE]", ""))
-    parts = [one["content"] if path == "/completion" else one["choices"][0]["text"] for one in told]
+    reported = events(streamed.text.replace("data: [DONE]", ""))
+    parts = [
+        one["content"] if path == "/completion" else one["choices"][0]["text"] for one in reported
+    ]
     assert "".join(parts) == text
 
 
@@ -201,8 +203,8 @@ async def test_log_probabilities_of_a_constrained_answer_are_of_each_token(
 ) -> None:
     answer = await ask(running, guided_choice=["yes", "no"], logprobs=True, top_logprobs=2)
     (choice,) = answer.json()["choices"]
-    told = "".join(one["token"] for one in choice["logprobs"]["content"])
-    assert told == choice["message"]["content"]
+    reported = "".join(one["token"] for one in choice["logprobs"]["content"])
+    assert reported == choice["message"]["content"]
 
 
 # ------------------------------------------------------------------------------------- tool choice

@@ -39,17 +39,17 @@ async def asked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runni
 # loading
 
 
-async def test_a_load_is_told_in_modules_and_ends_with_one_finished(guarded: Running) -> None:
+async def test_a_load_is_reported_in_modules_and_ends_with_one_finished(guarded: Running) -> None:
     answer = await guarded.client.post(
         "/v1/model/load", json={"model_name": "scripted"}, headers=ADMIN
     )
     assert answer.headers["content-type"].startswith("text/event-stream")
-    told = events(answer.text)
-    assert {event["model_type"] for event in told} == {"model"}
-    assert [event["status"] for event in told].count("finished") == 1
-    assert told[-1]["status"] == "finished"
-    assert told[-1]["module"] == told[-1]["modules"]
-    steps = [event["module"] for event in told]
+    reported = events(answer.text)
+    assert {event["model_type"] for event in reported} == {"model"}
+    assert [event["status"] for event in reported].count("finished") == 1
+    assert reported[-1]["status"] == "finished"
+    assert reported[-1]["module"] == reported[-1]["modules"]
+    steps = [event["module"] for event in reported]
     assert steps == sorted(steps)
     assert "[DONE]" not in answer.text
     assert guarded.registry.status("scripted").state == "loaded"
@@ -124,18 +124,18 @@ async def test_an_option_that_cant_be_met_is_named_and_nothing_moves(
 
 async def test_two_callers_share_one_load(tmp_path: Path) -> None:
     async with serving(config(tmp_path, load_seconds=1), tmp_path) as running:
-        told: list[list[dict[str, Any]]] = []
+        reported: list[list[dict[str, Any]]] = []
 
         async def ask() -> None:
             answer = await running.client.post("/v1/model/load", json={"model_name": "scripted"})
-            told.append(events(answer.text))
+            reported.append(events(answer.text))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             await state(running, "scripted", "loading")
             tasks.start_soon(ask)
-        assert [one[-1]["status"] for one in told] == ["finished", "finished"]
-        assert all(len(one) > 2 for one in told)
+        assert [one[-1]["status"] for one in reported] == ["finished", "finished"]
+        assert all(len(one) > 2 for one in reported)
 
 
 async def test_a_client_that_leaves_doesnt_stop_a_load(tmp_path: Path) -> None:
@@ -234,19 +234,19 @@ async def test_force_ends_running_answers_with_an_error_event(tmp_path: Path) ->
             "messages": [{"role": "user", "content": "long"}],
         }
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
-            told = b""
+            reported = b""
             with anyio.fail_after(HANG):
-                while b"content" not in told:
-                    told += await stream.receive()
+                while b"content" not in reported:
+                    reported += await stream.receive()
             gone = await running.client.post(
                 "/v1/model/unload", json={"model": "scripted", "force": True}
             )
             assert gone.status_code == 200
             with anyio.fail_after(HANG):
-                while b'"error"' not in told:
-                    told += await stream.receive()
-            assert b"unloaded by an administrator" in told
-            assert b"[DONE]" not in told
+                while b'"error"' not in reported:
+                    reported += await stream.receive()
+            assert b"unloaded by an administrator" in reported
+            assert b"[DONE]" not in reported
         assert running.registry.status("scripted").state == "unloaded"
 
 
@@ -276,13 +276,13 @@ async def test_users_may_not_change_anything(path: str, asked: Running) -> None:
 
 
 async def test_a_key_learns_what_it_may_do(asked: Running) -> None:
-    for headers, told in (
+    for headers, reported in (
         (USER, "api"),
         (ADMIN, "admin"),
         ({"authorization": "Bearer admin"}, "admin"),
     ):
         answer = await asked.client.get("/v1/auth/permission", headers=headers)
-        assert answer.json() == {"permission": told}
+        assert answer.json() == {"permission": reported}
 
 
 async def test_pages_may_call_only_where_the_configuration_says_so(tmp_path: Path) -> None:
@@ -325,7 +325,9 @@ async def test_the_list_and_the_current_model(guarded: Running) -> None:
     assert set(card["capabilities"]) == {"tools", "reasoning"}
 
 
-async def test_capabilities_are_told_before_a_load_and_created_isnt_now(guarded: Running) -> None:
+async def test_capabilities_are_reported_before_a_load_and_created_isnt_now(
+    guarded: Running,
+) -> None:
     answer = await guarded.client.get("/v1/models/roundhouse-tiny", headers=USER)
     card = answer.json()
     assert card["state"] == "unloaded"
@@ -431,10 +433,10 @@ async def test_loras_are_honest(asked: Running) -> None:
 
 
 async def test_the_service_introduces_itself(asked: Running) -> None:
-    told = (await asked.client.get("/.well-known/serviceinfo")).json()
-    assert told["software"]["name"] == "Roundhouse"
-    assert told["api"]["openai"]["relative_url"] == "/v1"
-    assert told["api"]["koboldai"]["relative_url"] == "/api"
+    reported = (await asked.client.get("/.well-known/serviceinfo")).json()
+    assert reported["software"]["name"] == "Roundhouse"
+    assert reported["api"]["openai"]["relative_url"] == "/v1"
+    assert reported["api"]["koboldai"]["relative_url"] == "/api"
 
 
 # ------------------------------------------------------------------------- templates and overrides
@@ -491,8 +493,8 @@ async def test_sampling_overrides_are_applied_until_they_are_unloaded(tmp_path: 
         switch = "/v1/sampling/override/switch"
         await running.client.post(switch, json={"preset": "short"}, headers=ADMIN)
         assert await spent() == 5
-        told = (await running.client.get("/v1/sampling/overrides", headers=ADMIN)).json()
-        assert told == {
+        reported = (await running.client.get("/v1/sampling/overrides", headers=ADMIN)).json()
+        assert reported == {
             "selected_preset": "short",
             "overrides": {"max_tokens": {"override": 5, "force": True, "additive": False}},
             "presets": ["short", "wrong"],

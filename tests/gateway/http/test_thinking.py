@@ -25,10 +25,10 @@ async def ask(running: Running, **changes: Any) -> dict[str, Any]:
 
 
 async def test_it_thinks_by_itself(running: Running) -> None:
-    told = await ask(running)
-    assert told["reasoning_content"]
-    assert told["content"]
-    assert told["reasoning_tokens"] > 3
+    reported = await ask(running)
+    assert reported["reasoning_content"]
+    assert reported["content"]
+    assert reported["reasoning_tokens"] > 3
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ async def test_it_thinks_by_itself(running: Running) -> None:
     ],
 )
 async def test_every_way_to_switch_it_off(off: dict[str, Any], running: Running) -> None:
-    told = await ask(running, **off)
-    assert not told.get("reasoning_content")
-    assert told["content"]
-    assert told["reasoning_tokens"] == 0
+    reported = await ask(running, **off)
+    assert not reported.get("reasoning_content")
+    assert reported["content"]
+    assert reported["reasoning_tokens"] == 0
 
 
 @pytest.mark.parametrize(
@@ -52,33 +52,33 @@ async def test_every_way_to_switch_it_off(off: dict[str, Any], running: Running)
     [{"thinking_budget": 3}, {"reasoning_budget_tokens": 3}, {"reasoning": {"max_tokens": 3}}],
 )
 async def test_every_way_to_limit_it(limit: dict[str, Any], running: Running) -> None:
-    told = await ask(running, **limit)
+    reported = await ask(running, **limit)
     free = await ask(running)
-    assert free["reasoning_content"].startswith(told["reasoning_content"])
-    assert len(told["reasoning_content"]) < len(free["reasoning_content"])
-    assert told["content"]
+    assert free["reasoning_content"].startswith(reported["reasoning_content"])
+    assert len(reported["reasoning_content"]) < len(free["reasoning_content"])
+    assert reported["content"]
 
 
 async def test_the_closing_message_is_said(running: Running) -> None:
-    told = await ask(running, thinking_budget=3, reasoning_budget_message=" Enough thought.")
-    assert told["reasoning_content"].endswith("Enough thought.")
-    assert told["content"]
+    reported = await ask(running, thinking_budget=3, reasoning_budget_message=" Enough thought.")
+    assert reported["reasoning_content"].endswith("Enough thought.")
+    assert reported["content"]
 
 
 async def test_hidden_reasoning_is_counted_and_not_shown(running: Running) -> None:
-    told = await ask(running, include_reasoning=False)
-    assert "reasoning_content" not in told
-    assert told["reasoning_tokens"] > 3
-    assert told["content"]
+    reported = await ask(running, include_reasoning=False)
+    assert "reasoning_content" not in reported
+    assert reported["reasoning_tokens"] > 3
+    assert reported["content"]
 
 
 async def test_inline_reasoning_keeps_its_tags(running: Running) -> None:
-    told = await ask(running, reasoning_format="none")
-    assert told["content"].startswith("<think>")
-    assert "</think>" in told["content"]
+    reported = await ask(running, reasoning_format="none")
+    assert reported["content"].startswith("<think>")
+    assert "</think>" in reported["content"]
 
 
 async def test_reasoning_cut_by_the_limit_stays_reasoning(running: Running) -> None:
-    told = await ask(running, max_tokens=5)
-    assert told["reasoning_content"]
-    assert not told["content"]
+    reported = await ask(running, max_tokens=5)
+    assert reported["reasoning_content"]
+    assert not reported["content"]

@@ -45,13 +45,13 @@ async def stream(running: Running, number: int, began: asyncio.Event) -> str:
         "stream": True,
         "messages": [{"role": "user", "content": f"Go {number}"}],
     }
-    told = ""
+    reported = ""
     async with running.client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for part in answer.aiter_text():
-            told += part
+            reported += part
             if "content" in part:
                 began.set()
-    return told
+    return reported
 
 
 async def test_one_of_two_servers_killed_under_load(tmp_path: Path) -> None:

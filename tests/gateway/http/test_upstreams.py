@@ -90,8 +90,8 @@ async def test_a_stream_is_relayed(tmp_path: Path) -> None:
     assert got.headers["x-roundhouse-model"] == "far"
     assert got.headers["x-roundhouse-backend"] == "upstream"
     assert got.text.endswith("data: [DONE]\n\n")
-    told = events(got.text.replace("data: [DONE]", ""))
-    deltas = [one["choices"][0] for one in told if one["choices"]]
+    reported = events(got.text.replace("data: [DONE]", ""))
+    deltas = [one["choices"][0] for one in reported if one["choices"]]
     assert [one["delta"] for one in deltas] == [
         {"role": "assistant"},
         {"content": "One"},
@@ -99,7 +99,7 @@ async def test_a_stream_is_relayed(tmp_path: Path) -> None:
         {},
     ]
     assert deltas[-1]["finish_reason"] == "stop"
-    assert told[-1]["usage"]["total_tokens"] == 9
+    assert reported[-1]["usage"]["total_tokens"] == 9
 
 
 async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ async def test_completions_are_relayed(tmp_path: Path) -> None:
         body = {"model": "far", "prompt": "Say", "max_tokens": 2, "echo": True, "stream": True}
         got = await running.client.post("/v1/completions", json=body)
 
-    told = events(got.text.replace("data: [DONE]", ""))
-    assert "".join(one["choices"][0]["text"] for one in told) == "Sayab"
-    assert told[-1]["choices"][0]["finish_reason"] == "length"
+    reported = events(got.text.replace("data: [DONE]", ""))
+    assert "".join(one["choices"][0]["text"] for one in reported) == "Sayab"
+    assert reported[-1]["choices"][0]["finish_reason"] == "length"
     assert one.asked[0].json["prompt"] == "Say"
 
 
@@ -192,7 +192,7 @@ async def test_what_nobody_here_reads_is_handed_on(tmp_path: Path) -> None:
     assert sent["reasoning_effort"] == "low"
 
 
-async def test_what_is_dropped_is_told(tmp_path: Path) -> None:
+async def test_what_is_dropped_is_reported(tmp_path: Path) -> None:
     async with far(streams(*text("x"))) as one:
         async with relaying(tmp_path, one, drop=("min_p", "odd")) as running:
             got = await ask(running, stream=True, min_p=0.1, odd=1)
@@ -270,15 +270,15 @@ SHAPES: dict[str, Any] = {
     ],
 )
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_an_answer_whose_shape_was_not_held_there_is_told(
+async def test_an_answer_whose_shape_was_not_held_there_is_reported(
     tmp_path: Path, shape: str, said: str, fault: str | None, streamed: bool
 ) -> None:
     words = streams(*text(said[:4], said[4:]))
     got = await answer(tmp_path, words, stream=streamed, response_format=SHAPES[shape])
     last = events(got.text.replace("data: [DONE]", ""))[-1] if streamed else got.json()
-    told = last["choices"][0].get("schema_fault")
+    reported = last["choices"][0].get("schema_fault")
 
-    assert told is None if fault is None else fault in told
+    assert reported is None if fault is None else fault in reported
 
 
 async def test_a_schema_that_cannot_be_read_here_is_not_refused(tmp_path: Path) -> None:
@@ -305,7 +305,9 @@ async def test_other_shapes_are_checked_too(tmp_path: Path, kind: str) -> None:
         assert "x-roundhouse-relaxed" not in got.headers, "the other server was asked for it"
 
 
-async def test_a_shape_that_a_server_cannot_be_asked_for_is_told_at_once(tmp_path: Path) -> None:
+async def test_a_shape_that_a_server_cannot_be_asked_for_is_reported_at_once(
+    tmp_path: Path,
+) -> None:
     async with far(streams(*text("abcd"))) as one:
         async with relaying(tmp_path, one, server="openai") as running:
             got = await ask(running, guided_regex="[a-c]+")
@@ -353,10 +355,10 @@ async def test_parameters_tell_what_became_of_them(tmp_path: Path) -> None:
         asked = {"temperature": 0.9, "min_p": 0.1, "top_k": 4, "web_search_options": {"a": 1}}
         got = await ask(running, return_parameters=True, **asked)
 
-    told = got.json()["parameters"]
-    assert told["applied"] == {"temperature": 0.2, "top_k": 4, "web_search_options": {"a": 1}}
-    assert told["changed"]["temperature"]["used"] == 0.2
-    assert told["ignored"] == {"min_p": "the configuration of the upstream drops it"}
+    reported = got.json()["parameters"]
+    assert reported["applied"] == {"temperature": 0.2, "top_k": 4, "web_search_options": {"a": 1}}
+    assert reported["changed"]["temperature"]["used"] == 0.2
+    assert reported["ignored"] == {"min_p": "the configuration of the upstream drops it"}
 
 
 async def test_an_answer_that_was_cut_or_calls_is_not_checked(tmp_path: Path) -> None:
@@ -414,12 +416,12 @@ async def test_keys_never_reach_a_client_or_the_log(
 ) -> None:
     says = with_status(400, b'{"error": {"message": "bad key sk-our-secret at http://a.b/"}}')
     async with far(says) as one, relaying(tmp_path, one, key="sk-our-secret") as running:
-        told = (await ask(running)).text + (await running.client.get("/metrics")).text
+        reported = (await ask(running)).text + (await running.client.get("/metrics")).text
         listed = (await running.client.get("/v1/models")).text
 
     out, err = capsys.readouterr()
     assert one.asked[0].headers["authorization"] == "Bearer sk-our-secret"
-    assert "sk-our-secret" not in told + listed + out + err
+    assert "sk-our-secret" not in reported + listed + out + err
 
 
 # ------------------------------------------------------------------------------- as any other model
@@ -559,13 +561,13 @@ async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: 
 
     async def stream(number: int) -> str:
         body = chat(stream=True, messages=[{"role": "user", "content": str(number)}])
-        told = ""
+        reported = ""
         async with running.client.stream("POST", "/v1/chat/completions", json=body) as got:
             async for part in got.aiter_text():
-                told += part
+                reported += part
                 if '"content":"x"' in part:
                     begun.add(number)
-        return told
+        return reported
 
     async with far(dies) as dying, far(lives) as living:
         async with relaying(tmp_path, dying, living) as running, asyncio.timeout(HANG):
@@ -575,13 +577,13 @@ async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: 
             gone.set()
             answers = await asyncio.gather(*asking)
 
-    for number, told in enumerate(answers):
+    for number, reported in enumerate(answers):
         if number in begun:
-            assert "upstream_cut" in told
-            assert "[DONE]" not in told
+            assert "upstream_cut" in reported
+            assert "[DONE]" not in reported
         else:
-            assert told.endswith("data: [DONE]\n\n")
-            assert '"content":"y"' in told
+            assert reported.endswith("data: [DONE]\n\n")
+            assert '"content":"y"' in reported
 
 
 # -------------------------------------------------------------------------------- a second of ours
@@ -687,11 +689,11 @@ async def test_a_drained_server_gets_nothing_new_until_it_is_called_back(tmp_pat
     async with far(streams(*text("a"))) as one, far(streams(*text("b"))) as two:
         async with relaying(tmp_path, one, two) as running:
             order = {"upstream": "elsewhere", "url": one.url}
-            told = await running.client.post("/v1/upstreams/drain", json=order)
+            reported = await running.client.post("/v1/upstreams/drain", json=order)
             for _ in range(4):
                 await ask(running)
             assert len(one.asked) == 0
-            (upstream,) = told.json()
+            (upstream,) = reported.json()
             assert [each["draining"] for each in upstream["replicas"]] == [True, False]
 
             back = {**order, "draining": False}

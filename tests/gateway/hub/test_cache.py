@@ -63,7 +63,7 @@ async def test_gguf_files_are_called_by_what_tells_them_apart(
     assert named(CachedModels(tmp_path)) == names
 
 
-async def test_what_is_broken_is_told_and_may_become_whole(tmp_path: Path) -> None:
+async def test_what_is_broken_is_reported_and_may_become_whole(tmp_path: Path) -> None:
     models = CachedModels(tmp_path)
     assert named(models) == set()  # there is no cache yet
     snapshot = await downloaded(tmp_path, {"small.gguf": GGUF[:-1000]})

@@ -54,8 +54,8 @@ class Host:
                     head += await stream.receive()
                 self.heads.append(head.decode())
                 self.asked.set()
-                if (told := self.answers.get(head.split()[1].decode())) is not None:
-                    await stream.send(told)
+                if (reported := self.answers.get(head.split()[1].decode())) is not None:
+                    await stream.send(reported)
                 else:
                     await stream.receive()
             self.left.set()

@@ -48,7 +48,7 @@ def test_a_broken_template_makes_the_model_unavailable() -> None:
     assert issubclass(InvalidTemplate, ModelUnavailable)
 
 
-def test_the_first_refusal_is_told_and_not_that_of_the_second_try() -> None:
+def test_the_first_refusal_is_reported_and_not_that_of_the_second_try() -> None:
     picky = ChatTemplate(
         "{% for m in messages %}{{ m.content }}{% endfor %}"
         "{{ raise_exception('case ' ~ messages | length) if 'damn' in messages[-1].content }}",
@@ -194,7 +194,7 @@ def test_no_tool_is_shown_when_none_may_be_called(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_told_of_its_tools(family: str) -> None:
+def test_every_family_is_reported_of_its_tools(family: str) -> None:
     text = prompt(family, user("?"), tools=(WEATHER,))
     assert "get_weather" in text
     assert "city" in text
@@ -265,7 +265,7 @@ def test_an_effort_is_the_nearest_that_the_model_knows(thinking: Thinking, effor
 
 
 @pytest.mark.parametrize(
-    ("thinking", "told"),
+    ("thinking", "reported"),
     [
         (Thinking(), "-"),
         (Thinking(enabled=True), "-"),
@@ -274,13 +274,15 @@ def test_an_effort_is_the_nearest_that_the_model_knows(thinking: Thinking, effor
         (Thinking(enabled=False, budget=512), "0"),
     ],
 )
-def test_a_budget_is_told_to_templates_that_ask_for_it(thinking: Thinking, told: str) -> None:
+def test_a_budget_is_reported_to_templates_that_ask_for_it(
+    thinking: Thinking, reported: str
+) -> None:
     budgeting = ChatTemplate(
         "{{ thinking_budget if thinking_budget is defined else '-' }}|{{ messages[0].content }}",
         SPECIAL,
     )
     asked = request(user("Hi"), thinking=thinking)
-    assert budgeting.render(asked).text == f"{told}|Hi"
+    assert budgeting.render(asked).text == f"{reported}|Hi"
 
 
 def test_the_clients_own_variables_win() -> None:
@@ -336,7 +338,7 @@ def test_pictures_survive_merging() -> None:
     assert seen.render(request(first, user("b"), user("c"))).text == "user:a<image>b\n\nc"
 
 
-def test_pictures_are_told_in_the_order_of_the_text() -> None:
+def test_pictures_are_reported_in_the_order_of_the_text() -> None:
     rules = Message(role="system", parts=(TextPart("Rules."), PICTURE))
     calls = calling(weather_in("Ulm", "call_1"), weather_in("Bonn", "call_2"))
     ulm, bonn = ImagePart("data:ulm"), ImagePart("data:bonn")

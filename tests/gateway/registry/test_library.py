@@ -209,7 +209,7 @@ def test_the_config_wins_a_name_over_a_folder(tmp_path: Path) -> None:
     assert shelf.resolve("a").files.path == other
 
 
-def test_unusable_files_in_folders_are_told_once_and_never_the_default(tmp_path: Path) -> None:
+def test_unusable_files_in_folders_are_reported_once_and_never_the_default(tmp_path: Path) -> None:
     root = tmp_path / "models"
     put(root / "a" / "torn.gguf", "broken")
     put(root / "b" / "config.json", "broken")
@@ -264,7 +264,7 @@ def test_a_projector_that_comes_to_lie_beside_a_configured_model_is_seen(tmp_pat
     assert shelf.resolve("m").files.modalities == ("text", "image")
 
 
-def test_unusable_files_are_told_and_may_become_usable(tmp_path: Path) -> None:
+def test_unusable_files_are_reported_and_may_become_usable(tmp_path: Path) -> None:
     path = put(tmp_path / "a.gguf", "broken")
     shelf = library(models=(ModelConfig(name="a", path=str(path)),))
     (problem,) = shelf.unusable()

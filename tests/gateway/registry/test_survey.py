@@ -16,7 +16,7 @@ def fit(registry: Registry, name: str) -> Fit:
     return registry.survey.fit(registry.resolve(name))
 
 
-async def test_it_fits_or_who_would_have_to_go_is_told() -> None:
+async def test_it_fits_or_who_would_have_to_go_is_reported() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         assert fit(registry, "a40") == Fit(verdict="fits")
         await registry.load("a40")
@@ -86,7 +86,7 @@ async def test_the_ledger_tells_who_holds_what_and_who_waits_for_room() -> None:
             assert (claimed.model, claimed.device, claimed.size) == ("c30", "cpu", 30)
 
 
-async def test_what_a_model_takes_is_told_by_use_and_adds_up() -> None:
+async def test_what_a_model_takes_is_reported_by_use_and_adds_up() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         await registry.load("a40")
         cost = registry.survey.cost(registry.resolve("a40"))

@@ -91,7 +91,7 @@ def test_what_never_becomes_a_call_is_content(format: str, text: str) -> None:
     assert answer.finished.reason == "stop"
 
 
-def test_what_looked_like_a_call_is_told_in_a_warning() -> None:
+def test_what_looked_like_a_call_is_reported_in_a_warning() -> None:
     warning = read("hermes_json", "<tool_call>no").finished.warning
     assert warning == "no tool call after '<tool_call>': '{' expected"
 
@@ -253,7 +253,7 @@ def test_without_tools_nothing_is_a_call(format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "text", "told"),
+    ("engine", "text", "reported"),
     [
         ("stop", "Hello", "stop"),
         ("length", "Hello", "length"),
@@ -264,8 +264,8 @@ def test_without_tools_nothing_is_a_call(format: str) -> None:
         ("length", '<tool_call>{"name": "weather"}', "length"),
     ],
 )
-def test_the_finish_reason(engine: FinishReason, text: str, told: FinishReason) -> None:
-    assert read("hermes_json", text, engine).finished.reason == told
+def test_the_finish_reason(engine: FinishReason, text: str, reported: FinishReason) -> None:
+    assert read("hermes_json", text, engine).finished.reason == reported
 
 
 def test_an_empty_output() -> None:

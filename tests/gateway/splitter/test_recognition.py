@@ -80,7 +80,7 @@ def test_by_template(id: str, template: str) -> None:
     assert recognised.why
 
 
-def test_the_reason_is_told() -> None:
+def test_the_reason_is_reported() -> None:
     assert recognise(template="<arg_key>").why == "the chat template contains '<arg_key>'"
     assert recognise(template="x").why == "no known marker in the chat template or the vocabulary"
 

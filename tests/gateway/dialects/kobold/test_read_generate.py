@@ -62,7 +62,7 @@ def test_memory_stands_before_the_prompt() -> None:
     assert read(memory="Long ago. ").request.prompts == ("Long ago. Once",)
 
 
-def test_a_body_without_a_length_gets_the_one_that_is_told() -> None:
+def test_a_body_without_a_length_gets_the_one_that_is_reported() -> None:
     assert read().request.answering.max_tokens == MAX_LENGTH
 
 

@@ -169,8 +169,8 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
 def test_usage_unasked_for_is_not_sent(options: object) -> None:
     data = stream(chat_reply(stream_options=options), said(Content("a"), STOP))
     assert b"usage" not in data
-    told = ["timings" in payload for payload in objects(data)]
-    assert told == [False] * (len(told) - 1) + [True]
+    reported = ["timings" in payload for payload in objects(data)]
+    assert reported == [False] * (len(reported) - 1) + [True]
     assert objects(data)[-1]["choices"][0]["finish_reason"] == "stop"
     assert payloads(data)[-1] == DONE
 
@@ -253,7 +253,7 @@ def test_logprobs_without_any_text_come_with_the_end() -> None:
     assert len(choice["logprobs"]["content"]) == 1
 
 
-def test_logprobs_of_everything_are_told_where_they_are_asked_for() -> None:
+def test_logprobs_of_everything_are_reported_where_they_are_asked_for() -> None:
     reply = chat_reply(logprobs=True, logprobs_of="all")
     data = reply.delta(Delta(0, (Reasoning("hm"),), (token("<"), token("hm"))))
     data += reply.delta(Delta(0, (Content("ja"),), (token("ja"),)))
@@ -261,7 +261,7 @@ def test_logprobs_of_everything_are_told_where_they_are_asked_for() -> None:
     assert tokens == [["<", "hm"], ["ja"]]
 
 
-def test_the_reading_of_a_prompt_is_told_in_chunks_without_text() -> None:
+def test_the_reading_of_a_prompt_is_reported_in_chunks_without_text() -> None:
     reply = chat_reply(return_progress=True)
     data = reply.delta(Delta(0, (), progress=PromptProgress(10, 2, 6, 0.25)))
     (chunk,) = objects(data)

@@ -87,7 +87,7 @@ def test_hidden_reasoning_stays_hidden() -> None:
     assert message == {"role": "assistant", "content": ""}
 
 
-def test_choices_are_told_by_index_however_they_ended() -> None:
+def test_choices_are_reported_by_index_however_they_ended() -> None:
     deltas = said(Content("b"), STOP, choice=1) + said(Content("a"), STOP, choice=0)
     texts = [c["message"]["content"] for c in whole(deltas, n=2)["choices"]]
     assert texts == ["a", "b"]
@@ -142,7 +142,7 @@ def conversations(draw: st.DrawFn) -> tuple[int, list[Delta]]:
     return n, deltas
 
 
-def told(completion: ChatCompletion) -> list[object]:
+def reported(completion: ChatCompletion) -> list[object]:
     """What a completion says, whether it was streamed or not."""
     return [
         (
@@ -175,5 +175,5 @@ def test_a_stream_put_together_is_the_body(
     }
     streamed = accumulated(stream(chat_reply(**asked), deltas))
     body = ChatCompletion.model_validate(whole(deltas, **asked))
-    assert told(streamed) == told(body)
+    assert reported(streamed) == reported(body)
     assert streamed.usage == body.usage

@@ -291,7 +291,7 @@ def test_a_message_is_continued_or_an_answer_begun_and_not_both() -> None:
     assert chat_fault(messages=[USER, PREFIX], **both).param == "continue_final_message"
 
 
-def test_a_prompt_without_a_generation_prompt_is_told_to_be_ignored() -> None:
+def test_a_prompt_without_a_generation_prompt_is_reported_to_be_ignored() -> None:
     assert chat(add_generation_prompt=False).ignored == ("add_generation_prompt",)
 
 
@@ -345,7 +345,7 @@ def test_no_limit_has_two_forms() -> None:
     assert chat().request.answering.max_tokens is None
 
 
-def test_how_the_answer_is_told_is_read() -> None:
+def test_how_the_answer_is_reported_is_read() -> None:
     exchange = chat(stream=True, stream_options={"include_usage": True}, n=3, model="a/b")
     assert (exchange.stream, exchange.include_usage) == (True, True)
     assert (exchange.request.answering.n, exchange.request.model) == (3, "a/b")

@@ -60,8 +60,8 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
 def test_every_prompt_has_n_choices() -> None:
     reply = text_reply(prompt=["x", "y"], n=2)
     deltas = [delta for k in range(4) for delta in said(Content(f"t{k}"), STOP, choice=k)]
-    told = [(choice["index"], choice["text"]) for choice in whole(reply, deltas)["choices"]]
-    assert told == [(0, "t0"), (1, "t1"), (2, "t2"), (3, "t3")]
+    reported = [(choice["index"], choice["text"]) for choice in whole(reply, deltas)["choices"]]
+    assert reported == [(0, "t0"), (1, "t1"), (2, "t2"), (3, "t3")]
 
 
 def test_the_echo_stands_before_every_choice_of_its_prompt() -> None:
@@ -144,7 +144,7 @@ def test_text_longer_than_its_tokens_is_said_all_the_same() -> None:
     assert [chunk["text"] for chunk in chunks] == ["a", "b", "cd"]
 
 
-def test_logprobs_of_text_that_comes_with_the_end_are_told_once() -> None:
+def test_logprobs_of_text_that_comes_with_the_end_are_reported_once() -> None:
     delta = Delta(0, (Content("b"), STOP), (token("b"),))
     text, end = choices(text_reply(logprobs=0, stream_options={"include_usage": True}).delta(delta))
     assert (text["text"], text["logprobs"]["tokens"]) == ("b", ["b"])

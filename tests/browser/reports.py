@@ -1,4 +1,4 @@
-"""What a server with two cards and many models could tell, in the shapes of docs/console-api.md."""
+"""What a server with two cards and many models might report, shaped as in docs/console-api.md."""
 
 import math
 import time
