@@ -29,6 +29,7 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 32, 4096  # prompt tokens in one pass
 CPU_SPEED, CARD_SPEED = 2.5e10, 1e14
 LOGIT_COPIES = 10  # at 32 bits, while tokens are drawn: sorted, summed, masked (measured)
 FIXED = 4 << 20  # bytes: the tokenizer, Python's own objects (measured)
+RECORDED = 25 << 20  # bytes of recorded passes and of torch's interpreter for them (measured)
 OTHERS = frozenset({"exl2", "exl3"})  # quantizations that another backend reads
 CARD = Path("/dev/nvidiactl")  # exists with the driver; asking torch would import it
 
@@ -117,7 +118,8 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     mask = tokens * min(size.length, size.tokens) * (1 + number)
     logits = options.max_concurrent * files.vocab_size * 4 * LOGIT_COPIES
     activations = max(tokens * files.activation_bytes * number // 4, size.length * files.scan_bytes)
-    return FIXED + activations + mask + logits
+    recorded = RECORDED if on_cpu(options.device) else 0
+    return FIXED + recorded + activations + mask + logits
 
 
 def _share_left(options: TransformersOptions) -> float:
