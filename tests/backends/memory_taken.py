@@ -94,12 +94,13 @@ async def take(backend: str, path: Path, options: EngineOptions) -> Taken:
 
 
 async def main(backend: str, name: str) -> None:
-    kind = LlamaCppOptions if backend == "llamacpp" else TransformersOptions
+    llama = backend == "llamacpp"
+    options = LlamaCppOptions(flash_attention="on") if llama else TransformersOptions()
     with tempfile.TemporaryDirectory() as folder:
         path = found(backend, name, Path(folder))
-        warm = kind(context_length=64)  # brings the library itself
+        warm = msgspec.structs.replace(options, context_length=64)  # brings the library itself
         await take(backend, found(backend, "bundled", Path(folder)), warm)
-        sys.stdout.buffer.write(msgspec.json.encode(await take(backend, path, kind())))
+        sys.stdout.buffer.write(msgspec.json.encode(await take(backend, path, options)))
 
 
 if __name__ == "__main__":
