@@ -85,7 +85,9 @@ ROOMS = ("backends", "gateway")  # whose files and folders the tree names one by
 def test_the_tree_shown_is_the_checkout_s() -> None:
     shown = tree_shown()
     top = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    ignored = {"htmlcov", "build", "dist"} | {name for name in top if name.endswith(".egg-info")}
+    ignored = {"__pycache__", "htmlcov", "build", "dist"} | {
+        name for name in top if name.endswith(".egg-info")
+    }
     assert {name for name in shown if "/" not in name} == top - ignored
     for room in ROOMS:
         inside = {f"{room}/{name}" for name in children(ROOT / room)}
