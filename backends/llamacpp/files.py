@@ -26,7 +26,9 @@ SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-leng
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
-NARROW = 128  # values; of heads below it flash attention on AVX-512 makes little, see there
+NARROW = (
+    128  # values of a head; below it AVX-512 computes flash attention slowly, see `flash_attention`
+)
 MOST_SCORES = 256 << 20  # bytes that attention without it may take
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")

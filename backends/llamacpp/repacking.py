@@ -134,9 +134,9 @@ def _features(cpuinfo: Path) -> frozenset[str]:
 
 def is_sound(library: Path) -> bool:
     """By the compiler that it names; where it names none, as that of other systems' wheels."""
+    if _has(library, MENDED):
+        return True
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(MENDED) >= 0:
-            return True
         found = [(int(major), int(minor)) for major, minor in COMPILER.findall(data)]
     return all(minor >= SOUND_FROM.get(major, 0) for major, minor in found)
 

@@ -22,12 +22,12 @@ from backends.protocol import Sampling
 from backends.upstream.fleet import Fleet
 from backends.upstream.roster import Roster, roster_of
 from config.engines import EngineOptions
-from config.errors import ConfigError, Source
+from config.errors import ConfigError
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry.sources import ModelFolder, Recognise, Unusable, UpstreamModels
+from gateway.registry.sources import ModelFolder, Recognise, Unusable, UpstreamModels, template_of
 from gateway.request import RequestedSampling
 
 DEFAULT_NAMES = ("", "default")
@@ -352,23 +352,13 @@ class ModelLibrary:
             ttl=next(ttl for ttl in ttls if ttl is not None),
             sampling=RequestedSampling(sampling_for(model, Sampling), frozenset(model.sampling)),
             format=model.format,
-            template=_template(model),
+            template=template_of(model, "model"),
             created=_stamp(files.path)[0] // 1_000_000_000,
         )
 
 
 def _places(models: Mapping[str, Known]) -> set[Path]:
     return {one.files.path for one in models.values() if isinstance(one, ModelEntry)}
-
-
-def _template(model: ModelConfig) -> str | None:
-    if model.template is None:
-        return None
-    try:
-        return Path(model.template).expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        source = Source(f"model {model.name!r}")
-        raise source.error("$.template", f"can't be read: {error}") from None
 
 
 def _stamp(path: Path) -> tuple[int, int]:

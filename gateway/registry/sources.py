@@ -14,7 +14,7 @@ from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import UnsupportedModel
 from backends.upstream.roster import Roster
 from config.errors import Source
-from config.settings import Config
+from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
@@ -145,7 +145,9 @@ class UpstreamModels:
     def __init__(self, config: Config, roster: Roster) -> None:
         self._roster = roster
         self._configs = {one.name: one for one in config.upstreams}
-        self._templates = {name: _template(one) for name, one in self._configs.items()}
+        self._templates = {
+            name: template_of(one, "upstream") for name, one in self._configs.items()
+        }
 
     def named(self) -> Iterator[tuple[str, ModelFiles]]:
         """What the configuration names."""
@@ -168,11 +170,14 @@ class UpstreamModels:
         return iter(self._roster.models().items())
 
 
-def _template(upstream: UpstreamConfig) -> str | None:
-    if upstream.template is None:
+def template_of(configured: ModelConfig | UpstreamConfig, kind: str) -> str | None:
+    """The chat template that a model or an upstream names as a file; `kind` is for the error.
+    Raises ConfigError where it can't be read.
+    """
+    if configured.template is None:
         return None
     try:
-        return Path(upstream.template).expanduser().read_text("utf-8")
+        return Path(configured.template).expanduser().read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        source = Source(f"upstream {upstream.name!r}")
+        source = Source(f"{kind} {configured.name!r}")
         raise source.error("$.template", f"can't be read: {error}") from None

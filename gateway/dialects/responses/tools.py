@@ -35,14 +35,14 @@ def read_tools(
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
-    reported = wire.function or wire
-    if not reported.name:
+    function = wire.function or wire
+    if not function.name:
         raise fields.wrong(f"{path}.name", "A function needs a name.")
     return Tool(
-        name=reported.name,
-        description=reported.description,
-        parameters=reported.parameters,
-        strict=reported.strict,
+        name=function.name,
+        description=function.description,
+        parameters=function.parameters,
+        strict=function.strict,
     )
 
 
