@@ -15,6 +15,7 @@ import msgspec
 from anyio import to_thread
 
 from backends.protocol import SpecialTokens
+from backends.remote import RemoteTarget
 from gateway.answers.interpreter import spoken
 from gateway.answers.overrides import Templates
 from gateway.errors import InvalidTemplate
@@ -36,7 +37,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()  # of reasoning, that the template takes
 
 
-Key: TypeAlias = tuple[str, str | None, str | None, bool]
+# Name, template, format, what another server reported, and whether it is loaded.
+Key: TypeAlias = tuple[str, str | None, str | None, RemoteTarget | None, bool]
 
 
 class Capabilities:
@@ -74,12 +76,13 @@ class Capabilities:
         for status in statuses:
             if status.entry is not None:
                 key = self._key(status, status.entry)
-                if known := self._known.get(key) or self._known.get((*key[:3], False)):
+                if known := self._known.get(key) or self._known.get((*key[:4], False)):
                     found[status.id] = known
         return found
 
     def _key(self, status: ModelStatus, entry: ModelEntry) -> Key:
-        return entry.name, self._source(status, entry), entry.format, status.info is not None
+        source = self._source(status, entry)
+        return entry.name, source, entry.format, entry.files.remote, status.info is not None
 
     def _source(self, status: ModelStatus, entry: ModelEntry) -> str | None:
         own = status.info.chat_template if status.info else entry.files.chat_template

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import bundled
+from backends.remote import RemoteTarget
 from config.settings import Config, ModelConfig
 from gateway.answers.capabilities import Capabilities
 from gateway.answers.overrides import Templates
@@ -68,3 +69,23 @@ async def test_a_chosen_template_and_a_named_format_count(tmp_path: Path) -> Non
     assert plain is not None
     assert plain.recognised.format.id == "plain"
     assert plain.recognised.why == "named in the configuration"
+
+
+async def test_what_another_server_reports_later_is_known_then(tmp_path: Path) -> None:
+    """Its first list may not know yet what a model can do."""
+    found = await statuses(Config(models=(script(tmp_path, "far"),)), tmp_path)
+    known, there = Capabilities(Templates(None)), RemoteTarget(upstream="there", model="far")
+    for can in (None, ("tools",)):
+        status = elsewhere(found["far"], msgspec.structs.replace(there, capabilities=can))
+        reported = await known.of(status)
+        assert reported is not None
+        assert reported.capabilities == can
+        assert (await known.of_all([status]))["far"] == reported
+
+
+def elsewhere(status: ModelStatus, target: RemoteTarget) -> ModelStatus:
+    """The same model, run by another server."""
+    assert status.entry is not None
+    files = msgspec.structs.replace(status.entry.files, remote=target, chat_template=None)
+    entry = msgspec.structs.replace(status.entry, files=files)
+    return msgspec.structs.replace(status, entry=entry)
