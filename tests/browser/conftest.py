@@ -114,7 +114,7 @@ CALL = '{"name": "weather", "arguments": {"city": "Bern"}}'
 LINES = [
     {"when": "think", "say": "<think>Let me see.</think>\n\nSeen."},
     {"when": "call", "say": f"<tool_call>\n{CALL}\n</tool_call>"},
-    {"when": "long", "say": SAYS * 400},
+    {"when": "long", "say": SAYS * 2_000},
     {"when": "", "say": "Hello from the script. {images}"},
 ]  # fmt: skip
 
@@ -123,7 +123,9 @@ LINES = [
 def real_server(folder: Path, *, keys: bool = False, hub: str | None = None) -> Iterator[str]:
     """The bundled model and two scripted ones on a port of their own; the address of the page."""
     alpha, beta = folder / "alpha.script.json", folder / "beta.script.json"
-    alpha.write_text(json.dumps({"lines": LINES, "size_bytes": 400_000_000}))
+    alpha.write_text(
+        json.dumps({"lines": LINES, "size_bytes": 400_000_000, "context_length": 1_000_000})
+    )
     seeing = {"modalities": ["text", "image"], "chat_template": TEMPLATE.read_text()}
     beta.write_text(json.dumps({"lines": LINES, "size_bytes": 250_000_000, **seeing}))
     settings: dict[str, Any] = {
@@ -167,7 +169,7 @@ def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
         for word in log.read_text().replace('"', " ").split():
             if word.startswith("http://"):
                 address = word.rstrip("/,.")
-                if httpx.get(f"{address}/health").is_success:
+                if httpx.get(f"{address}/health", timeout=HANG).is_success:
                     return address
         time.sleep(0.05)
     raise AssertionError(log.read_text())

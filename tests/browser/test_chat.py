@@ -94,7 +94,7 @@ def test_what_was_asked_is_edited_and_sent_again(stand: Stand, open_page: OpenPa
 
 
 def test_an_answer_is_stopped(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: reports.answer("word " * 5000, pause=0.01)})
+    server = stand(answers={CHAT: reports.answer("word " * 50_000, pause=0.01)})
     page = open_page(server.url)
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")

@@ -221,14 +221,13 @@ def test_changes_are_shown_as_they_come(stand: Stand, open_page: OpenPage) -> No
 
 def test_the_theme_is_chosen_and_kept(stand: Stand, open_page: OpenPage) -> None:
     page = open_page(stand().url)
-    ground = "getComputedStyle(document.body).backgroundColor"
+    body = page.locator("body")
     page.get_by_label("Dark").click()
-    assert page.evaluate(ground) == "rgb(19, 21, 22)"
+    expect(body).to_have_css("background-color", "rgb(19, 21, 22)")
     page.reload()
-    page.get_by_label("Dark").wait_for()
-    assert page.evaluate(ground) == "rgb(19, 21, 22)"
+    expect(body).to_have_css("background-color", "rgb(19, 21, 22)")
     page.get_by_label("As the system").click()
-    assert page.evaluate(ground) == "rgb(246, 247, 247)"
+    expect(body).to_have_css("background-color", "rgb(246, 247, 247)")
 
 
 def test_a_menu_is_used_by_keys(stand: Stand, open_page: OpenPage) -> None:
