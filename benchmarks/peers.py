@@ -26,7 +26,7 @@ LLAMA_SERVER = ("xllamacpp==2026.10.11549",)  # llama.cpp's own server as a whee
 ROUNDHOUSE = (
     "from gateway.cli import main; raise SystemExit(main())"  # this one, not an installed one
 )
-PATIENCE = 60.0  # seconds until a server must listen
+PATIENCE = 300.0  # seconds until a server must listen, also beside busy processes
 GRACE = 10.0  # seconds until a server that was told to stop must have stopped
 LONGEST = 900  # CPU seconds after which a busy process ends, even if nobody ends it
 BUSY = f"ulimit -t {LONGEST}; while :; do :; done"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hang import HANG
+
 ROOT = Path(__file__).parent.parent
 RECORDS = """#!/bin/sh
 echo "CMAKE_ARGS=$CMAKE_ARGS $*" >> "$RECORD"
@@ -55,7 +57,7 @@ class Machine:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG,
             check=False,
         )
 

@@ -15,6 +15,7 @@ import bundled
 from backends.protocol import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
+from tests.hang import HANG
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -187,7 +188,7 @@ def test_every_command_shown_runs_as_it_is_written(
         if " serve " in line:
             assert any("listens on" in reported for reported in process.stdout)
             process.terminate()
-        said, errors = process.communicate(timeout=120)
+        said, errors = process.communicate(timeout=HANG)
     assert process.returncode == 0, (said, errors)
 
 
@@ -202,7 +203,7 @@ def test_the_program_shown_runs(server: dict[str, str], tmp_path: Path) -> None:
         env=server,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         check=True,
     )
     assert done.stdout.strip()

@@ -17,6 +17,7 @@ from config.engines import LlamaCppOptions, TransformersOptions
 from tests.backends.contract import run, text_of
 from tests.backends.parity import load, prompts
 from tests.backends.transformers.test_container import load_solo
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 GREEDY = Sampling(temperature=0, ban_eos=True)
@@ -144,7 +145,7 @@ async def test_where_nothing_else_may_come_the_answer_ends(engine: ModelContaine
 
 async def test_everything_banned_comes_to_an_end(engine: ModelContainer) -> None:
     letters = tuple("abcdefghijklmnopqrstuvwxyz0123456789 .,;:!?'\"-<>\n")
-    with anyio.fail_after(60):
+    with anyio.fail_after(HANG):
         pieces, ended = await said(engine, banning(Sampling(seed=1), *letters))
     assert not set(letters) & set(text_of(pieces).lower())
     assert ended.completion_tokens <= len(tokens_of(pieces)) + 1  # an end token has no text

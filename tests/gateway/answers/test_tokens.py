@@ -15,6 +15,7 @@ from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.errors import ContextLengthExceeded
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 from tests.gateway.answers.test_interpreter import entry, info
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -101,12 +102,12 @@ async def test_a_caller_who_leaves_goes_at_once_and_the_thread_stops_between_pie
 
     def work(wanted: Wanted) -> None:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(HANG)
         found.append(wanted())
         ended.set()
         raise Abandoned
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(threads.run, work)
             await anyio.to_thread.run_sync(begun.wait)
@@ -123,10 +124,10 @@ async def test_abandoned_threads_count_until_they_end() -> None:
 
     def slow(_wanted: Wanted) -> None:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(HANG)
         ran.append("slow")
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(threads.run, slow)
             await anyio.to_thread.run_sync(begun.wait)

@@ -20,6 +20,7 @@ from tests.gateway.registry.fake_engine import (
     registry_of,
     settled,
 )
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -159,13 +160,13 @@ async def test_who_uses_a_model_whose_file_changed_ends_in_peace(tmp_path: Path)
             user = await clients.lease(registry, "a40")
             path.write_text("something else")
             late = clients.start(registry, "a40")
-            with anyio.fail_after(30):
+            with anyio.fail_after(HANG):
                 while registry.status("a40").state != "draining":
                     await anyio.sleep(0.01)
             assert user.error is None
             assert not served(late)
             await user.leave()
-            with anyio.fail_after(30):
+            with anyio.fail_after(HANG):
                 while not served(late):
                     await anyio.sleep(0.01)
             assert engine.history[-1] == "loaded a40"
