@@ -75,7 +75,7 @@ async def test_an_erased_slot_is_computed_anew(container: ModelContainer) -> Non
 
 
 async def test_a_busy_slot_is_saved_when_it_is_idle(container: ModelContainer) -> None:
-    long = job(container, slot=0, max_tokens=200, sampling=Sampling(temperature=0, ban_eos=True))
+    long = job(container, slot=0, max_tokens=400, sampling=Sampling(temperature=0, ban_eos=True))
     saved: list[int] = []
 
     async def save() -> None:
@@ -91,7 +91,7 @@ async def test_a_busy_slot_is_saved_when_it_is_idle(container: ModelContainer) -
             assert not saved
             async for _ in outputs:
                 pass
-    assert saved == [len(long.prompt) + 199]
+    assert saved == [len(long.prompt) + 399]
 
 
 @pytest.mark.parametrize(

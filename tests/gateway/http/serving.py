@@ -32,7 +32,11 @@ SCRIPT = """{"context_length": 4096, "lines": [
   {"when": "", "say": "Hello from the script."}
 ]}""" % ("The engine turns. " * 100)
 
+# Tokens a second at which the answer to "long" lasts six minutes: twice as long as a test may hang.
+LASTING = 5.0
+
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+LONG: list[Any] = [{"role": "user", "content": "long"}]
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -213,7 +213,7 @@ async def test_memory_is_for_administrators(running: Running) -> None:
 
 
 async def test_a_load_tells_how_far_it_is(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, load_seconds=HANG), tmp_path) as running:
+    async with serving(config(tmp_path, load_seconds=2 * HANG), tmp_path) as running:
         async with listening(running) as news:
             await anext(news)
             async with running.registry.loading("scripted"):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from config.settings import Config, KeyConfig, LogConfig
-from tests.gateway.http.serving import HELLO, Running, config, events, serving, state
+from tests.gateway.http.serving import HELLO, LASTING, Running, config, events, serving, state
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_a_model_that_a_key_may_not_use_is_not_told_by_its_alias(running: 
 
 
 async def test_an_answer_is_reported_while_it_lasts(tmp_path: Path) -> None:
-    slow = settings(tmp_path, load_seconds=0.1, tokens_per_second=20.0)
+    slow = settings(tmp_path, load_seconds=0.1, tokens_per_second=LASTING)
     async with serving(slow, tmp_path) as running:
         async with anyio.create_task_group() as tasks:
             asked = {"model": "scripted", "messages": LONG}
@@ -129,7 +129,7 @@ async def test_an_answer_is_reported_while_it_lasts(tmp_path: Path) -> None:
 async def test_a_stream_that_is_cancelled_ends_with_an_error_and_gives_all_back(
     tmp_path: Path,
 ) -> None:
-    slow = settings(tmp_path, tokens_per_second=20.0)
+    slow = settings(tmp_path, tokens_per_second=LASTING)
     async with serving(slow, tmp_path) as running:
         asked = {"model": "scripted", "messages": LONG, "stream": True}
         text = ""
@@ -148,7 +148,7 @@ async def test_a_stream_that_is_cancelled_ends_with_an_error_and_gives_all_back(
 
 
 async def test_a_key_may_cancel_its_own_whole_answer(tmp_path: Path) -> None:
-    async with serving(settings(tmp_path, tokens_per_second=20.0), tmp_path) as running:
+    async with serving(settings(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
         answers = []
 
         async def ask() -> None:
@@ -174,7 +174,7 @@ async def test_a_request_that_is_not_there_cant_be_cancelled(number: str, runnin
 
 
 async def test_who_waits_in_line_can_be_cancelled(tmp_path: Path) -> None:
-    async with serving(settings(tmp_path, load_seconds=HANG), tmp_path) as running:
+    async with serving(settings(tmp_path, load_seconds=2 * HANG), tmp_path) as running:
         async with anyio.create_task_group() as tasks:
 
             async def ask() -> None:

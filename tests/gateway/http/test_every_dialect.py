@@ -18,6 +18,7 @@ from anyio.abc import SocketStream
 
 import bundled
 from config.settings import Config, ModelConfig, ServerConfig
+from tests.gateway.http.held_loads import HeldLoads
 from tests.gateway.http.serving import Running, serving
 from tests.gateway.pictures.hosts import RED
 from tests.hang import HANG
@@ -386,6 +387,7 @@ def streamed(dialect: Dialect, text: str, model: str = "seeing") -> tuple[str, J
 async def test_every_stream_is_kept_alive_while_a_model_loads(tmp_path: Path) -> None:
     """All of them wait for one load; what comes before the answer is no part of it."""
     silence: dict[str, str] = {}
+    loads = HeldLoads()
 
     async def read(running: Running, name: str) -> None:
         path, body = streamed(ALL[name], "Hello!", "other")
@@ -393,8 +395,10 @@ async def test_every_stream_is_kept_alive_while_a_model_loads(tmp_path: Path) ->
             async for data in answer.aiter_text():
                 silence.setdefault(name, data)
                 assert data
+                if silence.keys() == ALL.keys():
+                    loads.go.set()
 
-    async with serving(config(tmp_path, load_seconds=2.5), tmp_path) as running:
+    async with serving(config(tmp_path), tmp_path, loads.catalog) as running:
         async with anyio.create_task_group() as tasks:
             for name in ALL:
                 tasks.start_soon(read, running, name)
@@ -436,7 +440,7 @@ def asked_both_ways(name: str) -> list[tuple[str, Json]]:
 @pytest.mark.parametrize(
     ("stage", "options"),
     [
-        ("loading", {"load_seconds": HANG}),
+        ("loading", {"load_seconds": 2 * HANG}),
         ("answering", {"tokens_per_second": ENDLESS}),
         ("in line for a slot", {"tokens_per_second": ENDLESS, "max_concurrent": 1}),
     ],

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.catalog import BACKENDS, Catalog
 from config.settings import Config, KeyConfig, ModelConfig
 from config.upstreams import UpstreamConfig
 from gateway.access import Access
 from gateway.errors import Forbidden, ModelUnavailable
-from tests.gateway.http.serving import Running, events, serving
+from tests.gateway.http.held_loads import HeldLoads
+from tests.gateway.http.serving import LASTING, Running, events, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -24,11 +26,11 @@ SOON = 0.05  # seconds between two looks at its list
 
 @asynccontextmanager
 async def box(
-    folder: Path, keys: tuple[KeyConfig, ...] = (), load_seconds: float = 0.0, **sizes: int
+    folder: Path, keys: tuple[KeyConfig, ...] = (), catalog: Catalog = BACKENDS, **sizes: int
 ) -> AsyncIterator[Running]:
     """A Roundhouse with scripted models that pretend to take so many bytes."""
-    config = boxed(folder, sizes, load_seconds=load_seconds)
-    async with serving(msgspec.structs.replace(config, keys=keys), folder) as running:
+    config = msgspec.structs.replace(boxed(folder, sizes), keys=keys)
+    async with serving(config, folder, catalog) as running:
         yield running
 
 
@@ -43,7 +45,7 @@ def boxed(folder: Path, sizes: dict[str, int], **options: object) -> Config:
 
 def scripted(folder: Path, name: str, size: int, options: dict[str, object]) -> ModelConfig:
     path = folder / f"{name}.script.json"
-    lines = [{"say": f"{name} of {folder.name}"}]
+    lines = [{"when": "long", "say": "x" * 1800}, {"say": f"{name} of {folder.name}"}]
     path.write_bytes(msgspec.json.encode({"size_bytes": size, "lines": lines}))
     return ModelConfig(name=name, path=str(path), options=options)
 
@@ -98,6 +100,8 @@ async def heard(running: Running, model: str, wanted: str) -> Any:
 async def test_states_and_memory_elsewhere_are_reported_as_our_own(tmp_path: Path) -> None:
     async with box(tmp_path / "one", a=600, b=600) as one:
         await one.registry.load("a")
+        for name in ("a", "b"):  # a list doesn't wait until it is known what they can do
+            await card(one, name)
         async with front(tmp_path / "front", one) as running:
             listed = {
                 each["id"]: each for each in (await running.client.get("/v1/models")).json()["data"]
@@ -120,10 +124,10 @@ async def test_states_and_memory_elsewhere_are_reported_as_our_own(tmp_path: Pat
 
 async def test_a_line_elsewhere_is_reported(tmp_path: Path) -> None:
     """Requests that others sent there are in the way of ours."""
-    config = boxed(tmp_path / "one", {"a": 600}, max_concurrent=1, tokens_per_second=0.5)
+    config = boxed(tmp_path / "one", {"a": 600}, max_concurrent=1, tokens_per_second=LASTING)
     async with serving(config, tmp_path / "one") as one:
         async with front(tmp_path / "front", one) as running, asyncio.timeout(HANG):
-            asking = [asyncio.ensure_future(ask(one, "a")) for _ in range(3)]
+            asking = [asyncio.ensure_future(ask(one, "a", "long")) for _ in range(3)]
             while line_of(await card(running, "a")) != (2, 1):
                 await asyncio.sleep(0.01)
             (resident,) = (await running.client.get("/status")).json()["models"]
@@ -222,20 +226,23 @@ async def test_where_it_is_loaded_may_be_gone(tmp_path: Path) -> None:
 
 
 async def test_a_load_here_is_one_there_with_its_progress(tmp_path: Path) -> None:
-    async with box(tmp_path / "one", load_seconds=0.3, a=600) as one:
-        async with front(tmp_path / "front", one) as running:
-            asking = asyncio.ensure_future(
-                running.client.post("/v1/model/load", json={"model_name": "a"})
-            )
-            reported = await heard(running, "a", "loading")
-            news = events((await asking).text)
+    loads = HeldLoads()
+    async with box(tmp_path / "one", catalog=loads.catalog, a=600) as one:
+        async with front(tmp_path / "front", one) as running, asyncio.timeout(HANG):
+            news: list[dict[str, Any]] = []
+            order = {"model_name": "a"}
+            async with running.client.stream("POST", "/v1/model/load", json=order) as answer:
+                async for line in answer.aiter_lines():
+                    news += events(line)
+                    if news and not loads.go.is_set():
+                        reported = await heard(running, "a", "loading")
+                        assert reported["status"]["value"] == "loading"
+                        loads.go.set()
             assert one.registry.status("a").state == "loaded"
             assert (await heard(running, "a", "loaded"))["status"]["value"] == "loaded"
 
-    assert reported["status"]["value"] == "loading"
-    assert any(0 < each["module"] < each["modules"] for each in news), (
-        "steps as they were told there"
-    )
+    steps = [(each["module"], each["modules"]) for each in news]
+    assert steps[0] == (300, 600), "as it was reported there"
     assert news[-1]["status"] == "finished"
 
 

@@ -7,21 +7,20 @@ import anyio
 import pytest
 
 from config.settings import KeyConfig
-from tests.gateway.http.serving import Running, config, events, serving
+from tests.gateway.http.serving import LASTING, Running, config, events, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
 TINY = "roundhouse-tiny"
 STREAM = "/api/extra/generate/stream"
-PACE = 100.0  # tokens a second of the script, a byte each: its long answer takes 18 seconds
 
 
 @pytest.fixture(scope="module")
 async def slow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     folder = tmp_path_factory.mktemp("server")
     keys = (KeyConfig(key="one"), KeyConfig(key="two"))
-    settings = config(folder, keys=keys, tokens_per_second=PACE)
+    settings = config(folder, keys=keys, tokens_per_second=LASTING)
     async with serving(settings, folder) as server:
         yield server
 

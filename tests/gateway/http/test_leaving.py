@@ -12,7 +12,7 @@ from anyio.abc import SocketStream
 
 from config.settings import ServerConfig
 from gateway.registry import Registry
-from tests.gateway.http.serving import config, send_chat, serving, state
+from tests.gateway.http.serving import LASTING, config, send_chat, serving, state
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def read_until(stream: SocketStream, text: bytes) -> bytes:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_client_that_leaves_gives_its_place_back(streamed: bool, tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+    async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
         async with await send_chat(
             running, msgspec.json.encode({**LONG, "stream": streamed})
         ) as stream:
@@ -51,7 +51,7 @@ async def test_a_client_that_leaves_while_the_model_loads_gives_up_its_place(
     tmp_path: Path,
 ) -> None:
     async with (
-        serving(config(tmp_path, load_seconds=60), tmp_path) as running,
+        serving(config(tmp_path, load_seconds=2 * HANG), tmp_path) as running,
         await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream,
     ):
         with anyio.fail_after(HANG):
@@ -74,7 +74,9 @@ async def test_a_waiting_stream_is_reported_what_it_waits_for(tmp_path: Path) ->
 
 
 async def test_running_answers_end_well_when_the_server_stops(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=100), tmp_path) as running:
+    patient = ServerConfig(shutdown_grace=HANG)
+    settings = config(tmp_path, server=patient, tokens_per_second=100)
+    async with serving(settings, tmp_path) as running:
         body = msgspec.json.encode({**LONG, "stream": True, "max_tokens": 60})
         async with await send_chat(running, body) as stream:
             await read_until(stream, b"content")
@@ -83,7 +85,7 @@ async def test_running_answers_end_well_when_the_server_stops(tmp_path: Path) ->
 
 
 async def test_answers_that_outlast_the_grace_end_with_an_error_event(tmp_path: Path) -> None:
-    settings = config(tmp_path, server=ServerConfig(shutdown_grace=0.3), tokens_per_second=20)
+    settings = config(tmp_path, server=ServerConfig(shutdown_grace=0.3), tokens_per_second=LASTING)
     async with (
         serving(settings, tmp_path) as running,
         await send_chat(running, msgspec.json.encode({**LONG, "stream": True})) as stream,

@@ -8,6 +8,7 @@ import pytest
 
 import bundled
 from config.settings import HubConfig, KeyConfig, ModelConfig
+from tests.gateway.http.held_loads import HeldLoads
 from tests.gateway.http.serving import HELLO, Running, config, events, serving, state
 
 pytestmark = pytest.mark.anyio
@@ -64,13 +65,15 @@ async def test_open_webuis_manager_finds_every_model_in_the_list_it_prefers(tmp_
 
 
 async def test_load_and_unload_as_open_webui_asks_for_it(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, keys=KEYS, load_seconds=0.3), tmp_path) as running:
+    loads = HeldLoads()
+    async with serving(config(tmp_path, keys=KEYS), tmp_path, loads.catalog) as running:
         body = {"model": "scripted"}
         refused = await running.client.post("/models/load", json=body, headers=USER)
         assert refused.status_code == 403
         begun = await running.client.post("/models/load", json=body, headers=ADMIN)
         assert begun.json() == {"success": True}
         assert running.registry.status("scripted").state == "loading"
+        loads.go.set()
         await state(running, "scripted", "loaded")
         ended = await running.client.post("/models/unload", json=body, headers=ADMIN)
         assert ended.json() == {"success": True}
@@ -129,7 +132,7 @@ async def test_unload_takes_all_that_are_loaded_unless_one_is_named(tmp_path: Pa
 
 async def test_load_model_tells_progress_and_then_that_it_is_cached(tmp_path: Path) -> None:
     keys = (*KEYS, KeyConfig(key="lazy", autoload=False))
-    async with serving(config(tmp_path, keys=keys, load_seconds=0.2), tmp_path) as running:
+    async with serving(config(tmp_path, keys=keys, load_seconds=1.0), tmp_path) as running:
         body = {"model": "scripted"}
         lazy = await running.client.post("/load_model", json=body, headers={"x-api-key": "lazy"})
         assert lazy.status_code == 403

@@ -12,7 +12,16 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from config.settings import HubConfig, KeyConfig, ServerConfig
-from tests.gateway.http.serving import HELLO, Running, config, endings, serving, state
+from tests.gateway.http.serving import (
+    HELLO,
+    LASTING,
+    LONG,
+    Running,
+    config,
+    endings,
+    serving,
+    state,
+)
 from tests.gateway.hub.standin import standin
 from tests.hang import HANG
 
@@ -193,17 +202,18 @@ async def test_a_broken_stream_ends_with_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_stream_is_kept_alive_by_white_space(tmp_path: Path) -> None:
-    settings = config(
-        tmp_path,
-        server=ServerConfig(comment_after=0.0),
-        load_seconds=2.5,
-        tokens_per_second=2,
-    )
+    quick = ServerConfig(comment_after=0.0)
+    settings = config(tmp_path, server=quick, load_seconds=2.5, tokens_per_second=LASTING)
     async with serving(settings, tmp_path) as running, client(running) as api:
         asked: Any = {"model": "scripted", "messages": HELLO, "options": {"num_predict": 4}}
-        answer = await running.client.post("/api/chat", json=asked)
-        assert answer.text.startswith(" ")
-        assert "\n {" in answer.text
+        long = {"model": "scripted", "messages": LONG}
+        async with running.client.stream("POST", "/api/chat", json=long) as answer:
+            reported = ""
+            async for part in answer.aiter_text():
+                reported += part
+                if "\n " in reported:  # behind a line of the answer
+                    break
+        assert reported.startswith(" ")
         await running.registry.unload("scripted")
         parts = [part async for part in await api.chat(**asked, stream=True)]
         assert "".join(part.message.content or "" for part in parts) == "Hell"
@@ -211,14 +221,13 @@ async def test_a_stream_is_kept_alive_by_white_space(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_who_leaves_gives_the_model_back(streamed: bool, tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+    async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
 
         def in_use() -> int:
             return running.registry.status("scripted").in_use
 
         async def ask() -> None:
-            talk = [{"role": "user", "content": "long"}]
-            body = {"model": "scripted", "messages": talk, "stream": streamed}
+            body = {"model": "scripted", "messages": LONG, "stream": streamed}
             await running.client.post("/api/chat", json=body)
 
         async with anyio.create_task_group() as tasks:

@@ -14,7 +14,7 @@ import pytest
 from backends.protocol import Sampling
 from config.loader import load_config
 from gateway.reloading import ConfigSource
-from tests.gateway.http.serving import HELLO, Running, serving, state
+from tests.gateway.http.serving import HELLO, LASTING, Running, serving, state
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +86,7 @@ async def streaming(running: Running, model: str) -> AsyncIterator[AsyncIterator
         yield lines
 
 
-SLOW = {"options": {"tokens_per_second": 100}}
+SLOW = {"options": {"tokens_per_second": LASTING}}
 
 
 async def test_only_administrators_may(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_a_running_answer_finishes_on_what_it_began_with(
 
 async def test_who_waits_in_line_for_a_removed_model_is_reported(tmp_path: Path) -> None:
     async with served(tmp_path) as (running, file):
-        file.write(models=[file.model("one", options={"load_seconds": 600})])
+        file.write(models=[file.model("one", options={"load_seconds": 2 * HANG})])
         await reload(running)
         errors: list[httpx.Response] = []
 
@@ -213,13 +213,13 @@ async def test_what_needs_no_load_is_had_by_the_next_request(tmp_path: Path) -> 
         file.write(models=[file.model("one", aliases=["uno"], sampling={"max_tokens": 2})])
         answer = await running.client.post("/v1/admin/reload", headers=ADMIN)
         assert "max_tokens" in answer.text  # no sampling default: a mistake changes nothing
-        file.write(models=[file.model("one", aliases=["uno"], ttl=99)])
+        file.write(models=[file.model("one", aliases=["uno"], ttl=99_999)])
         assert (await reload(running))["models"]["updated"] == ["one"]
         assert await says(running, "uno") == "I am one."
         status = running.registry.status("one")
         assert status.info is loaded
         assert status.remaining_seconds is not None
-        assert status.remaining_seconds > 90
+        assert status.remaining_seconds > 90_000
 
 
 async def test_a_smaller_budget_takes_effect_at_once(tmp_path: Path) -> None:

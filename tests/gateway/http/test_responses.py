@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from config.settings import Config, KeyConfig, StoreConfig
-from tests.gateway.http.serving import HELLO, Running, config, endings, events, serving
+from tests.gateway.http.serving import HELLO, LASTING, Running, config, endings, events, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ async def api(running: Running) -> AsyncIterator[openai.AsyncOpenAI]:
         yield one
 
 
-def kept(folder: Path, *keys: str, tokens_per_second: int) -> Config:
+def kept(folder: Path, *keys: str, tokens_per_second: float) -> Config:
     """With a store that outlives the server."""
     known = [KeyConfig(key=key) for key in keys]
     settings = config(folder, keys=known, tokens_per_second=tokens_per_second)
@@ -365,7 +365,7 @@ async def test_a_stream_that_was_cut_goes_on_where_it_ended(tmp_path: Path) -> N
 
 
 async def test_one_in_the_background_is_cancelled(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=20), tmp_path) as running:
+    async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
         async with client(running) as api:
             made = await api.responses.create(model="scripted", input="long", background=True)
             with anyio.fail_after(HANG):
@@ -380,7 +380,7 @@ async def test_one_in_the_background_is_cancelled(tmp_path: Path) -> None:
                 while running.registry.status("scripted").in_use:
                     await anyio.sleep(0.005)
             assert (await api.responses.retrieve(made.id)).status == "cancelled"
-            other = await api.responses.create(model="scripted", input="Hello")
+            other = await api.responses.create(model="scripted", input="Hello", max_output_tokens=2)
             with pytest.raises(openai.BadRequestError):
                 await api.responses.cancel(other.id)
 
@@ -400,7 +400,7 @@ async def test_one_in_the_background_fails_where_it_is_read(tmp_path: Path) -> N
 
 
 async def test_another_keys_responses_and_conversations_are_not_there(tmp_path: Path) -> None:
-    settings = kept(tmp_path, "one", "two", tokens_per_second=20)
+    settings = kept(tmp_path, "one", "two", tokens_per_second=LASTING)
     async with (
         serving(settings, tmp_path) as running,
         client(running, "one") as one,
@@ -415,6 +415,9 @@ async def test_another_keys_responses_and_conversations_are_not_there(tmp_path: 
             assert missing.value.param == "input[0].id"
         talk = await one.conversations.create()
         runs = await one.responses.create(model="scripted", input="long", background=True)
+        with anyio.fail_after(HANG):
+            while (await one.responses.retrieve(runs.id)).status != "in_progress":
+                await anyio.sleep(0.01)
         attempts: list[Any] = [
             two.responses.create(previous_response_id=made.id, **short),
             two.responses.create(conversation=talk.id, **short),
@@ -441,7 +444,7 @@ async def test_another_keys_responses_and_conversations_are_not_there(tmp_path: 
 
 
 async def test_a_restart_keeps_what_was_kept_and_ends_what_ran(tmp_path: Path) -> None:
-    settings = kept(tmp_path, tokens_per_second=20)
+    settings = kept(tmp_path, tokens_per_second=LASTING)
     async with serving(settings, tmp_path) as running, client(running) as api:
         done = await api.responses.create(model="scripted", input="Hi", max_output_tokens=2)
         runs = await api.responses.create(model="scripted", input="long", background=True)
@@ -473,7 +476,7 @@ async def test_what_cannot_be_kept_is_no_success(tmp_path: Path) -> None:
 
 
 async def test_who_leaves_gives_the_model_back(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+    async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
 
         def in_use() -> int:
             return running.registry.status("scripted").in_use

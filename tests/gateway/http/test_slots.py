@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from config.settings import Config, KeyConfig, LlamaServerConfig
-from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.serving import LASTING, Running, config, serving
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -156,12 +156,12 @@ async def test_slots_are_reported_without_loading(running: Running) -> None:
 
 
 async def test_a_busy_slot_is_reported_and_its_parameters_to_administrators(tmp_path: Path) -> None:
-    slow = settings(tmp_path, max_concurrent=2, tokens_per_second=20)
+    slow = settings(tmp_path, max_concurrent=2, tokens_per_second=LASTING)
     slow = msgspec.structs.replace(slow, keys=KEYS)
     body = {
         "model": "scripted",
         "prompt": "long",
-        "n_predict": 60,
+        "n_predict": 1800,
         "temperature": 0.5,
         "stop": ["secret"],
     }
@@ -178,7 +178,7 @@ async def test_a_busy_slot_is_reported_and_its_parameters_to_administrators(tmp_
         assert [one["is_processing"] for one in reported] == [True, False]
         assert reported[0]["n_prompt_tokens"] == len("long")
         (next_token,) = reported[0]["next_token"]
-        assert next_token["n_decoded"] + next_token["n_remain"] == 60
+        assert next_token["n_decoded"] + next_token["n_remain"] == 1800
         assert "params" not in reported[0]
         assert seen[0]["params"]["temperature"] == 0.5
         assert "secret" not in str(seen)
@@ -190,7 +190,7 @@ async def test_a_busy_slot_is_reported_and_its_parameters_to_administrators(tmp_
 async def test_a_server_of_which_all_slots_are_busy_fails_where_that_is_asked(
     tmp_path: Path,
 ) -> None:
-    slow = settings(tmp_path, max_concurrent=1, tokens_per_second=20)
+    slow = settings(tmp_path, max_concurrent=1, tokens_per_second=LASTING)
     body = {"model": "scripted", "prompt": "long", "stream": True}
     async with serving(slow, tmp_path) as running:
         async with running.client.stream("POST", "/completion", json=body) as answer:

@@ -12,7 +12,7 @@ import pytest
 from config.settings import Config, KeyConfig, LlamaServerConfig
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.http.streams import KeptStream, KeptStreams
-from tests.gateway.http.serving import Running, config, events, serving, state
+from tests.gateway.http.serving import LASTING, Running, config, events, serving, state
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +79,7 @@ async def test_it_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
 
 
 async def test_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    slow = settings(tmp_path, tokens_per_second=20)
+    slow = settings(tmp_path, tokens_per_second=LASTING)
     async with serving(slow, tmp_path) as running:
         async with running.client.stream("POST", PATH, json=CHAT, headers=ID) as answer:
             lines = answer.aiter_lines()
@@ -97,7 +97,7 @@ async def test_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
 
 
 async def test_what_has_not_begun_is_not_there_yet_and_can_be_stopped(tmp_path: Path) -> None:
-    slow = settings(tmp_path, load_seconds=600.0)
+    slow = settings(tmp_path, load_seconds=2 * HANG)
     answers: list[httpx.Response] = []
 
     async def ask(running: Running) -> None:

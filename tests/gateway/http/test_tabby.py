@@ -11,7 +11,8 @@ import pytest
 
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig
-from tests.gateway.http.serving import Running, config, events, send_chat, serving, state
+from tests.gateway.http.held_loads import HeldLoads
+from tests.gateway.http.serving import LASTING, Running, config, events, send_chat, serving, state
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
@@ -123,19 +124,24 @@ async def test_an_option_that_cant_be_met_is_named_and_nothing_moves(
 
 
 async def test_two_callers_share_one_load(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, load_seconds=1), tmp_path) as running:
-        reported: list[list[dict[str, Any]]] = []
+    loads, body = HeldLoads(), {"model_name": "scripted"}
+    reported: list[list[dict[str, Any]]] = [[], []]
 
-        async def ask() -> None:
-            answer = await running.client.post("/v1/model/load", json={"model_name": "scripted"})
-            reported.append(events(answer.text))
+    async def ask(told: list[dict[str, Any]]) -> None:
+        async with running.client.stream("POST", "/v1/model/load", json=body) as answer:
+            async for line in answer.aiter_lines():
+                told += events(line)
+                if all(reported):
+                    loads.go.set()
 
+    async with serving(config(tmp_path), tmp_path, loads.catalog) as running:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask)
-            await state(running, "scripted", "loading")
-            tasks.start_soon(ask)
-        assert [one[-1]["status"] for one in reported] == ["finished", "finished"]
-        assert all(len(one) > 2 for one in reported)
+            for told in reported:
+                tasks.start_soon(ask, told)
+    for told in reported:
+        assert [one["status"] for one in told] == ["processing", "finished"]
+        assert told[0]["module"] * 2 == told[0]["modules"]
+    assert loads.begun == 1
 
 
 async def test_a_client_that_leaves_doesnt_stop_a_load(tmp_path: Path) -> None:
@@ -227,7 +233,7 @@ async def test_unloading_names_one_model_or_all(guarded: Running) -> None:
 
 
 async def test_force_ends_running_answers_with_an_error_event(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, tokens_per_second=50), tmp_path) as running:
+    async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
         body = {
             "model": "scripted",
             "stream": True,
@@ -339,7 +345,7 @@ async def test_capabilities_are_reported_before_a_load_and_created_isnt_now(
 
 
 async def test_the_list_answers_while_a_model_loads(tmp_path: Path) -> None:
-    async with serving(config(tmp_path, load_seconds=60), tmp_path) as running:
+    async with serving(config(tmp_path, load_seconds=2 * HANG), tmp_path) as running:
         async with running.registry.loading("scripted"):
             with anyio.fail_after(HANG):
                 while running.registry.status("scripted").progress is None:

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.anyio
 
 Args = TypeVarTuple("Args")
 
-NAME = "a-model-of-a-long-name-" * 300  # which stands in every chunk: few tokens make much to send
+NAME = "a-model-of-a-long-name-" * 900  # which stands in every chunk: few tokens make much to send
 TOKENS = 6_000
 PATIENCE = 0.3
-SPEED = {"tokens_per_second": 2000}  # so that each token is a chunk
+SPEED = {"tokens_per_second": 500}  # so that each token is a chunk, nearly
 SELECTOR = ("asyncio", {"use_uvloop": False})
 UVLOOP = ("asyncio", {"use_uvloop": True})  # as the command runs it
 SECOND = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

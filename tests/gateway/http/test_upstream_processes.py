@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 STREAMS = 20
 SCRIPT = {"lines": [{"say": "Word after word it goes on for a while. " * 4}]}
+DOOMED = 0.5  # tokens a second: none of its answers is over before it is killed
+LIVING = 20
 
 
 @contextlib.asynccontextmanager
@@ -54,18 +56,22 @@ async def stream(running: Running, number: int, began: asyncio.Event) -> str:
     return reported
 
 
+def configured(script: Path, pace: float) -> str:
+    """The path of a configuration. `pace`: tokens a second."""
+    path = script.with_name(f"{pace}.yaml")
+    options = f"{{tokens_per_second: {pace}}}"
+    path.write_text(f"models: [{{name: slow, path: {script}, options: {options}}}]\n")
+    return str(path)
+
+
 async def test_one_of_two_servers_killed_under_load(tmp_path: Path) -> None:
     """What it had begun ends with an error; all the rest is answered, and by the other alone."""
     script = tmp_path / "slow.script.json"
     script.write_bytes(msgspec.json.encode(SCRIPT))
-    config = tmp_path / "slow.yaml"
-    config.write_text(
-        f"models: [{{name: slow, path: {script}, options: {{tokens_per_second: 20}}}}]\n"
-    )
     own = {"XDG_CACHE_HOME": str(tmp_path)}
     with (
-        roundhouse("--config", str(config), environment=own) as doomed,
-        roundhouse("--config", str(config), environment=own) as living,
+        roundhouse("--config", configured(script, DOOMED), environment=own) as doomed,
+        roundhouse("--config", configured(script, LIVING), environment=own) as living,
     ):
         async with in_front(tmp_path, doomed.port, living.port) as running, asyncio.timeout(HANG):
             began = [asyncio.Event() for _ in range(STREAMS)]
