@@ -1,4 +1,4 @@
-"""Which format a model speaks, and whether its prompt opened reasoning: read from text.
+"""Which format a model speaks, read from texts: its template, its vocabulary, what it declares.
 
 The rules are ordered: a text that only one family has comes before a text that several share.
 """
@@ -133,14 +133,6 @@ MODEL_TYPES: Mapping[str, str] = {
 # What Hunyuan 3's checkpoints append to every marker, in a marker or as a variable of the template.
 _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
 
-# What stands between two turns: a marker before it belongs to an earlier one.
-_TURN = re.compile(
-    r"<\|[^<>|\s]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|<(?:start|end)_of_turn>|<sep>|<seed:bos>|"
-    r"</?(?:role|user|assistant)>|\n#{2,} |"
-    r"(?:^|\n)[^\S\n]*+(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
-)
-
-
 def recognise(
     *,
     template: str | None,
@@ -210,14 +202,3 @@ def _as_marked(format: Format, text: str) -> Format:
 
 def _reasoning_in(text: str) -> ReasoningMarkers | None:
     return next((markers for markers in REASONING if markers.open in text), None)
-
-
-def starts_in_reasoning(format: Format, prompt_tail: str) -> bool:
-    """The rendered prompt opened reasoning in the turn to be written, and did not close it."""
-    if format.reasoning is None:
-        return False
-    opened, begin = max((prompt_tail.rfind(text), len(text)) for text in format.reasoning.opens)
-    if opened < 0:
-        return False
-    after = prompt_tail[opened + begin :]
-    return not any(close in after for close in format.reasoning.closes) and not _TURN.search(after)

@@ -331,3 +331,26 @@ class Splitter:
         if opener:
             self._warning = f"no tool call after {opener!r}: {fault}"
         self._stretch.write(left)
+
+
+# ----------------------------------------------------------------------------------------- opening
+# Which phase an answer begins in.
+
+
+# What stands between two turns: a marker before it belongs to an earlier one.
+_TURN = re.compile(
+    r"<\|[^<>|\s]*\|?>|<[｜_][^<>]*>|\[/?INST\]|\]~b\]|<(?:start|end)_of_turn>|<sep>|<seed:bos>|"
+    r"</?(?:role|user|assistant)>|\n#{2,} |"
+    r"(?:^|\n)[^\S\n]*+(?:Assistant|assistant|ASSISTANT|<SPECIAL_11>)\b"
+)
+
+
+def starts_in_reasoning(format: Format, prompt_tail: str) -> bool:
+    """The rendered prompt opened reasoning in the turn to be written, and did not close it."""
+    if format.reasoning is None:
+        return False
+    opened, begin = max((prompt_tail.rfind(text), len(text)) for text in format.reasoning.opens)
+    if opened < 0:
+        return False
+    after = prompt_tail[opened + begin :]
+    return not any(close in after for close in format.reasoning.closes) and not _TURN.search(after)
