@@ -133,6 +133,7 @@ MODEL_TYPES: Mapping[str, str] = {
 # What Hunyuan 3's checkpoints append to every marker, in a marker or as a variable of the template.
 _SUFFIX = re.compile(r"""(?:<tool_calls|["'])(:\w+)[>"']""")
 
+
 def recognise(
     *,
     template: str | None,

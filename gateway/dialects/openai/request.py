@@ -11,14 +11,24 @@ from msgspec import Meta
 from gateway.dialects.fields import Fields, read_fields, unread
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.openai.shape import SHAPE_FIELDS, read_shape
-from gateway.dialects.openai.thinking import ThinkingWire, read_thinking
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
-from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest
+from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest, Thinking
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
+Budget: TypeAlias = Annotated[int, Meta(ge=-1)]  # tokens; -1: no limit
 
 MAX_CHOICES = 128  # as OpenAI; the server's own limit may be lower
+
+# llama.cpp's names, and Groq's "parsed" and "raw".
+_SHOWN: dict[str, Literal["split", "inline", "hidden"]] = {
+    "auto": "split",
+    "deepseek": "split",
+    "parsed": "split",
+    "none": "inline",
+    "raw": "inline",
+    "hidden": "hidden",
+}
 
 # OpenAI's form of before tools.
 _UNMET = {
@@ -65,6 +75,28 @@ class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
     loading_text: bool | None = None
     return_progress: bool = False  # llama-server's
     logprobs_of: Literal["content", "all"] = "content"
+
+
+class ReasoningWire(msgspec.Struct, frozen=True):
+    """OpenRouter's and TabbyAPI's object."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+    max_tokens: Budget | None = None
+    exclude: bool | None = None  # reason, but don't return it
+
+
+class ThinkingWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The reasoning options of a chat body: five servers' spellings of four parameters."""
+
+    reasoning: ReasoningWire = ReasoningWire()
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Budget | None = None
+    reasoning_budget_message: str = ""
+    reasoning_format: str = "auto"
+    include_reasoning: bool = True
+    template_variables: dict[str, Any] = {}
 
 
 class TextWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,3 +330,35 @@ def _prompt(fields: Fields, path: str, item: str | int | list[int]) -> str | tup
             raise fields.wrong(path, "A prompt of token ids has at least one.")
         case tokens:
             return tuple(tokens)
+
+
+def read_thinking(fields: Fields) -> Thinking:
+    """The reasoning options in `fields`; flat ones go before `reasoning`. Raises InvalidRequest."""
+    wire = fields.read(ThinkingWire)
+    if (shown := _SHOWN.get(wire.reasoning_format)) is None:
+        names = ", ".join(repr(name) for name in _SHOWN)
+        message = f"Expected one of {names}, got {wire.reasoning_format!r}."
+        raise fields.wrong("reasoning_format", message)
+    if wire.reasoning.exclude or not wire.include_reasoning:
+        shown = "hidden"
+    effort = wire.reasoning_effort or wire.reasoning.effort
+    budget = wire.reasoning.max_tokens if wire.thinking_budget is None else wire.thinking_budget
+    return Thinking(
+        enabled=_enabled(wire, effort),
+        effort=effort,
+        budget=None if budget == -1 else budget,
+        closing=wire.reasoning_budget_message,
+        shown=shown,
+    )
+
+
+def _enabled(wire: ThinkingWire, effort: str | None) -> bool | None:
+    """The template's own variable is the most specific field, an effort of "none" the least."""
+    for said in (
+        wire.template_variables.get("enable_thinking"),
+        wire.enable_thinking,
+        wire.reasoning.enabled,
+    ):
+        if isinstance(said, bool):
+            return said
+    return False if effort == "none" else None

@@ -12,7 +12,7 @@ from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.llamaserver.completion import Completion
 from gateway.dialects.ollama import reply as ollama_reply
 from gateway.dialects.ollama import wire as ollama
-from gateway.dialects.openai import chat_wire, messages, models, request, text_reply, thinking
+from gateway.dialects.openai import chat_wire, messages, models, request, text_reply
 from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import reply_wire as responses_reply
 from gateway.dialects.responses import stored
@@ -55,7 +55,7 @@ CHAT = Body(
         request.AnsweringWire,
         messages.ConversationWire,
         request.ChatWire,
-        thinking.ThinkingWire,
+        request.ThinkingWire,
         SamplingWire,
     ),
     further=SHAPES,
