@@ -7,7 +7,6 @@ from pathlib import Path
 
 from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
-from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
 from backends.catalog import BACKENDS, Catalog
@@ -62,7 +61,7 @@ from gateway.http.routes import (
     tabby,
 )
 from gateway.http.runs import Runs
-from gateway.http.services import Services
+from gateway.http.services import Services, given
 from gateway.http.streams import KeptStreams
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
@@ -117,10 +116,10 @@ def build(
             *spoken,
             *document_routes([*spoken, _tagged("Ollama", front)], version("roundhouse")),
         ],
-        dependencies={"services": Provide(_giver(services), sync_to_thread=False)},
+        dependencies={"services": given(services)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
-        middleware=[guarded(guard, lambda: services.authenticator.is_open)],
+        middleware=[guarded(guard, services.authenticator)],
         cors_config=cors,
         request_max_body_size=config.server.max_body,
         openapi_config=None,
@@ -292,13 +291,6 @@ def refuse_open_access(config: Config) -> None:
     server = config.server
     if not config.keys and not server.allow_open and not is_loopback(server.host):
         raise ConfigError("the configuration", "$.server.host", f"{server.host}: {OPEN_TO_ALL}")
-
-
-def _giver(services: Services) -> Callable[[], Services]:
-    def give() -> Services:
-        return services
-
-    return give
 
 
 def _running(services: Services) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:

@@ -219,7 +219,8 @@ class Reloader:
     async def run(self) -> None:
         """For ever: do what was asked for, and watch the file while the configuration says so."""
         async with companions() as tasks:
-            tasks.start_soon(self._watch)
+            if self.source is not None and self.source.file is not None:
+                tasks.start_soon(self._watch)
             while True:
                 await self._asked.wait()
                 self._asked = anyio.Event()

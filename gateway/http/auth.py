@@ -226,15 +226,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def guarded(guard: OriginGuard, needed: Callable[[], bool]) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes: no route runs before the headers have been checked. `needed` is
-    asked for each request: not where there are keys.
+def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes: no route runs before the headers have been checked, where no key
+    is needed.
     """
 
     def wrap(app: ASGIApp) -> ASGIApp:
         async def checked(scope: Scope, receive: Receive, send: Send) -> None:
             # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
-            if needed():
+            if keys.is_open:
                 guard.check(str(scope.get("method", "GET")), scope["headers"])
             await app(scope, receive, send)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from litestar.di import Provide
 
 from backends.catalog import Catalog, LoadFacts
 from config.engines import EngineOptions
@@ -197,6 +198,11 @@ class Services(msgspec.Struct, frozen=True):
             access=access,
             shows_prompt=self.config.log.prompts,
         )
+
+
+def given(services: Services) -> Provide:
+    """How Litestar gives them to each handler."""
+    return Provide(lambda: services, sync_to_thread=False)
 
 
 def _paths_in(chosen: EngineOptions | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ was. Knows no dialect.
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -22,7 +22,6 @@ from litestar.types import (
     Send,
 )
 
-from config.settings import Config
 from gateway.errors import GatewayError, InvalidRequest, ModelUnavailable, QueueFull
 from gateway.http.runs import collected
 from gateway.http.sse import cancel_when_left, reported
@@ -36,16 +35,6 @@ MOST_KEPT = 64 << 20  # bytes of all streams that are over; the oldest goes
 RETRY = 5.0  # seconds after which one may be tried again
 
 Name: TypeAlias = tuple[str, str]  # owner, conversation
-
-
-def conversation(headers: Mapping[str, str], config: Config) -> str | None:
-    """Whose stream a chat is to be; None: it lives as long as its connection. Raises
-    InvalidRequest.
-    """
-    name = headers.get(HEADER)
-    if not name or not config.apis.llamaserver or not config.llamaserver.stream_seconds:
-        return None
-    return checked_name(name, HEADER)
 
 
 def checked_name(name: str, param: str) -> str:

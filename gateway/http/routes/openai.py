@@ -8,6 +8,7 @@ from typing import Any
 from litestar import Request, get, head, post
 from litestar.types import ASGIApp
 
+from config.settings import Config
 from gateway.answers.capabilities import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.llamaserver.embedding import asks_own_form
@@ -19,7 +20,7 @@ from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
 from gateway.http.routes.llamaserver.embeddings import embedded
 from gateway.http.services import Services
-from gateway.http.streams import KeptStreamResponse, conversation
+from gateway.http.streams import HEADER, KeptStreamResponse, checked_name
 from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]
@@ -53,10 +54,19 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             else None,
         ),
     )
-    kept = conversation(request.headers, services.config) if exchange.stream else None
-    if kept is None:
+    if not exchange.stream or (name := _conversation(request, services.config)) is None:
         return answered
-    return KeptStreamResponse(services.streams.begin(access.owner, kept, answered))
+    return KeptStreamResponse(services.streams.begin(access.owner, name, answered))
+
+
+def _conversation(request: AnyRequest, config: Config) -> str | None:
+    """Whose stream a chat is to be; None: it lives as long as its connection. Raises
+    InvalidRequest.
+    """
+    name = request.headers.get(HEADER)
+    if not name or not config.apis.llamaserver or not config.llamaserver.stream_seconds:
+        return None
+    return checked_name(name, HEADER)
 
 
 @post(["/v1/completions", "/completions"])
