@@ -193,13 +193,17 @@ class DriverJob:
         self.submitted = time.perf_counter()
         self.admitted = self.first_token = self.last_token = self.submitted
 
+    @property
+    def completion_tokens(self) -> int:
+        return self.transcript.completion_tokens
+
     def ended(self, cause: Cause, stop_string: str | None, cached_tokens: int) -> Ended:
         return Ended(
             cause=cause,
             stop_string=stop_string,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=cached_tokens,
-            completion_tokens=self.transcript.completion_tokens,
+            completion_tokens=self.completion_tokens,
             queued=self.admitted - self.submitted,
             prefill=self.first_token - self.admitted,
             decode=self.last_token - self.first_token,

@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from backends.errors import InvalidJob, NotAble
-from backends.jobs import DriverJob
 from backends.protocol import Generation, ModelInfo
 
 T = TypeVar("T")
@@ -62,9 +61,25 @@ class SlotKeeper(Protocol):
         ...
 
 
+class ActiveJob(Protocol):
+    """A job that an engine has, as its driver keeps it. Counts are tokens."""
+
+    @property
+    def key(self) -> int: ...
+
+    @property
+    def job(self) -> Generation: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def completion_tokens(self) -> int: ...
+
+
 Work: TypeAlias = Callable[[], T]
 Ready: TypeAlias = Callable[[], bool]
-Active: TypeAlias = Callable[[], Sequence[DriverJob]]
+Active: TypeAlias = Callable[[], Sequence[ActiveJob]]
 
 
 class Ask(Protocol):
@@ -130,11 +145,11 @@ class Slots:
         )
 
 
-def _in_order(active: Sequence[DriverJob]) -> Mapping[int, int]:
+def _in_order(active: Sequence[ActiveJob]) -> Mapping[int, int]:
     return {job.key: place for place, job in enumerate(active)}
 
 
-def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState:
+def _state(slot: int, cells: int | None, running: ActiveJob | None) -> SlotState:
     if running is None:
         return SlotState(id=slot, cells=cells)
     return SlotState(
@@ -143,7 +158,7 @@ def _state(slot: int, cells: int | None, running: DriverJob | None) -> SlotState
         task=running.key,
         job=running.job,
         prompt=running.prompt_tokens,
-        generated=running.transcript.completion_tokens,
+        generated=running.completion_tokens,
     )
 
 
