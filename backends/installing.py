@@ -3,7 +3,6 @@ an engine's installation by platform.
 """
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -38,6 +37,8 @@ def command(extra: str, *, script: Path = SCRIPT) -> str:
 
 def absent(packages: tuple[str, ...]) -> Iterator[str]:
     """Those that are not installed. Imports none."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - for a start alone
+
     for package in packages:
         try:
             version(package)

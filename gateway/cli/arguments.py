@@ -4,7 +4,6 @@ this.
 
 import argparse
 import os
-from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(
         prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
     )
-    root.add_argument("--version", action="version", version=f"roundhouse {version('roundhouse')}")
+    root.add_argument("--version", action=_ShowVersion, nargs=0, help="show it and exit")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     _serve(commands)
     _asking(commands)
@@ -25,6 +24,16 @@ def parser() -> argparse.ArgumentParser:
     _talking(commands)
     _local(commands)
     return root
+
+
+class _ShowVersion(argparse.Action):
+    """As argparse's own, but that the version is looked up when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - a sixth of what `--help` takes
+
+        print(f"roundhouse {version('roundhouse')}")
+        parser.exit()
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - its only name
