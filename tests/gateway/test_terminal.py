@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -44,6 +45,15 @@ class Terminal:
         )
         os.close(slave)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """A test that fails leaves neither the command behind nor its terminal."""
+        with self.process:
+            self.process.kill()
+        os.close(self._master)
+
     def read_to(self, text: str) -> None:
         """Until `text` is shown behind what was waited for before."""
         while (found := self.shown.find(text.encode(), self._found)) < 0:
@@ -58,9 +68,7 @@ class Terminal:
         """Its exit status, when it has shown all."""
         while self._read():
             pass
-        self.process.wait(HANG)
-        os.close(self._master)
-        return self.process.returncode
+        return self.process.wait(HANG)
 
     def _read(self) -> bytes:
         guard = threading.Timer(HANG, self.process.kill)  # of this wait alone: servers stay long
@@ -97,11 +105,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         "engines: {scripted: {load_seconds: 0.5, tokens_per_second: 100}}\n"
         "swap: {memory: {cpu: 3000000000}}\n"
     )
-    terminal = Terminal("serve", "--port", "0", folder=folder)
-    terminal.read_to("try:")
-    yield terminal
-    terminal.press(INTERRUPT)
-    assert terminal.end() == 0
+    with Terminal("serve", "--port", "0", folder=folder) as terminal:
+        terminal.read_to("try:")
+        yield terminal
+        terminal.press(INTERRUPT)
+        assert terminal.end() == 0
 
 
 @pytest.fixture
@@ -118,16 +126,16 @@ def test_the_greeting_tells_what_room_there_is(server: Terminal) -> None:
 def test_a_load_is_a_bar_in_the_servers_terminal_and_lines_stand_above_it(
     server: Terminal, url: str, tmp_path: Path
 ) -> None:
-    client = Terminal("load", "demo", "--url", url, folder=tmp_path)
-    server.read_to("loading demo")
-    server.read_to("model loaded")
-    assert client.end() == 0
+    with Terminal("load", "demo", "--url", url, folder=tmp_path) as client:
+        server.read_to("loading demo")
+        server.read_to("model loaded")
+        assert client.end() == 0
     assert "demo is loaded" in client.text
 
 
 def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:
-    terminal = Terminal("run", "demo", "Hello!", "--url", url, folder=tmp_path)
-    assert terminal.end() == 0
+    with Terminal("run", "demo", "Hello!", "--url", url, folder=tmp_path) as terminal:
+        assert terminal.end() == 0
     dimmed = "".join(re.findall(r"\x1b\[2m(.*?)\x1b\[0m", terminal.text, flags=re.DOTALL))
     assert dimmed.strip() == "A greeting."
     assert "The engine turns." in re.sub(r"\x1b\[2m.*?\x1b\[0m", "", terminal.text)
@@ -136,30 +144,30 @@ def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:
 def test_ctrl_c_ends_an_answer_and_then_forgets_a_line_and_the_conversation_goes_on(
     url: str, tmp_path: Path
 ) -> None:
-    terminal = Terminal("chat", "demo", "--url", url, folder=tmp_path)
-    terminal.read_to("/help")
-    terminal.read_to("> ")
-    terminal.press(b"long\n")
-    terminal.read_to("The engine turns.")
-    terminal.press(INTERRUPT)
-    terminal.read_to("(stopped)")
-    terminal.read_to("> ")
-    terminal.press(b"half a li" + INTERRUPT)
-    terminal.read_to("Ctrl-D leaves")
-    terminal.press(b"Hello!\n")
-    terminal.read_to("The engine turns.")
-    terminal.read_to("> ")
-    terminal.press(END)
-    assert terminal.end() == 0
+    with Terminal("chat", "demo", "--url", url, folder=tmp_path) as terminal:
+        terminal.read_to("/help")
+        terminal.read_to("> ")
+        terminal.press(b"long\n")
+        terminal.read_to("The engine turns.")
+        terminal.press(INTERRUPT)
+        terminal.read_to("(stopped)")
+        terminal.read_to("> ")
+        terminal.press(b"half a li" + INTERRUPT)
+        terminal.read_to("Ctrl-D leaves")
+        terminal.press(b"Hello!\n")
+        terminal.read_to("The engine turns.")
+        terminal.read_to("> ")
+        terminal.press(END)
+        assert terminal.end() == 0
     assert "Traceback" not in terminal.text
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_ctrl_c_is_clean(command: str, url: str, tmp_path: Path) -> None:
     arguments = {"run": ("long",), "bench": ("--streams", "1", "--tokens", "50000")}[command]
-    terminal = Terminal(command, "demo", *arguments, "--url", url, folder=tmp_path)
-    terminal.read_to({"run": "The engine turns.", "bench": "1 of 1 streams"}[command])
-    terminal.press(INTERRUPT)
-    assert terminal.end() == 128 + signal.SIGINT
+    with Terminal(command, "demo", *arguments, "--url", url, folder=tmp_path) as terminal:
+        terminal.read_to({"run": "The engine turns.", "bench": "1 of 1 streams"}[command])
+        terminal.press(INTERRUPT)
+        assert terminal.end() == 128 + signal.SIGINT
     assert "Traceback" not in terminal.text
     assert terminal.text.endswith("\n")  # the shell's prompt comes on a line of its own

@@ -204,10 +204,12 @@ async def test_two_answers_share_a_connection_of_http2(certified: Certified) -> 
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0, ssl=tls)
     place = Far(silent)
     place.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with asking(place, ca_file=certified.ca_file, http2=True) as model:
-        async with asyncio.timeout(HANG):
-            answers = await asyncio.gather(answer(model), answer(model))
-    server.close()
+    try:
+        async with asking(place, ca_file=certified.ca_file, http2=True) as model:
+            async with asyncio.timeout(HANG):
+                answers = await asyncio.gather(answer(model), answer(model))
+    finally:
+        server.close()
 
     assert [content(each) for each in answers] == ["two of them"] * 2
     assert one.connections == 1

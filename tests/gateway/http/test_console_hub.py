@@ -292,11 +292,11 @@ async def test_who_leaves_in_the_middle_leaves_nothing(running: Running, tmp_pat
         "PUT /v1/admin/uploads/half.gguf HTTP/1.1\r\nHost: localhost\r\nx-api-key: admin\r\n"
         f"Content-Type: application/octet-stream\r\nContent-Length: {len(GGUF)}\r\n\r\n"
     )
-    await stream.send(head.encode() + GGUF[:1000])
     with anyio.fail_after(HANG):
-        while not left(tmp_path / "models"):
-            await anyio.sleep(0.005)
-        await stream.aclose()
+        async with stream:
+            await stream.send(head.encode() + GGUF[:1000])
+            while not left(tmp_path / "models"):
+                await anyio.sleep(0.005)
         while left(tmp_path / "models"):
             await anyio.sleep(0.005)
 

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -461,9 +462,8 @@ async def test_a_restart_keeps_what_was_kept_and_ends_what_ran(tmp_path: Path) -
 async def test_what_cannot_be_kept_is_no_success(tmp_path: Path) -> None:
     settings = kept(tmp_path, tokens_per_second=1_000)
     async with serving(settings, tmp_path) as running:
-        with sqlite3.connect(tmp_path / "store.sqlite") as other:
+        with closing(sqlite3.connect(tmp_path / "store.sqlite")) as other, other:
             other.execute("DROP TABLE responses")
-        other.close()
         body = {"model": "scripted", "input": "Hello"}
         whole = await running.client.post("/v1/responses", json=body)
         assert whole.status_code == httpx.codes.INTERNAL_SERVER_ERROR

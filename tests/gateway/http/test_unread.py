@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from contextvars import Context
 from pathlib import Path
 from typing import Any, TypeVarTuple, Unpack
@@ -51,10 +52,6 @@ async def unread(
     """A request whose answer nobody reads, and what follows it. The kernel keeps little for the
     client.
     """
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-    client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", running.port))
     lines = (
         head,
         "Host: localhost",
@@ -63,7 +60,14 @@ async def unread(
         "",
         "",
     )
-    await asyncio.get_running_loop().sock_sendall(client, "\r\n".join(lines).encode() + body + then)
+    request, loop = "\r\n".join(lines).encode() + body + then, asyncio.get_running_loop()
+    with ExitStack() as unless_it_is_sent:
+        client = unless_it_is_sent.enter_context(socket.socket())
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", running.port))
+        await loop.sock_sendall(client, request)
+        unless_it_is_sent.pop_all()
     return client
 
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -404,10 +404,9 @@ async def test_an_error_keeps_its_status_and_says_when_to_come_again(tmp_path: P
 async def test_a_client_that_leaves_closes_the_other_server_at_once(tmp_path: Path) -> None:
     async with far(then_silent(chunk({"content": "x"}))) as one:
         async with relaying(tmp_path, one) as running, asyncio.timeout(HANG):
-            client = await send_chat(running, msgspec.json.encode(chat(stream=True)))
-            while b'"x"' not in await client.receive():
-                pass
-            await client.aclose()
+            async with await send_chat(running, msgspec.json.encode(chat(stream=True))) as client:
+                while b'"x"' not in await client.receive():
+                    pass
             await one.left.wait()
 
 
@@ -441,15 +440,17 @@ async def test_more_requests_than_its_limit_wait_in_line(tmp_path: Path) -> None
     async with far(then_silent(chunk({"content": "x"}))) as one:
         async with relaying(tmp_path, one, max_concurrent=2) as running, asyncio.timeout(HANG):
             body = msgspec.json.encode(chat(stream=True))
-            clients = [await send_chat(running, body) for _ in range(3)]
-            while len(one.asked) < 2 or running.registry.status("far").waiting < 1:
-                await asyncio.sleep(0.005)
-            assert len(one.asked) == 2
-            await clients[0].aclose()
-            while len(one.asked) < 3:
-                await asyncio.sleep(0.005)
-            for client in clients:
-                await client.aclose()
+            async with AsyncExitStack() as open_clients:
+                clients = [
+                    await open_clients.enter_async_context(await send_chat(running, body))
+                    for _ in range(3)
+                ]
+                while len(one.asked) < 2 or running.registry.status("far").waiting < 1:
+                    await asyncio.sleep(0.005)
+                assert len(one.asked) == 2
+                await clients[0].aclose()
+                while len(one.asked) < 3:
+                    await asyncio.sleep(0.005)
 
 
 async def test_it_is_listed_and_loaded_and_unloaded(tmp_path: Path) -> None:
