@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import anyio
 import openai
 import pytest
 
 from config.settings import KeyConfig, ServerConfig
-from tests.gateway.http.serving import Running, config, events, serving
+from tests.gateway.http.held_loads import HeldLoads
+from tests.gateway.http.serving import Running, config, events, serving, state
 
 pytestmark = pytest.mark.anyio
 
@@ -92,9 +94,19 @@ async def test_nothing_is_reported_where_reasoning_is_hidden_or_nothing_is_waite
 async def test_a_load_that_fails_after_it_was_reported_ends_the_stream_with_the_error(
     tmp_path: Path,
 ) -> None:
-    async with serving(config(tmp_path, load_seconds=0.1), tmp_path) as running:
-        (tmp_path / "demo.script.json").write_text("no script any more")
-        chunks = await reported(running, {"loading_text": True})
+    loads = HeldLoads()
+    async with serving(config(tmp_path), tmp_path, loads.catalog) as running:
+
+        async def spoil() -> None:
+            """While it is loaded: a scan of the files would find it, too."""
+            await state(running, "scripted", "loading")
+            (tmp_path / "demo.script.json").write_text("no script any more")
+            loads.go.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(spoil)
+            chunks = await reported(running, {"loading_text": True})
+    assert "scripted" in chunks[1]["choices"][0]["delta"]["reasoning_content"]
     assert chunks[-1]["error"]["code"] == "model_unavailable"
 
 

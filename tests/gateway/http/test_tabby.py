@@ -159,7 +159,8 @@ async def test_a_client_that_leaves_doesnt_stop_a_load(tmp_path: Path) -> None:
 async def test_a_load_that_fails_says_why_and_leaves_the_others(
     headers: dict[str, str], tmp_path: Path
 ) -> None:
-    async with serving(config(tmp_path, load_seconds=0.5), tmp_path) as running:
+    loads = HeldLoads()
+    async with serving(config(tmp_path), tmp_path, loads.catalog) as running:
         await running.registry.load("roundhouse-tiny")
         answers: list[httpx.Response] = []
 
@@ -171,6 +172,7 @@ async def test_a_load_that_fails_says_why_and_leaves_the_others(
             tasks.start_soon(ask)
             await state(running, "scripted", "loading")
             running.registry.resolve("scripted").files.path.write_text("no script any more")
+            loads.go.set()
         (answer,) = answers
         if headers == JSON:
             assert answer.status_code == 503
