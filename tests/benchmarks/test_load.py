@@ -9,7 +9,7 @@ from benchmarks.load import Connection, Load, drive, expected_length, prompts, r
 
 pytestmark = pytest.mark.anyio
 
-LOAD = Load(port=1, streams=2, seconds=0.3, warm_up=0.0, max_tokens=3, body={"temperature": 0.5})
+LOAD = Load(port=1, streams=2, seconds=1.0, warm_up=0.0, max_tokens=3, body={"temperature": 0.5})
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 FRAMES = (
     b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n',
