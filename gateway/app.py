@@ -149,16 +149,16 @@ def _spoken(services: Services) -> list[Router]:
         ),
         ("This server", True, own, plain),
     )
-    return [_tagged(name, routes, reported) for name, is_on, routes, reported in table if is_on]
+    return [_tagged(name, routes, handle) for name, is_on, routes, handle in table if is_on]
 
 
 def _tagged(
     name: str,
     routes: Sequence[HTTPRouteHandler],
-    reported: dict[int | type[Exception], Handler] | None = None,
+    errors: dict[int | type[Exception], Handler] | None = None,
 ) -> Router:
     """The routes of one API, or some of them."""
-    return Router(path="/", route_handlers=routes, exception_handlers=reported, tags=[name])
+    return Router(path="/", route_handlers=routes, exception_handlers=errors, tags=[name])
 
 
 def _services(

@@ -231,10 +231,10 @@ def as_written(spelled: Mapping[str, str]) -> Iterator[None]:
         written = spelled.get(error.param or "")
         if written is None:
             raise
-        reported = copy(error)
-        reported.message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
-        reported.param = written
-        raise reported from error
+        copied = copy(error)
+        copied.message = error.message.replace(f"{error.param}: ", f"{written}: ", 1)
+        copied.param = written
+        raise copied from error
 
 
 def translate(error: BackendError) -> GatewayError:

@@ -235,10 +235,10 @@ class Reloader:
         except Exception:  # the server outlives whatever is wrong with a file
             log.exception("the configuration stays as it was")
             return
-        reported = {"changed": done.changed, "restart": done.restart}
-        reported |= msgspec.structs.asdict(done.models)
+        changes = {"changed": done.changed, "restart": done.restart}
+        changes |= msgspec.structs.asdict(done.models)
         log.info(
-            "configuration reloaded", **{what: names for what, names in reported.items() if names}
+            "configuration reloaded", **{what: names for what, names in changes.items() if names}
         )
 
     async def _watch(self) -> None:

@@ -34,7 +34,7 @@ class SamplerBatch:
         self._dry = [(row, s, s.dry) for row, s in enumerate(states) if s.dry is not None]
         self._draws = _draws(states, context)
         self._learning = [draw for draw in self._draws if draw.feedback is not None]
-        self._reported = torch.ones(len(states) if self._learning else 0, device=context.device)
+        self._feedback = torch.ones(len(states) if self._learning else 0, device=context.device)
 
     def draw(self, logits: torch.Tensor) -> list[int]:
         """One token for each row of `logits` (jobs, vocabulary), float32; they are left as they
@@ -61,9 +61,9 @@ class SamplerBatch:
         return picked
 
     def _pick(self, draw: Draw, scores: torch.Tensor) -> torch.Tensor:
-        tokens, reported = draw.pick(scores)
-        if reported is not None:
-            self._reported[draw.rows] = reported
+        tokens, feedback = draw.pick(scores)
+        if feedback is not None:
+            self._feedback[draw.rows] = feedback
         return tokens
 
     def _redraw(self, draw: Draw, scores: torch.Tensor, tokens: list[int]) -> None:
@@ -76,7 +76,7 @@ class SamplerBatch:
     def count(self, tokens: Sequence[int]) -> None:
         """What was drawn counts for the tokens to come. Before it stands in the states' own."""
         for draw in self._learning:
-            draw.learn(self._reported[draw.rows])
+            draw.learn(self._feedback[draw.rows])
         if self._penalties is None and self._fading is None:
             return
         drawn = torch.tensor(tokens, device=self._context.device)
@@ -168,10 +168,10 @@ def logprobs(
     """For each row of `logits` (jobs, vocabulary) its token's logprob and `wanted` alternatives;
     None: not asked.
     """
-    reported: list[TokenLogprob | None] = [None] * len(tokens)
+    by_row: list[TokenLogprob | None] = [None] * len(tokens)
     rows = [row for row, count in enumerate(wanted) if count is not None]
     if not rows:
-        return reported
+        return by_row
     distribution = logits[rows].log_softmax(-1)
     picked = torch.tensor([[tokens[row]] for row in rows], device=logits.device)
     most = min(max(wanted[row] or 0 for row in rows), logits.shape[-1])
@@ -182,11 +182,11 @@ def logprobs(
     for row, (chosen, *others) in zip(rows, copied, strict=True):
         count = min(wanted[row] or 0, most)
         values, ids = others[:count], others[most : most + count]
-        reported[row] = TokenLogprob(
+        by_row[row] = TokenLogprob(
             Candidate(tokens[row], piece(tokens[row]), chosen),
             tuple(
                 Candidate(int(token), piece(int(token)), value)
                 for token, value in zip(ids, values, strict=True)
             ),
         )
-    return reported
+    return by_row

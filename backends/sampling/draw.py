@@ -110,9 +110,9 @@ class Draw:
         noise = self._noise(candidates.ids)
         place = (candidates.probabilities / noise).argmax(-1, keepdim=True)
         tokens = candidates.ids.gather(-1, place).squeeze(-1)
-        reported = candidates.reported
-        reported = reported if reported is None else reported.gather(-1, place).squeeze(-1)
-        return torch.where(candidates.open, ~tokens, tokens), reported
+        feedback = candidates.feedback
+        feedback = feedback if feedback is None else feedback.gather(-1, place).squeeze(-1)
+        return torch.where(candidates.open, ~tokens, tokens), feedback
 
     def candidates(self, scores: torch.Tensor) -> Candidates:
         """What is drawn from, of `scores` (rows, vocabulary)."""
@@ -138,10 +138,10 @@ class Draw:
         states = [self._states[place] for place in places]
         return Draw(states, rows, self._context, further, memory)
 
-    def learn(self, reported: torch.Tensor) -> None:
+    def learn(self, values: torch.Tensor) -> None:
         """The tokens picked are taken: their feedback values, (rows,)."""
         assert self.feedback is not None
-        self.feedback.update(reported)
+        self.feedback.update(values)
 
     def _noise(self, ids: torch.Tensor) -> torch.Tensor:
         """Only rows with a seed have numbers of their own."""

@@ -29,7 +29,7 @@ class Feedback(Protocol):
         ...
 
     def update(self, probabilities: torch.Tensor) -> None:
-        """How likely the drawn tokens were, (rows,): see `Candidates.reported`."""
+        """How likely the drawn tokens were, (rows,): see `Candidates.feedback`."""
         ...
 
 
@@ -55,7 +55,7 @@ class Mirostat:
         else:
             ranks = torch.arange(candidates.ids.shape[-1], device=candidates.ids.device)
             candidates.keep(ranks < self._count(candidates))
-        candidates.reported = candidates.shares()
+        candidates.feedback = candidates.shares()
 
     def _count(self, candidates: Candidates) -> torch.Tensor:
         """How many candidates to keep, from the slope of the logarithms (arXiv:2007.14966)."""
@@ -94,7 +94,7 @@ class AdaptiveP:
 
     def cut(self, candidates: Candidates) -> None:
         shares = candidates.shares()
-        candidates.reported = shares
+        candidates.feedback = shares
         target = (2 * self._target - self.memory * (1 - self._decay)).clamp(0, 1)
         far = (shares - target).abs() / self.width
         logits = self.peak - self.sharpness * far**2 / (1 + far)

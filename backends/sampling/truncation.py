@@ -34,7 +34,7 @@ class Candidates:
             self.probabilities, self.ids = everything, ids.expand_as(everything)
         else:
             self.probabilities, self.ids = everything.topk(min(count, self.size))
-        self.reported: torch.Tensor | None = (
+        self.feedback: torch.Tensor | None = (
             None  # by candidate: what `feedback` gets if it is drawn
         )
         self._logits = logits

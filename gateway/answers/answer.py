@@ -374,7 +374,7 @@ def fingerprint(lease: Lease) -> str:
     `fp_` and a digest of this server's version, the backend, the model's files and options.
     """
     info, files = lease.container.info, lease.entry.files
-    reported = (
+    facts = (
         _version(),
         info.backend,
         info.context_length,
@@ -384,7 +384,7 @@ def fingerprint(lease: Lease) -> str:
         lease.entry.created,
         lease.entry.options,
     )
-    return f"fp_{sha256(msgspec.json.encode(reported)).hexdigest()[:12]}"
+    return f"fp_{sha256(msgspec.json.encode(facts)).hexdigest()[:12]}"
 
 
 @cache

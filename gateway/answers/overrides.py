@@ -37,17 +37,17 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
-    """Overrides that can be applied. `reported` is how their author wrote them."""
+    """Overrides by parameter, as their author wrote them, and sorted as they are applied."""
 
     name: str | None = None
-    reported: Mapping[str, Override] = {}
+    overrides: Mapping[str, Override] = {}
     default: GenerationParams = GenerationParams()
     forced: GenerationParams = GenerationParams()
     added: GenerationParams = GenerationParams()
 
     def over(self, asked: GenerationParams) -> GenerationParams:
         """`asked` with the overrides applied."""
-        if not self.reported:
+        if not self.overrides:
             return asked
         sampling = _over(_over(self.default.sampling, asked.sampling), self.forced.sampling)
         limits = (self.forced.max_tokens, asked.max_tokens, self.default.max_tokens)
@@ -60,9 +60,9 @@ class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def preset(reported: Mapping[str, Any], name: str | None = None) -> OverridePreset:
-    """The overrides in `reported`. Raises InvalidRequest, naming the parameter at fault."""
-    overrides = {key: _override(key, value) for key, value in reported.items()}
+def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
+    """The overrides in `given`. Raises InvalidRequest, naming the parameter at fault."""
+    overrides = {key: _override(key, value) for key, value in given.items()}
     kinds = {
         "forced": {key: one for key, one in overrides.items() if one.force},
         "added": {key: one for key, one in overrides.items() if one.additive and not one.force},
@@ -73,7 +73,7 @@ def preset(reported: Mapping[str, Any], name: str | None = None) -> OverridePres
         if not isinstance(one.override, list):
             raise InvalidRequest(f"{key}: only a list can be additive", param=key)
     return OverridePreset(
-        name=name, reported=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
+        name=name, overrides=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
     )
 
 
@@ -110,12 +110,12 @@ class SamplingOverrides:
             known = ", ".join(files) or "none"
             raise InvalidRequest(f"There is no preset {name!r}; there is: {known}.", param="preset")
         try:
-            reported, _ = parse(files[name].read_text("utf-8"), files[name].name)
+            given, _ = parse(files[name].read_text("utf-8"), files[name].name)
         except (OSError, UnicodeDecodeError, ConfigError) as error:
             raise InvalidRequest(f"{name} can't be read: {error}", param="preset") from error
-        if not isinstance(reported, dict):
+        if not isinstance(given, dict):
             raise InvalidRequest(f"{name} holds no parameters by name", param="preset")
-        return preset(reported, name)
+        return preset(given, name)
 
     def switch(self, chosen: OverridePreset) -> None:
         """From the next request on."""
@@ -126,9 +126,9 @@ class SamplingOverrides:
         self.current = OverridePreset()
 
 
-def _override(name: str, reported: Any) -> Override:
+def _override(name: str, given: Any) -> Override:
     try:
-        return msgspec.convert(reported, Override)
+        return msgspec.convert(given, Override)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{name}: {error}", param=name) from None
 

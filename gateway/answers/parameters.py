@@ -57,8 +57,8 @@ def parameters(
         if name not in ignored
     }
     unread = dict.fromkeys(answering.unread, UNREAD)
-    reported = {spelled.get(name, name): why for name, why in ignored.items()}
-    return Parameters(applied, _changed(answering, job, ignored), {**unread, **reported})
+    not_applied = {spelled.get(name, name): why for name, why in ignored.items()}
+    return Parameters(applied, _changed(answering, job, ignored), {**unread, **not_applied})
 
 
 def _used(answering: GenerationParams, job: Generation) -> Mapping[str, Any]:
@@ -103,10 +103,10 @@ def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
     refuse_unread(named, named.further)
     refused = sorted(name for name in _left_out(changes, named) if _is_named(name, named))
     if refused:
-        reported = "; ".join(
+        reasons = "; ".join(
             f"{_as_asked(name, named)}: {changes.left_out[name]}" for name in refused
         )
-        raise InvalidRequest(f"{reported}.", param=_as_asked(refused[0], named))
+        raise InvalidRequest(f"{reasons}.", param=_as_asked(refused[0], named))
 
 
 def parameters_there(

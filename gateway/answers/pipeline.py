@@ -318,10 +318,10 @@ class Pipeline:
         info = lease.container.info
         strict = self._strict or answering.strict
         if strict and (refused := sorted(ignored_by(info, answering.sampling.values).items())):
-            reported = "; ".join(
+            reasons = "; ".join(
                 f"{answering.spelled.get(name, name)}: {why}" for name, why in refused
             )
-            raise InvalidRequest(f"{reported}.", param=refused[0][0])
+            raise InvalidRequest(f"{reasons}.", param=refused[0][0])
         asked = self._presets.current.over(answering).sampling.named
         return {name: why for name, why in ignored_by(info, used).items() if name in asked}
 

@@ -147,8 +147,8 @@ class RemoteChoice:
         if self._splitter is not None:
             yield from self._splitter.finish("stop")[:-1]
         yield from map(ToolClosed, self._calls)
-        reported = _REASONS.get(reason, "stop")
-        yield Finished("tool_calls" if self._calls and reported == "stop" else reported, stop=stop)
+        finish = _REASONS.get(reason, "stop")
+        yield Finished("tool_calls" if self._calls and finish == "stop" else finish, stop=stop)
 
     def _unheld(self) -> Iterator[Event]:
         held, self._held = self._held, ""

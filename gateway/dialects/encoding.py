@@ -74,19 +74,19 @@ def _text(fields: Fields, path: str, item: str | int | list[int]) -> Text:
             return tuple(tokens)
 
 
-def read_purpose(fields: Fields, reported: str | None) -> Purpose | None:
+def read_purpose(fields: Fields, given: str | None) -> Purpose | None:
     """What the texts are for. Raises InvalidRequest."""
-    if reported is None:
+    if given is None:
         return None
-    if (purpose := PURPOSES.get(reported.lower())) is None:
+    if (purpose := PURPOSES.get(given.lower())) is None:
         names = ", ".join(repr(name) for name in PURPOSES)
-        raise fields.wrong("input_type", f"Expected one of {names}, got {reported!r:.64}.")
+        raise fields.wrong("input_type", f"Expected one of {names}, got {given!r:.64}.")
     return purpose
 
 
-def limit(reported: int | None) -> int | None:
+def limit(number: int | None) -> int | None:
     """Tokens of one text, of vLLM's `truncate_prompt_tokens` and its like; None: no number."""
-    return reported if reported is not None and reported > 0 else None
+    return number if number is not None and number > 0 else None
 
 
 def written(vector: bytes, *, base64: bool) -> list[float] | str:

@@ -30,7 +30,7 @@ from gateway.http.sse import (
     EventStream,
     Framing,
     cancel_when_left,
-    reported,
+    client_error,
     sentence,
 )
 from gateway.registry import Waiting
@@ -81,7 +81,7 @@ class LoadingText(Protocol):
     @property
     def began(self) -> bool: ...
 
-    def reported(self, model: str, text: str) -> bytes: ...
+    def frames(self, model: str, text: str) -> bytes: ...
 
 
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class Exchange:
 
     def _report_wait(self, news: Waiting) -> bytes:
         assert self._loading is not None, "it is asked only where the wait is reported"
-        return self._loading.reported(news.model, f"{sentence(news)}\n")
+        return self._loading.frames(news.model, f"{sentence(news)}\n")
 
     async def _send(self, events: EventStream, was_cut_off: Callable[[], bool]) -> None:
         try:
@@ -167,7 +167,7 @@ class Exchange:
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(reported(error)))
+            await events.end(self._failed(client_error(error)))
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""

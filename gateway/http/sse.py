@@ -154,7 +154,7 @@ class EventStream:
         news, self._news = self._news, None
         if news is None and not (self.began and time.monotonic() - self._last >= self._quiet):
             return
-        frames = self._framing.silence if news is None else self._reported(news)
+        frames = self._framing.silence if news is None else self._wait_frames(news)
         sent = self._comment = anyio.Event()
         try:
             if not self.began:
@@ -165,7 +165,7 @@ class EventStream:
             self._comment = None
             sent.set()
 
-    def _reported(self, news: Waiting) -> bytes:
+    def _wait_frames(self, news: Waiting) -> bytes:
         return (
             self._report_wait(news) if self._report_wait else self._framing.remark(sentence(news))
         )
@@ -231,7 +231,7 @@ class ProgressStream:
             except Exception as error:
                 if not events.began:
                     raise
-                await events.end(self._failed(reported(error)))
+                await events.end(self._failed(client_error(error)))
 
 
 class WholeErrand:
@@ -251,7 +251,7 @@ class WholeErrand:
             await body(scope, receive, send)
 
 
-def reported(error: Exception) -> GatewayError:
+def client_error(error: Exception) -> GatewayError:
     """`error` as the client may see it; the log has the whole."""
     if isinstance(error, GatewayError):
         return error

@@ -24,7 +24,7 @@ from litestar.types import (
 
 from gateway.errors import GatewayError, InvalidRequest, ModelUnavailable, QueueFull
 from gateway.http.runs import collected
-from gateway.http.sse import cancel_when_left, reported
+from gateway.http.sse import cancel_when_left, client_error
 from gateway.tasks import Signal, companions
 
 HEADER = "x-conversation-id"
@@ -171,7 +171,7 @@ class KeptStreamResponse:
             except GatewayError:
                 raise
             except Exception as error:
-                raise reported(error) from error
+                raise client_error(error) from error
             async for frames in self._stream.read(self._place):
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -104,7 +104,7 @@ class Downloads:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._all: dict[str, _Download] = {}
-        self._reported: dict[str, DownloadState] = {}
+        self._taken: dict[str, DownloadState] = {}
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
@@ -123,9 +123,9 @@ class Downloads:
         more.
         """
         now = {name: one.state for name, one in self._all.items()}
-        moved = [state for name, state in now.items() if self._reported.get(name) is not state]
-        gone = [name for name in self._reported if name not in now]
-        self._reported = now
+        moved = [state for name, state in now.items() if self._taken.get(name) is not state]
+        gone = [name for name in self._taken if name not in now]
+        self._taken = now
         return moved, gone
 
     def begin(self, model: str, fetch: Fetch) -> DownloadState:

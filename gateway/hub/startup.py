@@ -116,12 +116,12 @@ def _is_usable(folder: Path) -> bool:
 
 def log_reporter(model: str) -> Callable[[DownloadProgress], None]:
     """A line every few seconds."""
-    reported = time.monotonic() - LOG_EVERY
+    logged = time.monotonic() - LOG_EVERY
 
     def report(step: DownloadProgress) -> None:
-        nonlocal reported
-        if (now := time.monotonic()) - reported >= LOG_EVERY:
-            reported = now
+        nonlocal logged
+        if (now := time.monotonic()) - logged >= LOG_EVERY:
+            logged = now
             log.info("downloading", model=model, file=step.file, done=step.done, total=step.total)
 
     return report

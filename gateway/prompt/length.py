@@ -22,9 +22,9 @@ def length_explained(request: ChatRequest) -> Iterator[None]:
     try:
         yield
     except ContextLengthExceeded as error:
-        reported = copy(error)
-        reported.message = f"{error.message} {' '.join(_advice(request))}"
-        raise reported from error
+        copied = copy(error)
+        copied.message = f"{error.message} {' '.join(_advice(request))}"
+        raise copied from error
 
 
 def _advice(request: ChatRequest) -> Iterator[str]:

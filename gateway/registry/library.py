@@ -201,8 +201,8 @@ class ModelLibrary:
         if name not in shelf.names or not access.allows(shelf.names[name]):
             known = [one for one, model in shelf.names.items() if access.allows(model)]
             # The default's name is shown only to those who may use it.
-            reported = name if access.allows(name) else asked
-            raise ModelNotFound(_not_found(reported, known), param="model")
+            shown = name if access.allows(name) else asked
+            raise ModelNotFound(_not_found(shown, known), param="model")
         found = shelf.models[shelf.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")

@@ -91,13 +91,13 @@ class Place:
         self.scope = anyio.CancelScope()  # of the lease, once granted
         self._error: GatewayError | None = None
         self._news: Waiting | None = None
-        self._reported: Waiting | None = None
+        self._last: Waiting | None = None
         self._changed = anyio.Event()
 
     def report(self, waiting: Waiting) -> None:
         """Report a change of the place."""
-        if waiting != self._reported:
-            self._news = self._reported = waiting
+        if waiting != self._last:
+            self._news = self._last = waiting
             self._changed.set()
 
     def answer(self, error: GatewayError | None = None) -> None:

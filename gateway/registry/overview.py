@@ -63,8 +63,8 @@ class Overview:
             now=self._clock.now(),
         )
         if (remote := entry.files.remote) is not None:
-            reported = self._names.library.fleet.standing(remote)
-            return status if reported is None else as_reported(status, reported)
+            standing = self._names.library.fleet.standing(remote)
+            return status if standing is None else as_reported(status, standing)
         if plan is not None:
             there = status.state in ("loading", "loaded")
             status = replace(status, missing=0 if there else room.shortfall(plan.devices))

@@ -350,8 +350,8 @@ class Registry:
         """
         if (remote := entry.files.remote) is None or self._scheduler.phase(entry.name) != "loaded":
             return False
-        reported = self.fleet.standing(remote)
-        return reported is not None and reported.state in ("unloaded", "failed")
+        standing = self.fleet.standing(remote)
+        return standing is not None and standing.state in ("unloaded", "failed")
 
     @contextmanager
     def _in_line(

@@ -78,7 +78,7 @@ class _Ended:
         if event.stop is not None:
             self._reason, self._sequence = "stop_sequence", event.stop
 
-    def reported(self) -> Ending:
+    def ending(self) -> Ending:
         return Ending(self._reason, self._sequence)
 
 
@@ -184,9 +184,9 @@ class MessagesReply:
         match delta.events:
             case (Content(text),) if text and self._blocks.open is TextBlock:
                 return self._blocks.grow(text)
-        return b"".join([self._reported(event) for event in delta.events])
+        return b"".join([self._frames(event) for event in delta.events])
 
-    def _reported(self, event: Event) -> bytes:
+    def _frames(self, event: Event) -> bytes:
         match event:
             case Content(text):
                 return self._said(TextBlock(""), text)
@@ -210,7 +210,7 @@ class MessagesReply:
 
     def closing(self, usage: Usage) -> bytes:
         """Why it ended, what it cost, and the end."""
-        last = MessageDelta(self._ended.reported(), _usage(usage))
+        last = MessageDelta(self._ended.ending(), _usage(usage))
         return named_frame(b"message_delta", last) + named_frame(b"message_stop", MessageStop())
 
     def failed(self, error: GatewayError) -> bytes:
@@ -232,7 +232,7 @@ class MessagesReply:
 
     def whole(self, usage: Usage) -> bytes:
         """The JSON body."""
-        return body(self._message(self._fold.blocks(), self._ended.reported(), _usage(usage)))
+        return body(self._message(self._fold.blocks(), self._ended.ending(), _usage(usage)))
 
     def _message(
         self, content: tuple[Block, ...], ending: Ending | None, usage: UsageWire

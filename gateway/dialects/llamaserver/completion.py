@@ -97,9 +97,9 @@ class _Growing:
 
     def spoken(self, count: int | None) -> Sequence[int]:
         """The next `count` tokens, or all that have not been sent."""
-        reported = self.tokens[:count]
-        del self.tokens[: len(reported)]
-        return reported
+        sent = self.tokens[:count]
+        del self.tokens[: len(sent)]
+        return sent
 
 
 class CompletionReply:
@@ -143,7 +143,7 @@ class CompletionReply:
 
     def closing(self, usage: Usage) -> bytes:
         """The last piece of each choice."""
-        return b"".join(self._reported(index, "", usage) for index in range(len(self._choices)))
+        return b"".join(self._last_frame(index, "", usage) for index in range(len(self._choices)))
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
@@ -171,7 +171,7 @@ class CompletionReply:
             completion_probabilities=self._shown.of(logprobs),
         )
 
-    def _reported(self, index: int, text: str, usage: Usage) -> bytes:
+    def _last_frame(self, index: int, text: str, usage: Usage) -> bytes:
         return frame(self._chosen(self._last(index, text, usage)))
 
     def _chosen(self, last: Completion) -> Completion | dict[str, Any]:
@@ -182,22 +182,22 @@ class CompletionReply:
     def _last(
         self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob] = ()
     ) -> Completion:
-        choice, reported = self._choices[index], self._report(index)
-        cost = reported.usage if reported else usage
+        choice, report = self._choices[index], self._report(index)
+        cost = report.usage if report else usage
         return Completion(
             index=index,
             content=text,
             tokens=choice.spoken(None) if self._returns_tokens() else (),
             stop=True,
             completion_probabilities=self._shown.of(logprobs),
-            id_slot=UNSET if reported is None or reported.job.slot is None else reported.job.slot,
+            id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,
             model=self._model,
             tokens_predicted=cost.completion_tokens,
             tokens_evaluated=cost.prompt_tokens,
-            generation_settings=self._settings(reported),
-            prompt=reported.prompt if reported else UNSET,
+            generation_settings=self._settings(report),
+            prompt=report.prompt if report else UNSET,
             has_new_line=choice.has_new_line,
-            truncated=reported.context_full if reported else UNSET,
+            truncated=report.context_full if report else UNSET,
             stop_type=choice.stop_type,
             stopping_word=choice.stopping_word,
             tokens_cached=cost.cached_tokens,
@@ -208,13 +208,13 @@ class CompletionReply:
     def _returns_tokens(self) -> bool:
         return self._exchange.return_tokens or self._exchange.stream
 
-    def _settings(self, reported: ChoiceReport | None) -> GenerationSettings | UnsetType:
+    def _settings(self, report: ChoiceReport | None) -> GenerationSettings | UnsetType:
         """Not known of a model that runs elsewhere."""
-        if reported is None:
+        if report is None:
             return UNSET
         return own_settings(
-            reported.job,
-            context_length=reported.context_length,
+            report.job,
+            context_length=report.context_length,
             model=self._model,
             stream=self._exchange.stream,
         )
@@ -242,8 +242,8 @@ def _reading(index: int, progress: PromptProgress) -> Completion:
         completion_tokens=0,
         prefill_seconds=progress.seconds,
     )
-    reported = progress_wire(progress)
-    return Completion(index=index, content="", prompt_progress=reported, timings=timings(cost))
+    wire = progress_wire(progress)
+    return Completion(index=index, content="", prompt_progress=wire, timings=timings(cost))
 
 
 class _Probabilities:

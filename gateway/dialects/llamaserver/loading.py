@@ -30,8 +30,8 @@ class LlamaLoadEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def progress(model: str, news: Progress) -> bytes:
     """Some more is loaded."""
-    reported = ProgressWire(news.done, news.total)
-    return frame(LlamaLoadEvent(status="loading", model=model, stage=news.stage, progress=reported))
+    wire = ProgressWire(news.done, news.total)
+    return frame(LlamaLoadEvent(status="loading", model=model, stage=news.stage, progress=wire))
 
 
 def ready(model: str, *, cached: bool) -> bytes:

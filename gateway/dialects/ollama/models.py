@@ -124,7 +124,7 @@ def models_body(models: Sequence[ListedModel]) -> bytes:
 
 def show_body(seen: Seen, *, template: str) -> bytes:
     """The JSON body of one model."""
-    reported = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
+    able = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
     writes = not OTHER_TASKS & set(seen.capabilities)
     return body(
         Shown(
@@ -135,7 +135,7 @@ def show_body(seen: Seen, *, template: str) -> bytes:
                 "general.basename": seen.name,
                 f"{seen.family}.context_length": seen.context_length,
             },
-            capabilities=("completion", *reported) if writes else tuple(reported),
+            capabilities=("completion", *able) if writes else tuple(able),
             modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
         )
     )

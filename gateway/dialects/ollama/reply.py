@@ -142,12 +142,12 @@ class OllamaReply:
         match delta.events:
             case (Content(text),) if text and not delta.logprobs:
                 return self._templates[Content].render(text)
-        reported = b"".join([self._reported(event) for event in delta.events])
+        lines = b"".join([self._lines_of(event) for event in delta.events])
         if delta.logprobs:
-            reported += line(self._chunk(logprobs=_logprobs(delta.logprobs)))
-        return reported
+            lines += line(self._chunk(logprobs=_logprobs(delta.logprobs)))
+        return lines
 
-    def _reported(self, event: Event) -> bytes:
+    def _lines_of(self, event: Event) -> bytes:
         match event:
             case Content(text) | Reasoning(text) if text and not self._hides(event):
                 return self._templates[type(event)].render(text)
@@ -224,15 +224,15 @@ class OllamaReply:
         calls: tuple[CallWire, ...] = (),
         logprobs: Sequence[LogprobWire] = (),
     ) -> ChunkWire:
-        reported = ChunkWire(
+        chunk = ChunkWire(
             model=self._model, created_at=self._created_at, logprobs=logprobs or UNSET
         )
         if self._chat:
             message = MessageWire(
                 content=content, thinking=thinking or UNSET, tool_calls=calls or UNSET
             )
-            return msgspec.structs.replace(reported, message=message)
-        return msgspec.structs.replace(reported, response=content, thinking=thinking or UNSET)
+            return msgspec.structs.replace(chunk, message=message)
+        return msgspec.structs.replace(chunk, response=content, thinking=thinking or UNSET)
 
 
 def _cost(usage: Usage, load_seconds: float) -> Cost:

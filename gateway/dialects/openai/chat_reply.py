@@ -81,16 +81,16 @@ class ChoiceSteps:
         if delta.logprobs:
             self._waiting += delta.logprobs
         for event in delta.events:
-            for reported in self._reported(event):
-                if isinstance(reported, Reasoning) and not self._all_logprobs:
-                    yield AnswerStep(reported)
+            for shown in self._shown(event):
+                if isinstance(shown, Reasoning) and not self._all_logprobs:
+                    yield AnswerStep(shown)
                 else:
-                    yield AnswerStep(reported, self._waiting)
+                    yield AnswerStep(shown, self._waiting)
                     self._waiting = ()
         if delta.events and isinstance(delta.events[-1], Reasoning) and not self._all_logprobs:
             self._waiting = ()
 
-    def _reported(self, event: Event) -> tuple[Event, ...]:
+    def _shown(self, event: Event) -> tuple[Event, ...]:
         match event:
             case Content(text):
                 return (event,) if text else ()
@@ -233,12 +233,12 @@ class ChatReply:
                 return template.render(text) if template else b""
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
-        reported = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
-        if reported and reported[-1].finish_reason is not None:
+        choices = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
+        if choices and choices[-1].finish_reason is not None:
             self._unfinished -= 1
             if not self._unfinished and not self._include_usage:
-                self._end = reported.pop()
-        return b"".join([frame(self._chunk(choice)) for choice in reported])
+                self._end = choices.pop()
+        return b"".join([frame(self._chunk(choice)) for choice in choices])
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the
@@ -329,7 +329,7 @@ class ChatLoading:
         self._id = id
         self._created = created
 
-    def reported(self, model: str, text: str) -> bytes:
+    def frames(self, model: str, text: str) -> bytes:
         """Frames that say `text`."""
         roles = 0 if self.began else self._exchange.request.answering.n
         choices = [ChunkChoice(index=k, delta=_ROLE) for k in range(roles)]

@@ -196,12 +196,12 @@ class TextReply:
         match delta.events:
             case (Content(text),) if text and not self._has_logprobs:  # nearly every delta
                 return self._frames[delta.choice].render(text)
-        reported = list(self._choices[delta.choice].steps(delta))
-        if reported and reported[-1].finish_reason is not None:
+        choices = list(self._choices[delta.choice].steps(delta))
+        if choices and choices[-1].finish_reason is not None:
             self._unfinished -= 1
             if not self._unfinished and not self._include_usage:
-                self._end = reported.pop()
-        return b"".join([frame(self._chunk(choice)) for choice in reported])
+                self._end = choices.pop()
+        return b"".join([frame(self._chunk(choice)) for choice in choices])
 
     def closing(self, usage: Usage) -> bytes:
         """The usage if it was asked for, else the timings in the last chunk; the end of the

@@ -56,18 +56,18 @@ def kept(items: Sequence[Item], new_id: Callable[[], str]) -> list[Item]:
 
 def _kept(item: Item, new_id: Callable[[], str]) -> Item:
     kind = item.get("type") or "message"
-    reported = {**item, "type": kind}
-    if not reported.get("id"):
-        reported["id"] = _PREFIXES.get(kind, "item_") + new_id()
+    whole = {**item, "type": kind}
+    if not whole.get("id"):
+        whole["id"] = _PREFIXES.get(kind, "item_") + new_id()
     if kind != "reasoning":
-        reported.setdefault("status", "completed")
+        whole.setdefault("status", "completed")
     if kind == "message" and isinstance(item.get("content"), str):
         text = "output_text" if item.get("role") == "assistant" else "input_text"
         part: Item = {"type": text, "text": item["content"]}
         if text == "output_text":
             part["annotations"] = []
-        reported["content"] = [part]
-    return reported
+        whole["content"] = [part]
+    return whole
 
 
 def read_items(

@@ -99,9 +99,9 @@ class GrowingItem:
     def keep(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> list[LogprobWire]:
         """Some more of it, without an event."""
         self._texts.append(text)
-        reported = [_logprob(one) for one in logprobs]
-        self._logprobs += reported
-        return reported
+        wires = [_logprob(one) for one in logprobs]
+        self._logprobs += wires
+        return wires
 
     def opening(self) -> Iterator[bytes]:
         """It begins, empty."""
@@ -111,9 +111,9 @@ class GrowingItem:
 
     def grow(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
         """Some more of it: the event of nearly every token."""
-        reported = self.keep(text, logprobs)
-        if reported:
-            return event(self._grown(text, reported, self._numbers.take()))
+        wires = self.keep(text, logprobs)
+        if wires:
+            return event(self._grown(text, wires, self._numbers.take()))
         if self._template is None:
             # The number is the last field: what is behind it is put back with each number.
             whole = event(self._grown(PLACEHOLDER, [], 0))
@@ -207,9 +207,9 @@ class GrowingItem:
         is_over = status != "in_progress"
         content = packed(text) if self._packs and is_over else UNSET
         if self.kind == "summary":
-            reported = (SummaryText(text),) if is_over else ()
+            summary = (SummaryText(text),) if is_over else ()
             return ReasoningItem(
-                id=self._id, status=status, summary=reported, encrypted_content=content
+                id=self._id, status=status, summary=summary, encrypted_content=content
             )
         thought = (ReasoningText(text),) if is_over else ()
         return ReasoningItem(id=self._id, status=status, content=thought, encrypted_content=content)

@@ -96,7 +96,7 @@ class ResponsesReply:
         waiting = delta.logprobs
         frames = []
         for one in delta.events:
-            frames.append(self._reported(one, waiting))
+            frames.append(self._frames(one, waiting))
             waiting = () if isinstance(one, Content) else waiting
         return b"".join(frames)
 
@@ -104,7 +104,7 @@ class ResponsesReply:
     def _kind(self) -> Kind | None:
         return self._current.kind if self._current else None
 
-    def _reported(self, one: Event, logprobs: tuple[TokenLogprob, ...]) -> bytes:
+    def _frames(self, one: Event, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         match one:
             case Content(text) if text:
                 return self._said("message", text, logprobs)
@@ -178,13 +178,13 @@ class ResponsesReply:
 
     def fail(self, error: GatewayError) -> None:
         """It ends with `error`."""
-        reported = ErrorWire(
+        wire = ErrorWire(
             code=_CODES.get(error.status_hint, FAILED),
             message=error.message,
             param=error.param or UNSET,
         )
         self._wire = msgspec.structs.replace(
-            self._wire, status="failed", error=reported, output=tuple(self._done)
+            self._wire, status="failed", error=wire, output=tuple(self._done)
         )
 
     def cancel(self) -> None:

@@ -127,5 +127,5 @@ def tokens_body(tokens: int) -> bytes:
 
 def interrupted(document: bytes) -> bytes:
     """A response that was running when its server ended."""
-    reported = msgspec.json.decode(document)
-    return body({**reported, "status": "failed", "error": INTERRUPTED})
+    response = msgspec.json.decode(document)
+    return body({**response, "status": "failed", "error": INTERRUPTED})

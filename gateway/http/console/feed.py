@@ -24,10 +24,10 @@ from gateway.tasks import Signal
 
 
 class ModelNews(msgspec.Struct, frozen=True):
-    """A model as it is now. `reported`: why it failed, without places on the disk."""
+    """A model as it is now. `why_failed`: its own without places on the disk."""
 
     model: ModelWire
-    reported: str | None
+    why_failed: str | None
 
 
 class ModelGone(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ News: TypeAlias = (
 SeenEvent: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
-def reported(news: News, access: Access) -> SeenEvent | None:
+def seen_event(news: News, access: Access) -> SeenEvent | None:
     """An event as the holder of a key may see it; None: not at all."""
     match news:
         case ModelNews(model=model):
@@ -101,7 +101,7 @@ def seen_model(news: ModelNews, access: Access) -> ModelWire:
         return news.model
     return replace(
         news.model,
-        why_failed=news.reported,
+        why_failed=news.why_failed,
         memory=None,
         fit=None,
         missing_bytes=None,

@@ -78,13 +78,13 @@ def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> Load
     """While it loads, also before its engine reports anything."""
     if status.state != "loading":
         return None
-    reported, since = status.progress, cost.loading_for if cost else None
+    progress, since = status.progress, cost.loading_for if cost else None
     since = since or 0.0
     last = cost.load_seconds if cost else None
     return LoadProgress(
-        stage=reported.stage if reported else "",
-        done=reported.done if reported else 0,
-        total=reported.total if reported else 0,
+        stage=progress.stage if progress else "",
+        done=progress.done if progress else 0,
+        total=progress.total if progress else 0,
         began_at=now - since,
         seconds_left=max(0.0, last - since) if last is not None else None,
     )

@@ -105,16 +105,16 @@ def _document(routers: Sequence[Router], release: str) -> Schema:
         logging_config=None,
     )
     document: Schema = app.openapi_schema.to_schema()
-    reported = [
+    operations = [
         (operation, DESCRIBED.get(handler.fn, Described()))
         for path, method, handler in _handlers(app)
         if (operation := document["paths"].get(path, {}).get(method.lower())) is not None
     ]
-    errors = [_error(operation) for operation, _ in reported]
+    errors = [_error(operation) for operation, _ in operations]
     models = SchemaModels(
-        [*errors, *(kind for _, described in reported for kind in described.kinds())]
+        [*errors, *(kind for _, described in operations for kind in described.kinds())]
     )
-    for operation, described in reported:
+    for operation, described in operations:
         _complete(operation, described, models)
     schemes = {"securitySchemes": KEYS, "schemas": models.schemas}
     keys: list[Schema] = [{}, *({name: []} for name in KEYS)]

@@ -111,7 +111,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _names(types: Sequence[Any]) -> dict[str, str]:
     """The names of components as msgspec has them, and ours: `OpenAIMessage` of
     `openai.messages.MessageWire`; where an API has one in its requests and one in its answers, the
-    other is `…ToldMessage`.
+    other is `…AnswerMessage`.
     """
     seen: set[type] = set()
     structs = [kind for one in inspect.multi_type_info(types) for kind in _structs(one, seen)]
@@ -121,16 +121,16 @@ def _names(types: Sequence[Any]) -> dict[str, str]:
         struct.__name__
         if short[struct.__name__] == 1
         else f"{struct.__module__}.{struct.__qualname__}": _name(
-            struct, reported=ours[_name(struct)] > 1 and "reply" in struct.__module__
+            struct, in_answers=ours[_name(struct)] > 1 and "reply" in struct.__module__
         )
         for struct in structs
     }
 
 
-def _name(struct: type, *, reported: bool = False) -> str:
+def _name(struct: type, *, in_answers: bool = False) -> str:
     api = next(name for module, name in APIS.items() if struct.__module__.startswith(module))
     said = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
-    return f"{api}{'Told' if reported else ''}{said}"
+    return f"{api}{'Answer' if in_answers else ''}{said}"
 
 
 def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:

@@ -56,7 +56,7 @@ class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
 async def upstreams(request: AnyRequest, services: Services) -> ASGIApp:
     """Every server of every upstream."""
     services.authenticator.admit(request.headers).require_admin()
-    return Plain(_reported(services))
+    return Plain(_upstreams_body(services))
 
 
 @post("/v1/upstreams/drain")
@@ -67,10 +67,10 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):
         raise NotFound(f"There is no server {order.url!r} of an upstream {order.upstream!r}.")
-    return Plain(_reported(services))
+    return Plain(_upstreams_body(services))
 
 
-def _reported(services: Services) -> bytes:
+def _upstreams_body(services: Services) -> bytes:
     found = services.registry.fleet.replicas().items()
     return body([UpstreamWire(name=name, replicas=[*map(_wire, all_)]) for name, all_ in found])
 

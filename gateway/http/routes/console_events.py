@@ -11,7 +11,7 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.errors import InvalidKey
-from gateway.http.console.feed import reported, seen_gauges, seen_history, seen_model
+from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.console.models import model_news
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.plain import Plain
@@ -99,7 +99,7 @@ class FeedReader:
         frames = b""
         for event in there:
             self._position = event.number
-            if (one := reported(event.news, access)) is not None:
+            if (one := seen_event(event.news, access)) is not None:
                 frames += frame(*one, feed.id(event.number, access))
         return frames
 

@@ -96,7 +96,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
         found = await services.hub.listing(name)
         offered = choices(name, found, services.catalog)
         here = await to_thread.run_sync(lambda: [_is_here(services, one) for one in offered])
-        reported = RepositoryWire(
+        wire = RepositoryWire(
             repository=name,
             commit=found.commit,
             bytes=sum(file.size for file in found.files),
@@ -105,7 +105,7 @@ async def files(request: AnyRequest, services: Services, repository: str = "") -
                 for one, there in zip(offered, here, strict=True)
             ],
         )
-        return body(reported)
+        return body(wire)
 
     return WholeErrand(whole)
 
@@ -211,8 +211,8 @@ async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     models = [
         one.id for one in services.registry.statuses() if one.files and one.files.path == path
     ]
-    reported = UploadedWire(name=name, bytes=int(length), models=models)
-    return Plain(body(reported), status=201)
+    wire = UploadedWire(name=name, bytes=int(length), models=models)
+    return Plain(body(wire), status=201)
 
 
 async def _pieces(request: AnyRequest) -> AsyncIterator[bytes]:

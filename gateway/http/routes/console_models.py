@@ -102,7 +102,7 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
     options: Sequence[OptionWire]
 
 
-async def _reported(services: Services, name: str) -> ModelWire:
+async def _model_wire(services: Services, name: str) -> ModelWire:
     """A model as an administrator sees it."""
     (news,) = await model_news(services, [services.registry.status(name)])
     return news.model
@@ -136,7 +136,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     find = services.find if not options else lambda *named: _local(services, *named)
     name = (await find(order.model, access)).name
     async with services.registry.loading(name, options=options):
-        return Plain(body(await _reported(services, name)), status=202)
+        return Plain(body(await _model_wire(services, name)), status=202)
 
 
 @post("/v1/admin/models/unload", status_code=200)
@@ -149,7 +149,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
 
     async def whole() -> bytes:
         await services.registry.unload(name, force=order.force)
-        return body(await _reported(services, name))
+        return body(await _model_wire(services, name))
 
     return WholeErrand(whole)
 
@@ -162,7 +162,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     order = Fields(json_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, access)).name
     await services.registry.pin(name, pinned=order.pinned)
-    return Plain(body(await _reported(services, name)))
+    return Plain(body(await _model_wire(services, name)))
 
 
 @get("/v1/admin/models/options")
@@ -199,8 +199,8 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     written_there = known is not None and known not in services.reloader.originals
     copy = ModelCopy(entry.name, copied, None if written_there else original)
     await services.reloader.add(copy)
-    reported = CopiedWire(await _reported(services, copied.name), written(copied))
-    return Plain(body(reported), status=201)
+    wire = CopiedWire(await _model_wire(services, copied.name), written(copied))
+    return Plain(body(wire), status=201)
 
 
 def _copied(services: Services, original: ModelConfig, order: CopyOrder) -> ModelConfig:

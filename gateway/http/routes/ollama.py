@@ -19,7 +19,7 @@ from gateway.answers.answer import Answer
 from gateway.answers.capabilities import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
-from gateway.dialects.ollama import models as reported
+from gateway.dialects.ollama import models as wires
 from gateway.errors import GatewayError
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
@@ -68,7 +68,7 @@ def _answered(
 ) -> ASGIApp:
     asked = exchange.request
     asked = msgspec.structs.replace(asked, model=_known_name(services, asked.model, access))
-    created_at = reported.moment(datetime.now(UTC))
+    created_at = wires.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
         return _presence(services, access, asked, reply, stream=exchange.stream)
@@ -230,16 +230,14 @@ async def alive() -> None:
 async def version(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of Ollama's APIs is spoken."""
     services.authenticator.admit(request.headers)
-    return Plain(reported.version_body())
+    return Plain(wires.version_body())
 
 
 @get("/api/tags")
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.authenticator.admit(request.headers)
-    return Plain(
-        reported.models_body([reported.listed(_seen(one)) for one in services.usable(access)])
-    )
+    return Plain(wires.models_body([wires.listed(_seen(one)) for one in services.usable(access)]))
 
 
 @get("/api/ps")
@@ -247,14 +245,14 @@ async def ps(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory, and until when."""
     access = services.authenticator.admit(request.headers)
     there = [one for one in services.usable(access) if one.info is not None]
-    return Plain(reported.models_body([_resident(one) for one in there]))
+    return Plain(wires.models_body([_resident(one) for one in there]))
 
 
-def _resident(status: ModelStatus) -> reported.ListedModel:
+def _resident(status: ModelStatus) -> wires.ListedModel:
     left = status.remaining_seconds
     expires = None if left is None else datetime.now(UTC) + timedelta(seconds=left)
     size = status.need.total if status.need else None
-    return reported.resident(_seen(status), expires=expires, size=size)
+    return wires.resident(_seen(status), expires=expires, size=size)
 
 
 @post("/api/show")
@@ -266,14 +264,14 @@ async def show(request: AnyRequest, services: Services) -> ASGIApp:
     status = services.status(name, access)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
-    return Plain(reported.show_body(_seen(status, known), template=template))
+    return Plain(wires.show_body(_seen(status, known), template=template))
 
 
-def _seen(status: ModelStatus, known: Known | None = None) -> reported.Seen:
+def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
     files, entry = status.files, status.entry
     assert files is not None, "a usable model has its files"
     assert entry is not None, "a usable model has its files"
-    return reported.Seen(
+    return wires.Seen(
         name=status.id,
         created=entry.created,
         size=files.size_bytes,
@@ -299,12 +297,12 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
         if order is not None:
             await fetched_with_progress(events, services, to_fetch(order), _step)
         await events.begin()
-        await events.write(reported.status_line("success"))
+        await events.write(wires.status_line("success"))
 
     async def whole() -> bytes:
         if order is not None:
             await fetched(services, to_fetch(order))
-        return reported.status_line("success")
+        return wires.status_line("success")
 
     return _streamed(services, access, send_lines) if named.stream else WholeErrand(whole)
 
@@ -318,7 +316,7 @@ def _is_here(services: Services, name: str, access: Access) -> bool:
 
 
 def _step(step: DownloadProgress) -> bytes:
-    return reported.pulling(step.file, step.done, step.total)
+    return wires.pulling(step.file, step.done, step.total)
 
 
 @delete("/api/delete", status_code=200)

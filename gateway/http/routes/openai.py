@@ -135,24 +135,24 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     statuses = services.usable(access)
     known = await services.capabilities.of_all(statuses)
     if "anthropic-version" in request.headers:
-        reported = [_for_anthropic(one, known.get(one.id)) for one in statuses]
-        return Plain(anthropic.model_page(reported))
+        wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
+        return Plain(anthropic.model_page(wires))
     return Plain(
         openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
     )
 
 
 def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelWire:
-    reported = card(status, known, None)
+    found = card(status, known, None)
     able = None
-    if known is not None and reported.capabilities is not None:
+    if known is not None and found.capabilities is not None:
         able = anthropic.Able(
-            sees="vision" in reported.capabilities,
-            thinks="reasoning" in reported.capabilities,
+            sees="vision" in found.capabilities,
+            thinks="reasoning" in found.capabilities,
             efforts=known.efforts,
             keeps_to_schemas=status.files is not None and status.files.remote is None,
         )
-    return anthropic.model_wire(reported.id, reported.created, reported.context_length, able)
+    return anthropic.model_wire(found.id, found.created, found.context_length, able)
 
 
 @get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])

@@ -27,7 +27,7 @@ from gateway.http.exchange import Exchange, WireOptions, new_id
 from gateway.http.plain import Plain
 from gateway.http.runs import Run
 from gateway.http.services import Services
-from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, reported
+from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse
 
@@ -252,7 +252,7 @@ async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASG
             try:
                 await run.collect(exchange)
             except Exception as error:  # noqa: BLE001 - whoever asks for the response is told
-                run.take(failed(reported(error)))
+                run.take(failed(client_error(error)))
         if run.scope.cancelled_caught:
             reply.cancel()
         with anyio.move_on_after(KEEPING, shield=True):
@@ -268,7 +268,7 @@ async def _kept(making: _Making, run: Run) -> None:
     try:
         await making.keep(run.events() if making.exchange.stream else b"")
     except GatewayError as error:
-        reported(error)  # no client waits for it: a later reader gets what was stored before
+        client_error(error)  # no client waits for it: a later reader gets what was stored before
 
 
 def _following(services: Services, run: Run, start: int) -> ASGIApp:

@@ -288,7 +288,9 @@ async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     current = services.presets.current
     names = services.presets.names() if access.role == "admin" else ()
-    shown = reply.Overrides(selected_preset=current.name, overrides=current.reported, presets=names)
+    shown = reply.Overrides(
+        selected_preset=current.name, overrides=current.overrides, presets=names
+    )
     return Plain(body(shown))
 
 

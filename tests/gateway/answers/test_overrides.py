@@ -101,7 +101,7 @@ def test_files_are_found_by_name_and_nowhere_else(tmp_path: Path) -> None:
     presets.switch(presets.read("a"))
     assert presets.current.name == "a"
     presets.unload()
-    assert presets.current.reported == {}
+    assert presets.current.overrides == {}
     for name in ("../secret", "secret", "b", ""):
         with pytest.raises(InvalidRequest):
             presets.read(name)

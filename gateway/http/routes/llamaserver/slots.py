@@ -17,7 +17,7 @@ from backends.errors import BackendError
 from backends.slots import Slots, SlotState
 from gateway.access import Access
 from gateway.dialects.frames import body
-from gateway.dialects.llamaserver import slots as reported
+from gateway.dialects.llamaserver import slots as wires
 from gateway.dialects.llamaserver import wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
 from gateway.http.cards import card
@@ -45,7 +45,7 @@ async def slots(
     length = card(status, None, None).context_length or 0
     shows = access.role == "admin"
     return Plain(
-        body([reported.slot_wire(one, context_length=length, shows_params=shows) for one in states])
+        body([wires.slot_wire(one, context_length=length, shows_params=shows) for one in states])
     )
 
 
@@ -54,12 +54,12 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
     """Save, restore or erase a slot's prompt cache, as `action` says."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
-    if action not in get_args(reported.Action):
+    if action not in get_args(wires.Action):
         message = "action: Expected save, restore or erase, behind the question mark."
         raise InvalidRequest(message, param="action")
     if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
         raise NotFound(f"There is no slot {slot!r:.40}.", param="id_slot")
-    asked = wire.read(await request.body(), reported.SlotOrder)
+    asked = wire.read(await request.body(), wires.SlotOrder)
     path = None if action == "erase" else _file(services, asked.filename)
 
     async def whole() -> bytes:
@@ -105,27 +105,27 @@ def _file(services: Services, name: str) -> Path:
 async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) -> bytes:
     started = time.perf_counter()
     if path is None:
-        return body(reported.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
+        return body(wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
     if action == "save":
         saved = await slots.save(slot)
         await anyio.to_thread.run_sync(_write, path, saved.data)
         return body(
-            reported.SlotSaved(
+            wires.SlotSaved(
                 id_slot=slot,
                 filename=path.name,
                 n_saved=saved.tokens,
                 n_written=len(saved.data),
-                timings=reported.SavedTimings(_since(started)),
+                timings=wires.SavedTimings(_since(started)),
             )
         )
     data = await anyio.to_thread.run_sync(_read, path)
     return body(
-        reported.SlotRestored(
+        wires.SlotRestored(
             id_slot=slot,
             filename=path.name,
             n_restored=await slots.restore(slot, data),
             n_read=len(data),
-            timings=reported.RestoredTimings(_since(started)),
+            timings=wires.RestoredTimings(_since(started)),
         )
     )
 

@@ -34,7 +34,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     pieces: Sequence[bytes] = ()
     if order.with_pieces or order.return_token_strs:
         pieces = await services.wording.pieces(name, tokens, access)
-    reported = wire.LlamaTokens(
+    found = wire.LlamaTokens(
         tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
         count=len(tokens),
         max_model_len=card(services.registry.status(name), None, None).context_length or 0,
@@ -42,7 +42,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
         if order.return_token_strs
         else UNSET,
     )
-    return Plain(body(reported), headers=ignoring(left))
+    return Plain(body(found), headers=ignoring(left))
 
 
 async def _of_text(
