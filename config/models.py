@@ -153,11 +153,11 @@ def _one_of(word: str, known: Mapping[str, object], source: Source, path: str, w
 def written(model: ModelConfig) -> str:
     """The lines of `models` that say the same: YAML, without options at their defaults."""
     data = msgspec.to_builtins(model)
-    said = {
+    values = {
         field.name: data[field.name]
         for field in msgspec.structs.fields(ModelConfig)
         if field.required or getattr(model, field.name) != field.default
     }
-    empty = {name for name, value in said.items() if value in ({}, [])}
-    kept = {name: value for name, value in said.items() if name not in empty}
+    empty = {name for name, value in values.items() if value in ({}, [])}
+    kept = {name: value for name, value in values.items() if name not in empty}
     return yaml.safe_dump([kept], sort_keys=False, allow_unicode=True)

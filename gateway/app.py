@@ -108,13 +108,13 @@ def build(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
     )
     metrics.watch(registry.statuses)
-    front, spoken = ollama.FRONT_ROUTES if config.apis.ollama else (), _spoken(services)
+    front, routers = ollama.FRONT_ROUTES if config.apis.ollama else (), _api_routers(services)
     return Litestar(
         route_handlers=[
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *front,
-            *spoken,
-            *document_routes([*spoken, _tagged("Ollama", front)], version("roundhouse")),
+            *routers,
+            *document_routes([*routers, _tagged("Ollama", front)], version("roundhouse")),
         ],
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
@@ -127,7 +127,7 @@ def build(
     )
 
 
-def _spoken(services: Services) -> list[Router]:
+def _api_routers(services: Services) -> list[Router]:
     """The server's own routes, and the enabled APIs; errors have each API's own form."""
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)

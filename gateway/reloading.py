@@ -99,13 +99,13 @@ class Reloader:
         registry: Registry,
         cache_of: Callable[[Config], CacheOfModels | None],
         parts: Sequence[Part],
-        heard: Callable[[ReloadReport], None],
+        notify: Callable[[ReloadReport], None],
     ) -> None:
         """The parts that follow the configuration from now on. `cache_of`: the hub's cache of
-        models; `heard` is called when another one is in force.
+        models; `notify` is called when another one is in force.
         """
         self._registry, self._cache_of, self._parts = registry, cache_of, tuple(parts)
-        self._heard = heard
+        self._notify = notify
 
     async def reload(self, *, plan: bool = False) -> ReloadReport:
         """Read the configuration again and put it in force, or with `plan` only report what that
@@ -124,7 +124,7 @@ class Reloader:
             for apply in planned.applies:
                 apply()
             report = msgspec.structs.replace(planned.report, applied=True)
-            self._heard(report)
+            self._notify(report)
             return report
 
     async def check(self, text: str) -> ReloadReport:
@@ -224,9 +224,9 @@ class Reloader:
             while True:
                 await self._asked.wait()
                 self._asked = anyio.Event()
-                await self._reload_and_tell()
+                await self._reload_and_log()
 
-    async def _reload_and_tell(self) -> None:
+    async def _reload_and_log(self) -> None:
         try:
             done = await self.reload()
         except InvalidRequest as error:

@@ -166,7 +166,7 @@ class Choice:
             grown = self._grown(piece.text)
             self._count(piece, grown)
             if piece.logprobs or self._logprobs:
-                logprobs += self._spoken(piece, grown)
+                logprobs += self._delivered(piece, grown)
             events += grown
             if grown and isinstance(grown[-1], Finished):
                 break
@@ -192,7 +192,7 @@ class Choice:
         if self._reasoning:
             self.reasoning_tokens += len(piece.tokens)
 
-    def _spoken(self, piece: Piece, events: Sequence[Event]) -> Sequence[TokenLogprob]:
+    def _delivered(self, piece: Piece, events: Sequence[Event]) -> Sequence[TokenLogprob]:
         """Log probabilities wait for the content they make; those of markers and reasoning go
         nowhere.
         """
@@ -205,11 +205,11 @@ class Choice:
             return waited
         content = "".join(event.text for event in events if isinstance(event, Content))
         unsaid = self._stops.unsaid if self._stops else 0
-        spoken = _ending(waited, len(content.encode()) + unsaid)
+        delivered = _ending(waited, len(content.encode()) + unsaid)
         # A token that ends in text held back waits for the rest of it.
-        held = 0 if isinstance(events[-1], Finished) else len(_ending(spoken, unsaid))
-        self._logprobs = spoken[len(spoken) - held :]
-        return spoken[: len(spoken) - held]
+        held = 0 if isinstance(events[-1], Finished) else len(_ending(delivered, unsaid))
+        self._logprobs = delivered[len(delivered) - held :]
+        return delivered[: len(delivered) - held]
 
 
 def _finishes(delta: Delta) -> bool:

@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from backends.protocol import SpecialTokens
 from backends.remote import RemoteTarget
-from gateway.answers.interpreter import spoken
+from gateway.answers.interpreter import recognised_format
 from gateway.answers.overrides import Templates
 from gateway.errors import InvalidTemplate
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
@@ -112,10 +112,10 @@ def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
     try:
         traits = ChatTemplate(text, info.special if info else SpecialTokens()).traits
     except InvalidTemplate as error:
-        recognised = spoken(entry, info, text, None)
+        recognised = recognised_format(entry, info, text, None)
         broken = Recognised(recognised.format, f"{recognised.why}; but {error.message}")
         return Known(capabilities=vision, recognised=broken, template=text)
-    recognised = spoken(entry, info, text, traits)
+    recognised = recognised_format(entry, info, text, traits)
     tools = ("tools",) if recognised.format.syntaxes else ()
     thinks = traits.reasoning and recognised.format.reasoning is not None
     reasoning = ("reasoning",) if thinks else ()

@@ -149,7 +149,7 @@ class Constraints:
     ) -> OutputGrammar | None:
         """The grammar of reasoning, text, calls and shape; None: the output may be anything."""
         control = await self._control_tokens(container)
-        spoken = interpreter.format
+        output_format = interpreter.format
         thinking, tail = interpreter.thinking(request, framed), interpreter.ending(framed)
 
         def work(_wanted: Callable[[], bool]) -> OutputGrammar | None:
@@ -159,11 +159,11 @@ class Constraints:
                 parallel=not request.one_call,
                 shape=shape.entries if shape is not None else (),
             )
-            return _output(spoken, wanted, control, thinking, tail)
+            return _output(output_format, wanted, control, thinking, tail)
 
         asked = (request.tools, request.tool_choice, request.one_call)
         key = (
-            msgspec.json.encode((spoken, asked, thinking, tail)),
+            msgspec.json.encode((output_format, asked, thinking, tail)),
             container.info.special,
             request.answering.shape,
         )
@@ -194,11 +194,11 @@ class Constraints:
 
 
 def _output(
-    spoken: Format, wanted: WantedOutput, control: Mapping[str, int], thinking: Thinking, tail: str
+    format: Format, wanted: WantedOutput, control: Mapping[str, int], thinking: Thinking, tail: str
 ) -> OutputGrammar | None:
     """Raises InvalidRequest for what the format can't write."""
     try:
-        return output_grammar(spoken, wanted, control=control, thinking=thinking, prompt_tail=tail)
+        return output_grammar(format, wanted, control=control, thinking=thinking, prompt_tail=tail)
     except Unwritable as error:
         field = "tools" if wanted.tools else "tool_choice"
         raise InvalidRequest(f"{field}: {error}", param=field) from None

@@ -154,10 +154,10 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
     template = ChatTemplate(source, info.special, entry.name)
-    return Interpreter(template, spoken(entry, info, source, template.traits))
+    return Interpreter(template, recognised_format(entry, info, source, template.traits))
 
 
-def spoken(
+def recognised_format(
     entry: ModelEntry, info: ModelInfo | None, source: str, traits: TemplateTraits | None
 ) -> Recognised:
     """The output format of a model with the template `source`; without `info` it isn't loaded yet.

@@ -92,25 +92,25 @@ class StopStrings:
         return self._scanned(self._splitting.finish(reason), () if inside else self._kinds)
 
     def _scanned(self, events: Sequence[Event], kinds: tuple[type[Event], ...]) -> list[Event]:
-        said: list[Event] = []
+        passed: list[Event] = []
         for number, event in enumerate(events):
             if not isinstance(event, (Content, Reasoning)) or not isinstance(event, kinds):
                 self._called = self._called or isinstance(event, ToolClosed)
-                said += (*self._held(), event)
+                passed += (*self._held(), event)
                 continue
             if type(event) is not self._kind:
-                said += self._held()
+                passed += self._held()
                 self._kind = type(event)
             held = self._scanner.held
             match self._scanner.feed(event.text):
                 case StopFound(before, stop):
                     self.unsaid = _bytes(held, events[number:]) - len(before.encode())
                     finished = Finished("tool_calls" if self._called else "stop", stop=stop)
-                    return [*said, *self._text(before), finished]
+                    return [*passed, *self._text(before), finished]
                 case str(free):
-                    said += self._text(free)
+                    passed += self._text(free)
         self.unsaid = len(self._scanner.held.encode()) if self._kind is Content else 0
-        return said
+        return passed
 
     def _held(self) -> Iterator[Event]:
         """Held-back text that can't become a stop string any more."""

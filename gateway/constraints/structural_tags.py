@@ -116,17 +116,17 @@ class _Rules:
 
     def sequence(self, elements: tuple[Format, ...], ends: Ends) -> str:
         """A known text after a free one is where that ends."""
-        said, rest = [], self.some(elements)
+        written, rest = [], self.some(elements)
         while rest:
             match rest:
                 case (AnyText() as free, ConstString(value=value), *others):
-                    said.append(self.format(free, (value,)))
-                    said += [] if others else [one_of(ends)]
+                    written.append(self.format(free, (value,)))
+                    written += [] if others else [one_of(ends)]
                     rest = tuple(others)
                 case (first, *others):
-                    said.append(self.format(first, None if others else ends))
+                    written.append(self.format(first, None if others else ends))
                     rest = tuple(others)
-        return " ".join(said)
+        return " ".join(written)
 
     def triggered(self, format: TriggeredTags, ends: Ends) -> str:
         """Text, trigger, the rest of a tag that begins with it; again; text."""

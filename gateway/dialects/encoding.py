@@ -96,8 +96,8 @@ def written(vector: bytes, *, base64: bool) -> list[float] | str:
 
 def further(fields: Fields, known: frozenset[str], *explicit: str) -> dict[str, Any]:
     """For a model elsewhere: fields not read here, and those that only some servers know."""
-    said = {name: fields.values[name] for name in explicit if name in fields.values}
-    return {**fields.further(known), **said}
+    given = {name: fields.values[name] for name in explicit if name in fields.values}
+    return {**fields.further(known), **given}
 
 
 def positive(fields: Fields, name: str, value: int | None) -> int | None:

@@ -120,7 +120,7 @@ MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
 
-_SITE = re.compile(r"^(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_SITE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
 
@@ -177,13 +177,13 @@ class Fields(msgspec.Struct, frozen=True):
             return {name: self.prefix + self.spelled.get(name, name) for name in self.values}
         return {field: name for field, name in self.spelled.items() if field != name}
 
-    def _translated(self, said: str) -> InvalidRequest:
-        site = _SITE.match(said)
+    def _translated(self, problem: str) -> InvalidRequest:
+        site = _SITE.match(problem)
         assert site is not None, "the pattern matches every text"
         path = (site["path"] or "").replace("[...]", "")  # msgspec's "some key or value of it"
-        if missing := _MISSING.fullmatch(site["said"]):
+        if missing := _MISSING.fullmatch(site["problem"]):
             return self.wrong(f"{path}.{missing['name']}".lstrip("."), "This field is required.")
-        return self.wrong(path, f"{site['said']}.")
+        return self.wrong(path, f"{site['problem']}.")
 
     def _as_written(self, path: str) -> str:
         root = re.split(r"[.\[]", path, maxsplit=1)[0]

@@ -172,8 +172,8 @@ class Services(msgspec.Struct, frozen=True):
         """Whether a stream reports its model's load as reasoning: the first that is set of the
         request, the key, the configuration.
         """
-        said = (asked, access.loading_text, self.config.server.loading_text)
-        return next(one for one in said if one is not None)
+        settings = (asked, access.loading_text, self.config.server.loading_text)
+        return next(one for one in settings if one is not None)
 
     async def read(self, read: Callable[[bytes], T], body: bytes) -> T:
         """What a request's body means, a long one read beside the event loop. Raises as `read`."""

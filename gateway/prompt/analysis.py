@@ -158,7 +158,7 @@ def _with_calls(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
             return replace(
                 way,
                 assistant_opens=way.assistant_opens and _call_may_open(trial, way),
-                calls_with_text=_comes_out(trial, way, EXCHANGE, spoken=SPOKEN),
+                calls_with_text=_comes_out(trial, way, EXCHANGE, beside=SPOKEN),
                 parallel_calls=_comes_out(trial, way, EXCHANGE, EXCHANGE_MORE),
             )
     return replace(traits, calls="described")
@@ -181,14 +181,14 @@ def _ways_to_call(traits: TemplateTraits) -> Iterable[TemplateTraits]:
 
 
 def _comes_out(
-    trial: Trial, traits: TemplateTraits, *exchanges: TrialConversation, spoken: str = ""
+    trial: Trial, traits: TemplateTraits, *exchanges: TrialConversation, beside: str = ""
 ) -> bool:
     """Whether one message with these calls, and their results, are rendered whole and clean."""
     # Some drop the text beside a call once the answer follows, so the trial has an answer.
-    messages = (*calling(*exchanges, spoken=spoken), ASSISTANT, USER_MORE)
+    messages = (*calling(*exchanges, beside=beside), ASSISTANT, USER_MORE)
     text = trial.text(messages, traits, tools=(TOOL,))
     bare = trial.text(messages[:1], traits, tools=(TOOL,))
-    words = [ASK, FUNCTION, spoken]
+    words = [ASK, FUNCTION, beside]
     for exchange in exchanges:
         words += [exchange.value, exchange.result]
     # An object as Python writes it, JSON in a string of JSON, a null content printed.

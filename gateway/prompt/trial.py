@@ -15,17 +15,17 @@ from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Role, TextPart, Tool, ToolCall
 
 
-def _said(role: Role, text: str) -> Message:
+def _message(role: Role, text: str) -> Message:
     return Message(role=role, parts=(TextPart(text),))
 
 
 ASK = "sentinelask"
 USER, USER_MORE, USER_LATER = (
-    _said("user", text) for text in (ASK, "sentinelmore", "sentinellater")
+    _message("user", text) for text in (ASK, "sentinelmore", "sentinellater")
 )
-SYSTEM, SYSTEM_MORE = _said("system", "sentinelrule"), _said("system", "sentinelsecondrule")
+SYSTEM, SYSTEM_MORE = _message("system", "sentinelrule"), _message("system", "sentinelsecondrule")
 ASSISTANT, ASSISTANT_MORE = (
-    _said("assistant", text) for text in ("sentinelanswer", "sentinelcontinued")
+    _message("assistant", text) for text in ("sentinelanswer", "sentinelcontinued")
 )
 SPOKEN, THOUGHT, FUNCTION, KEY = (
     "sentinelspoken",
@@ -57,12 +57,12 @@ EXCHANGE, EXCHANGE_MORE = TrialConversation(1), TrialConversation(2)
 
 
 def calling(
-    *exchanges: TrialConversation, spoken: str = "", thought: str | None = None
+    *exchanges: TrialConversation, beside: str = "", thought: str | None = None
 ) -> tuple[Message, ...]:
     """A user asks, the assistant calls (and speaks, and thinks), the tools answer."""
     caller = Message(
         role="assistant",
-        parts=(TextPart(spoken),) if spoken else (),
+        parts=(TextPart(beside),) if beside else (),
         reasoning=thought,
         tool_calls=tuple(exchange.call for exchange in exchanges),
     )

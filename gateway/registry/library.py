@@ -144,8 +144,8 @@ class ModelLibrary:
         self.roster: Roster = roster_of(config.upstreams, before.roster if before else None)
         self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
         self._offered = UpstreamModels(config, self.roster)
-        self.one_looks: threading.Lock = before.one_looks if before else threading.Lock()
-        self._shelf = LibraryScan({}, {})
+        self.scan_lock: threading.Lock = before.scan_lock if before else threading.Lock()
+        self._scan = LibraryScan({}, {})
         self.due = 0.0  # when the next scan may begin, by time.monotonic
         self._scanned_at = 0.0
         self.refresh()
@@ -165,23 +165,23 @@ class ModelLibrary:
         """What is equal stays the same object, so that its load is not planned anew."""
         models = {
             name: before[name] if before.get(name) == one else one
-            for name, one in self._shelf.models.items()
+            for name, one in self._scan.models.items()
         }
-        self._shelf = msgspec.structs.replace(self._shelf, models=models)
+        self._scan = msgspec.structs.replace(self._scan, models=models)
 
     def known(self) -> Mapping[str, Known]:
         """All models by id, usable or not, as the last scan found them. It is replaced, not
         changed.
         """
-        return self._shelf.models
+        return self._scan.models
 
     def entries(self) -> tuple[ModelEntry, ...]:
         """All models that can be asked for, the configured ones first."""
-        return tuple(one for one in self._shelf.models.values() if isinstance(one, ModelEntry))
+        return tuple(one for one in self._scan.models.values() if isinstance(one, ModelEntry))
 
     def unusable(self) -> tuple[Unusable, ...]:
         """Models that can't be used, and why; of the folders' files the first `MAX_UNUSABLE`."""
-        return tuple(one for one in self._shelf.models.values() if isinstance(one, Unusable))
+        return tuple(one for one in self._scan.models.values() if isinstance(one, Unusable))
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`, an id or an alias by its exact letters, a hub's id also behind
@@ -191,19 +191,19 @@ class ModelLibrary:
         whose files can't be used. A key that may not use a model gets the same error as if it
         didn't exist.
         """
-        shelf, asked = self._shelf, name
-        if name in DEFAULT_NAMES and name not in shelf.names:
-            name = self._default(shelf)
-        if name not in shelf.names:
+        scan, asked = self._scan, name
+        if name in DEFAULT_NAMES and name not in scan.names:
+            name = self._default(scan)
+        if name not in scan.names:
             name = name.removeprefix(HUB_SCHEME)
-        if name not in shelf.names:
+        if name not in scan.names:
             name = name.removesuffix(LATEST)
-        if name not in shelf.names or not access.allows(shelf.names[name]):
-            known = [one for one, model in shelf.names.items() if access.allows(model)]
+        if name not in scan.names or not access.allows(scan.names[name]):
+            known = [one for one, model in scan.names.items() if access.allows(model)]
             # The default's name is shown only to those who may use it.
             shown = name if access.allows(name) else asked
             raise ModelNotFound(_not_found(shown, known), param="model")
-        found = shelf.models[shelf.names[name]]
+        found = scan.models[scan.names[name]]
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
         return found
@@ -217,7 +217,7 @@ class ModelLibrary:
 
         Blocks until the headers of new files are read; safe in any thread.
         """
-        with self.one_looks:
+        with self.scan_lock:
             began = time.monotonic()
             models = {model.name: self._configured(model) for model in self._config.models}
             places = _places(models)
@@ -234,7 +234,7 @@ class ModelLibrary:
             aliases |= {alias: name for name, one in cached.items() for alias in one.aliases}
             models |= self._unusable_files({*models, *aliases})
             names = {**aliases, **{name: name for name in models}}
-            self._shelf = LibraryScan(models, names, frozenset(cached))
+            self._scan = LibraryScan(models, names, frozenset(cached))
             self._scanned_at = time.monotonic()
             self.due = self._scanned_at + REST * (self._scanned_at - began)
 
@@ -267,11 +267,11 @@ class ModelLibrary:
     def default_name(self) -> str | None:
         """What the default model is called, whether or not it is there; None: there is none."""
         try:
-            return self._default(self._shelf)
+            return self._default(self._scan)
         except ModelNotFound:
             return None
 
-    def _default(self, shelf: LibraryScan) -> str:
+    def _default(self, scan: LibraryScan) -> str:
         """The configured default; else the first model of the config, else the first by name that
         can be used, of the folders before the hub's cache. What writes no text is none, unless it
         is configured so.
@@ -280,16 +280,16 @@ class ModelLibrary:
             return self._config.default_model
         others = {
             name
-            for name, one in shelf.models.items()
+            for name, one in scan.models.items()
             if isinstance(one, ModelEntry) and one.files.task != "generate"
         }
         usable = (
             name
-            for name, one in shelf.models.items()
+            for name, one in scan.models.items()
             if isinstance(one, ModelEntry) and name not in others
         )
         configured = [model.name for model in self._config.models if model.name not in others]
-        names = configured or sorted(usable, key=lambda name: (name in shelf.cached, name))
+        names = configured or sorted(usable, key=lambda name: (name in scan.cached, name))
         if not names:
             raise ModelNotFound("There is no model here yet.", param="model")
         return names[0]
@@ -297,7 +297,7 @@ class ModelLibrary:
     def _configured(self, model: ModelConfig) -> Known:
         path = Path(model.path).expanduser()
         stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
-        old = self._shelf.models.get(model.name)
+        old = self._scan.models.get(model.name)
         if old is not None and self._stamps.get(model.name) == stamp:
             return old
         self._stamps[model.name] = stamp
@@ -315,7 +315,7 @@ class ModelLibrary:
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
     def _found(self, name: str, files: ModelFiles, aliases: tuple[str, ...] = ()) -> Known:
-        old = self._shelf.models.get(name)
+        old = self._scan.models.get(name)
         if old is not None and self._scans.get(name) is files:
             return old
         self._scans[name] = files
@@ -335,7 +335,7 @@ class ModelLibrary:
             format=config.format,
             template=self._offered.template(files),
         )
-        old = self._shelf.models.get(name)
+        old = self._scan.models.get(name)
         return old if isinstance(old, ModelEntry) and old == entry else entry
 
     def _entry(self, model: ModelConfig, files: ModelFiles) -> ModelEntry:

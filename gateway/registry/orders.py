@@ -81,7 +81,7 @@ class Orders:
         for order in orders:
             moved.add(self._one(order))
         for name in moved:
-            self._tell_line(name)
+            self._report_places(name)
         self._alarm.set(self._scheduler.wakes_at(self._now))
 
     def _one(self, order: Order) -> str:
@@ -109,12 +109,12 @@ class Orders:
         place.answer(refusal(place.model, refused) if refused else None)
         return place.model
 
-    def heard(self, outcome: Outcome) -> None:
+    def note_outcome(self, outcome: Outcome) -> None:
         """A move reported how it goes, or how it ended."""
         now, name, scheduler = self._now, outcome.name, self._scheduler
         match outcome:
             case Progressed(progress=progress):
-                self._tell_line(name)
+                self._report_places(name)
                 self._watch(ModelProgressed(name, progress))
                 return
             case Arrived(seconds=seconds, measured=measured):
@@ -140,7 +140,7 @@ class Orders:
                 )
         self.note_change()
 
-    def _tell_line(self, name: str) -> None:
+    def _report_places(self, name: str) -> None:
         self._changed(name)
         record, loading = self._scheduler.residency(name), self._moves.loading.get(name)
         if record is not None:

@@ -110,7 +110,7 @@ class Registry:
             gauge=self._gauge,
             history=self._history,
             clock=self._clock,
-            notify=self._orders.heard,
+            notify=self._orders.note_outcome,
         )
         self._orders.begin(self._moves, self._tasks)
         self._overview = Overview(

@@ -98,8 +98,8 @@ class ModelFolder:
             return {}
         paths = [path for path in paths if _is_text(path.name)]
         files = [path for path in paths if path.is_file()]
-        looked_at = {self._name(path): self._recognised(path) for path in files}
-        found = {name: one for name, one in looked_at.items() if one is not None}
+        scanned = {self._name(path): self._recognised(path) for path in files}
+        found = {name: one for name, one in scanned.items() if one is not None}
         if not found and isinstance(whole, Unusable):  # else it is for one of its files
             return {whole.name: whole}
         return found

@@ -107,8 +107,8 @@ def _ways(schema: Schema) -> Iterator[Schema]:
     for _ in range(MOST_SCHEMAS):
         if not waiting:
             return
-        yield (looked_at := waiting.pop(0))
-        waiting += _alternatives(looked_at, MOST_SCHEMAS - len(waiting))
+        yield (each := waiting.pop(0))
+        waiting += _alternatives(each, MOST_SCHEMAS - len(waiting))
 
 
 def _resolved(schema: Any, root: Schema) -> Schema:
@@ -138,16 +138,16 @@ def types_of(schema: Schema) -> frozenset[str]:
     for _ in range(MOST_SCHEMAS):
         if not waiting:
             break
-        looked_at = waiting.pop()
-        named = _named(looked_at)
+        each = waiting.pop()
+        named = _named(each)
         types |= named
         if not named - {"null"}:
-            values = _values(looked_at, values_left)
+            values = _values(each, values_left)
             values_left -= len(values)
             types |= {_TYPE_OF.get(type(value), "null") for value in values}
-            types.update({"object"} if "properties" in looked_at else ())
-            types.update({"array"} if "items" in looked_at else ())
-            waiting += _alternatives(looked_at, MOST_SCHEMAS - len(waiting))
+            types.update({"object"} if "properties" in each else ())
+            types.update({"array"} if "items" in each else ())
+            waiting += _alternatives(each, MOST_SCHEMAS - len(waiting))
     return frozenset(types) or STRING
 
 

@@ -57,18 +57,18 @@ def _blocks(content: str | list[BlockWire]) -> list[BlockWire]:
 
 
 def _user(fields: Fields, path: str, blocks: Sequence[BlockWire]) -> Iterator[Message]:
-    said: list[Part] = []
+    parts: list[Part] = []
     for k, block in enumerate(blocks):
         place = f"{path}.content[{k}]"
         if block.type != "tool_result":
-            said += _part(fields, place, block)
+            parts += _part(fields, place, block)
             continue
-        if said:
-            yield Message(role="user", parts=tuple(said))
-            said = []
+        if parts:
+            yield Message(role="user", parts=tuple(parts))
+            parts = []
         yield _result(fields, place, block)
-    if said or not blocks:
-        yield Message(role="user", parts=tuple(said))
+    if parts or not blocks:
+        yield Message(role="user", parts=tuple(parts))
 
 
 def _result(fields: Fields, path: str, block: BlockWire) -> Message:

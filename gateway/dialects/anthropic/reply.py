@@ -189,9 +189,9 @@ class MessagesReply:
     def _frames(self, event: Event) -> bytes:
         match event:
             case Content(text):
-                return self._said(TextBlock(""), text)
+                return self._grow_text(TextBlock(""), text)
             case Reasoning(text):
-                return b"" if self._hides_thinking else self._said(ThinkingBlock("", ""), text)
+                return b"" if self._hides_thinking else self._grow_text(ThinkingBlock("", ""), text)
             case ToolOpened(_, call_id, name):
                 return self._blocks.begin(ToolUseBlock(call_id, name, NO_INPUT))
             case ArgumentsGrown(fragment=fragment):
@@ -202,7 +202,7 @@ class MessagesReply:
                 self._ended.take(event)
                 return self._blocks.end()
 
-    def _said(self, empty: Block, text: str) -> bytes:
+    def _grow_text(self, empty: Block, text: str) -> bytes:
         if not text:
             return b""
         begun = b"" if self._blocks.open is type(empty) else self._blocks.begin(empty)

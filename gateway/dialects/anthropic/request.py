@@ -76,14 +76,14 @@ def read_messages(body: bytes) -> MessagesExchange:
 def _messages(fields: Fields, talk: ConversationWire) -> tuple[Message, ...]:
     if not talk.messages:
         raise fields.wrong("messages", "At least one message is required.")
-    said = [
+    messages = [
         message
         for k, turn in enumerate(talk.messages)
         for message in read_turn(fields, f"messages[{k}]", turn)
     ]
-    if _is_silent(said[-1]) and len(said) > 1:
-        said.pop()  # an empty prefill: an answer like any other
-    return (*read_system(fields, talk.system), *said)
+    if _is_silent(messages[-1]) and len(messages) > 1:
+        messages.pop()  # an empty prefill: an answer like any other
+    return (*read_system(fields, talk.system), *messages)
 
 
 def _is_silent(last: Message) -> bool:

@@ -60,11 +60,11 @@ class KoboldReply:
             case (Content(text),):
                 growing.texts.append(text)
                 return text
-        text = "".join([self._said(growing, event) for event in delta.events])
+        text = "".join([self._text_of(growing, event) for event in delta.events])
         growing.texts.append(text)
         return text
 
-    def _said(self, growing: Growing, event: object) -> str:
+    def _text_of(self, growing: Growing, event: object) -> str:
         match event:
             case Content(text):
                 return text

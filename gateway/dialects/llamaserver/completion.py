@@ -95,7 +95,7 @@ class _Growing:
         self.has_new_line = self.has_new_line or "\n" in text
         return text
 
-    def spoken(self, count: int | None) -> Sequence[int]:
+    def next_tokens(self, count: int | None) -> Sequence[int]:
         """The next `count` tokens, or all that have not been sent."""
         sent = self.tokens[:count]
         del self.tokens[: len(sent)]
@@ -167,7 +167,7 @@ class CompletionReply:
         return Completion(
             index=index,
             content=text,
-            tokens=self._choices[index].spoken(len(logprobs) or None),
+            tokens=self._choices[index].next_tokens(len(logprobs) or None),
             completion_probabilities=self._shown.of(logprobs),
         )
 
@@ -187,7 +187,7 @@ class CompletionReply:
         return Completion(
             index=index,
             content=text,
-            tokens=choice.spoken(None) if self._returns_tokens() else (),
+            tokens=choice.next_tokens(None) if self._returns_tokens() else (),
             stop=True,
             completion_probabilities=self._shown.of(logprobs),
             id_slot=UNSET if report is None or report.job.slot is None else report.job.slot,

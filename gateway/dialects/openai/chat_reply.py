@@ -73,7 +73,7 @@ class ChoiceSteps:
     def __init__(self, *, hides_reasoning: bool, all_logprobs: bool = False) -> None:
         self._hides_reasoning = hides_reasoning
         self._all_logprobs = all_logprobs
-        self._speechless: list[int] = []  # calls opened, without any arguments yet
+        self._without_arguments: list[int] = []  # calls opened, without any arguments yet
         self._waiting: tuple[TokenLogprob, ...] = ()
 
     def of(self, delta: Delta) -> Iterator[AnswerStep]:
@@ -97,22 +97,24 @@ class ChoiceSteps:
             case Reasoning(text):
                 return (event,) if text and not self._hides_reasoning else ()
             case ToolOpened(index):
-                self._speechless.append(index)
+                self._without_arguments.append(index)
                 return (event,)
             case ArgumentsGrown(index, fragment):
-                if fragment and index in self._speechless:
-                    self._speechless.remove(index)
+                if fragment and index in self._without_arguments:
+                    self._without_arguments.remove(index)
                 return (event,) if fragment else ()
             case ToolClosed(index):
-                return self._last_words((index,))
+                return self._empty_arguments((index,))
             case Finished():
-                return (*self._last_words(tuple(self._speechless)), event)
+                return (*self._empty_arguments(tuple(self._without_arguments)), event)
 
-    def _last_words(self, indexes: tuple[int, ...]) -> tuple[Event, ...]:
+    def _empty_arguments(self, indexes: tuple[int, ...]) -> tuple[Event, ...]:
         """Clients wait for at least one delta of arguments for every call."""
-        speechless = [index for index in indexes if index in self._speechless]
-        self._speechless = [index for index in self._speechless if index not in indexes]
-        return tuple(ArgumentsGrown(index, NO_ARGUMENTS) for index in speechless)
+        without = [index for index in indexes if index in self._without_arguments]
+        self._without_arguments = [
+            index for index in self._without_arguments if index not in indexes
+        ]
+        return tuple(ArgumentsGrown(index, NO_ARGUMENTS) for index in without)
 
 
 # ---------------------------------------------------------------------------------------- chat fold

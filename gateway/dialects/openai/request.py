@@ -354,11 +354,11 @@ def read_thinking(fields: Fields) -> Thinking:
 
 def _enabled(wire: ThinkingWire, effort: str | None) -> bool | None:
     """The template's own variable is the most specific field, an effort of "none" the least."""
-    for said in (
+    for value in (
         wire.template_variables.get("enable_thinking"),
         wire.enable_thinking,
         wire.reasoning.enabled,
     ):
-        if isinstance(said, bool):
-            return said
+        if isinstance(value, bool):
+            return value
     return False if effort == "none" else None

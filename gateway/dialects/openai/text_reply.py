@@ -55,7 +55,7 @@ class TextCompletion(
     parameters: Parameters | UnsetType = UNSET
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _TextStep(msgspec.Struct, frozen=True):
     """What one delta says of its choice."""
 
     text: str
@@ -88,31 +88,31 @@ class _Growing:
             self._scored = True
             yield TextChoice(index=self.index, text=text, logprobs=columns)
             return
-        said = self._said(delta)
+        step = self._step_of(delta)
         if self._scored and (rest := self._prompt.rest()):
             yield TextChoice(index=self.index, text=rest)
-        if said.text:
-            for text, logprobs in self._cuts.pieces(said.text, said.logprobs):
+        if step.text:
+            for text, logprobs in self._cuts.pieces(step.text, step.logprobs):
                 yield TextChoice(index=self.index, text=text, logprobs=self._columns(logprobs))
-        if said.finish_reason is not None:
-            late = () if said.text else said.logprobs
+        if step.finish_reason is not None:
+            late = () if step.text else step.logprobs
             yield TextChoice(
                 index=self.index,
                 text="",
                 logprobs=self._columns(late),
-                finish_reason=said.finish_reason,
-                stop_reason=said.stop,
-                stop_str=said.stop,
+                finish_reason=step.finish_reason,
+                stop_reason=step.stop,
+                stop_str=step.stop,
             )
 
     def add(self, delta: Delta) -> None:
         """Keep what `delta` says for `whole`."""
         self._echoed += delta.prompt_logprobs
-        said = self._said(delta)
-        self._texts.append(said.text)
-        self._logprobs += said.logprobs
-        if said.finish_reason is not None:
-            self._finish_reason, self._stop = said.finish_reason, said.stop
+        step = self._step_of(delta)
+        self._texts.append(step.text)
+        self._logprobs += step.logprobs
+        if step.finish_reason is not None:
+            self._finish_reason, self._stop = step.finish_reason, step.stop
 
     def whole(self) -> TextChoice:
         """The choice, once it is finished."""
@@ -126,16 +126,16 @@ class _Growing:
             stop_str=self._stop,
         )
 
-    def _said(self, delta: Delta) -> _Said:
+    def _step_of(self, delta: Delta) -> _TextStep:
         text = "".join(_text(event) for event in delta.events)
         end = next((event for event in delta.events if isinstance(event, Finished)), None)
         self._waiting += delta.logprobs
         if not text and end is None:
-            return _Said("", (), None)
+            return _TextStep("", (), None)
         logprobs, self._waiting = self._waiting, ()
         if end is None:
-            return _Said(text, logprobs, None)
-        return _Said(text, logprobs, _reason(end), UNSET if end.stop is None else end.stop)
+            return _TextStep(text, logprobs, None)
+        return _TextStep(text, logprobs, _reason(end), UNSET if end.stop is None else end.stop)
 
     def _all_columns(self) -> TextLogprobs | UnsetType:
         answer = self._columns(self._logprobs)

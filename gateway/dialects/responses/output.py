@@ -182,9 +182,9 @@ class GrowingItem:
             case "summary":
                 return SummaryText(text)
             case _:
-                return self._said(text)
+                return self._output_text(text)
 
-    def _said(self, text: str) -> OutputText:
+    def _output_text(self, text: str) -> OutputText:
         return OutputText(text=text, logprobs=tuple(self._logprobs) if text else ())
 
     def item(self, status: Progress) -> OutputItem:
@@ -199,8 +199,8 @@ class GrowingItem:
                 status=status,
             )
         if self.kind == "message":
-            said = () if status == "in_progress" else (self._said(text),)
-            return MessageItem(id=self._id, status=status, content=said)
+            content = () if status == "in_progress" else (self._output_text(text),)
+            return MessageItem(id=self._id, status=status, content=content)
         return self._reasoning(text, status)
 
     def _reasoning(self, text: str, status: Progress) -> ReasoningItem:

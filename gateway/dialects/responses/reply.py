@@ -107,9 +107,9 @@ class ResponsesReply:
     def _frames(self, one: Event, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         match one:
             case Content(text) if text:
-                return self._said("message", text, logprobs)
+                return self._grow_text("message", text, logprobs)
             case Reasoning(text) if text and not self._hides_reasoning:
-                return self._said(self._reasoning, text, ())
+                return self._grow_text(self._reasoning, text, ())
             case ToolOpened():
                 return self._begin("call", one)
             case ArgumentsGrown(fragment=fragment) if fragment and self._current is not None:
@@ -120,7 +120,7 @@ class ResponsesReply:
                 return self._finish(one)
         return b""
 
-    def _said(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
+    def _grow_text(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         begun = b"" if self._kind == kind else self._begin(kind)
         assert self._current is not None, "it has begun"
         return begun + self._current.grow(text, logprobs)

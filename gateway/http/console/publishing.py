@@ -70,12 +70,12 @@ class Publisher:
         while names := await changes.read():
             if self._is_read():
                 try:
-                    await self._tell_models(names)
+                    await self._publish_models(names)
                 except Exception:  # as in `again_and_again`
                     log.exception("the console missed a model")
             await anyio.sleep(POLL_EVERY)
 
-    async def _tell_models(self, names: frozenset[str]) -> None:
+    async def _publish_models(self, names: frozenset[str]) -> None:
         statuses = list(self._services.registry.statuses(names))
         for one in await model_news(self._services, statuses):
             self._feed.add(one)

@@ -129,8 +129,8 @@ def _names(types: Sequence[Any]) -> dict[str, str]:
 
 def _name(struct: type, *, in_answers: bool = False) -> str:
     api = next(name for module, name in APIS.items() if struct.__module__.startswith(module))
-    said = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
-    return f"{api}{'Answer' if in_answers else ''}{said}"
+    base = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
+    return f"{api}{'Answer' if in_answers else ''}{base}"
 
 
 def _structs(kind: inspect.Type, seen: set[type]) -> Iterator[type]:

@@ -134,8 +134,8 @@ def _bounds(schema: Schema) -> str:
         ("maximum", "to"),
         ("default", "default"),
     )
-    said = [f"{word} {json.dumps(schema[name])}" for name, word in names if name in schema]
-    return f" <span class='about'>{escape(', '.join(said))}</span>" if said else ""
+    facts = [f"{word} {json.dumps(schema[name])}" for name, word in names if name in schema]
+    return f" <span class='about'>{escape(', '.join(facts))}</span>" if facts else ""
 
 
 def _text(text: str) -> str:

@@ -72,7 +72,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
         version=version("roundhouse"),
         server=server,
         default_model=_default(services, access),
-        apis=_spoken(config),
+        apis=_enabled_apis(config),
         log_prompts=config.log.prompts,
         downloads=folder,
         uploads=folder,
@@ -80,7 +80,7 @@ def who(services: Services, access: Access, server: str) -> MeWire:
     )
 
 
-def _spoken(config: Config) -> list[str]:
+def _enabled_apis(config: Config) -> list[str]:
     names = ApisConfig.__struct_fields__
     return [name for name in names if getattr(config.apis, name) is True]
 

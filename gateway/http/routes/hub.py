@@ -43,7 +43,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
         return WholeErrand(whole)
 
     async def send_events(events: EventStream) -> None:
-        await _timed(_tell_download(events, services, order), wire_order.timeout)
+        await _timed(_send_progress(events, services, order), wire_order.timeout)
 
     return ProgressStream(
         send_events, openai.error_event, quiet=services.config.server.comment_after
@@ -103,7 +103,7 @@ async def fetched_with_progress(
         return await fetched(services, order, report)
 
 
-async def _tell_download(events: EventStream, services: Services, order: Order) -> None:
+async def _send_progress(events: EventStream, services: Services, order: Order) -> None:
     last = DownloadProgress("", 0, 0)
 
     def framed(step: DownloadProgress) -> bytes:

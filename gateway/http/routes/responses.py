@@ -224,10 +224,10 @@ async def _truncating(
 
 
 def _shortened(request: ChatRequest) -> ChatRequest | None:
-    """Without the oldest quarter of what was said; None where only the last turn is left."""
+    """Without the oldest quarter of the turns; None where only the last turn is left."""
     system = [message for message in request.messages if message.role == "system"]
-    said = [message for message in request.messages if message.role != "system"]
-    left = said[max(1, len(said) // 4) :]
+    turns = [message for message in request.messages if message.role != "system"]
+    left = turns[max(1, len(turns) // 4) :]
     while left and left[0].role == "tool":  # its call is gone
         left = left[1:]
     if not left:
