@@ -129,8 +129,11 @@ async def serving(
 
 
 def plain_client(url: str) -> httpx.AsyncClient:
-    """Without certificates: reading those of all authorities takes longer than a test."""
-    return httpx.AsyncClient(base_url=url, timeout=HANG, verify=False)
+    """Without certificates: reading those of all authorities takes longer than a test. It reuses no
+    connection that has been idle for nearly the five seconds after which uvicorn closes it.
+    """
+    limits = httpx.Limits(keepalive_expiry=1.0)
+    return httpx.AsyncClient(base_url=url, timeout=HANG, verify=False, limits=limits)
 
 
 async def state(running: Running, name: str, wanted: str) -> None:
