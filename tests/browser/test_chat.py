@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.standin import StandIn
+from tests.hang import HANG
 
 pytestmark = pytest.mark.browser
 
@@ -302,8 +304,15 @@ def test_conversations_are_kept_exported_and_imported(
 def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: OpenPage) -> None:
     """A reader who scrolled up stays where they are; blocks that are whole are not drawn again."""
     text = "\n\n".join(f"Paragraph {number} with **some** words." for number in range(400))
-    server = stand(answers={CHAT: reports.answer(text, pause=0.005, size=40)})
-    page = open_page(server.url)
+    go_on = threading.Event()
+
+    def written(body: Any) -> Any:
+        for number, chunk in enumerate(reports.answer(text, size=40)(body)):
+            if number == 150:  # paragraph 160 or so
+                go_on.wait(HANG)
+            yield chunk
+
+    page = open_page(stand(answers={CHAT: written}).url)
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
     expect(page.locator(".markdown")).to_contain_text("Paragraph 60")
@@ -313,6 +322,7 @@ def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: Open
     }""")
     expect(page.get_by_label("To the end")).to_be_visible()
     before = page.evaluate("document.querySelector('.thread').scrollTop")
+    go_on.set()
     expect(page.locator(".markdown")).to_contain_text("Paragraph 200")
     assert page.evaluate("document.querySelector('.thread').scrollTop") == before
     assert page.evaluate("window.first === document.querySelector('.markdown p')")
