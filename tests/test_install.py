@@ -114,9 +114,9 @@ def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:
 def test_a_card_without_its_compiler_is_said(machine: Machine) -> None:
     machine.tool("nvidia-smi")
     assert machine.build() == ""
-    reported = machine.run("llamacpp")
-    assert "no nvcc" in reported
-    assert "LLAMA_INDEX" in reported
+    output = machine.run("llamacpp")
+    assert "no nvcc" in output
+    assert "LLAMA_INDEX" in output
 
 
 def test_a_compiler_without_a_card_builds_for_cpus(machine: Machine) -> None:
@@ -170,9 +170,9 @@ def test_an_index_of_wheels_compiles_nothing(machine: Machine) -> None:
 @pytest.mark.parametrize("engine", ["exllamav2", "exllamav3"])
 def test_an_extension_is_compiled_at_the_installation(engine: str, machine: Machine) -> None:
     machine.tool("nvcc")
-    reported = machine.run(engine, TORCH_EXTENSIONS_DIR="/kept/here")
+    output = machine.run(engine, TORCH_EXTENSIONS_DIR="/kept/here")
     assert machine.recorded()[-1].endswith(f"-c import {engine}.ext")
-    assert f"Compiling the extension of {engine}, once; it is kept in /kept/here" in reported
+    assert f"Compiling the extension of {engine}, once; it is kept in /kept/here" in output
 
 
 def test_what_an_extension_lacks_is_said_and_it_is_compiled_later(machine: Machine) -> None:

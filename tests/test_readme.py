@@ -186,7 +186,7 @@ def test_every_command_shown_runs_as_it_is_written(
     ) as process:
         assert process.stdout is not None
         if " serve " in line:
-            assert any("listens on" in reported for reported in process.stdout)
+            assert any("listens on" in output for output in process.stdout)
             process.terminate()
         said, errors = process.communicate(timeout=HANG)
     assert process.returncode == 0, (said, errors)

@@ -104,8 +104,8 @@ async def a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> 
     story = job(Subject(container, GREETING, STORY), STORY, sampling=ENDLESS)
     long = Generation(prompt=tuple(range(100, 500)), sampling=GREEDY, max_tokens=1)
     between = 0
-    async with container.generate(story) as reported:
-        await anext(reported)
+    async with container.generate(story) as answer:
+        await anext(answer)
         async with container.generate(long) as outputs:
             first = anyio.Event()
 
@@ -116,7 +116,7 @@ async def a_long_prompt_does_not_stall_the_others(container: ModelContainer) -> 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait)
                 while not first.is_set():
-                    between += len((await anext(reported)).tokens)  # type: ignore[union-attr]
+                    between += len((await anext(answer)).tokens)  # type: ignore[union-attr]
     assert between > 1
 
 

@@ -80,14 +80,14 @@ async def seeds_keep_their_text_within_a_grammar(subject: Subject) -> None:
 async def logprobs_are_the_model_s_own(subject: Subject) -> None:
     """Not those of what the grammar leaves."""
     most = subject.container.info.vocab_size
-    reported = await _logprobs(subject, None, min(most, 1_000))
-    theirs = {one.token: one.logprob for one in reported[0].top}
+    ours = await _logprobs(subject, None, min(most, 1_000))
+    theirs = {one.token: one.logprob for one in ours[0].top}
     unlikely = min(theirs, key=theirs.__getitem__)
     text = f"start: <[{unlikely}]> <[*]>*"
     [chosen, *_] = await _logprobs(subject, lark(text), 3)
     assert chosen.chosen.token == unlikely
     assert chosen.chosen.logprob == pytest.approx(theirs[unlikely], abs=0.05)
-    best = [one.logprob for one in reported[0].top[:3]]
+    best = [one.logprob for one in ours[0].top[:3]]
     assert [one.logprob for one in chosen.top] == pytest.approx(best, abs=0.05)
 
 
@@ -188,4 +188,4 @@ async def _logprobs(
 ) -> Sequence[TokenLogprob]:
     generation = job(subject, subject.prompt, constraint=constraint, logprobs=count, max_tokens=4)
     pieces, _ = await run(subject.container, generation)
-    return [reported for piece in pieces for reported in piece.logprobs]
+    return [logprob for piece in pieces for logprob in piece.logprobs]

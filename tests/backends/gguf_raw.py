@@ -46,7 +46,7 @@ class RawFile(msgspec.Struct, frozen=True):
     entries: Mapping[str, Entry]
     tensors: Sequence[RawTensor]
 
-    def reported(self, key: str, kind: int, value: Any) -> "RawFile":
+    def with_value(self, key: str, kind: int, value: Any) -> "RawFile":
         """With `value` under `key`."""
         return RawFile({**self.entries, key: Entry(kind, value)}, self.tensors)
 

@@ -68,11 +68,11 @@ def changes(file: RawFile) -> Changes:
     for key, entry in file.entries.items():
         yield f"{key} left out", file.without(key)
         for kind, value in values(key, entry.kind, entry.value):
-            yield f"{key} = {str(value)[:60]} ({kind})", file.reported(key, kind, value)
+            yield f"{key} = {str(value)[:60]} ({kind})", file.with_value(key, kind, value)
     own = file.entries["general.architecture"].value.decode()
     for key, (kind, several) in FURTHER.items():
         for value in several:
-            yield f"{key} := {value}", file.reported(key.replace("A.", f"{own}.", 1), kind, value)
+            yield f"{key} := {value}", file.with_value(key.replace("A.", f"{own}.", 1), kind, value)
     for place, tensor in enumerate(file.tensors):
         if not tensor.name.startswith("blk.1."):  # as the other layers
             yield from tensor_changes(file, place, tensor)

@@ -76,25 +76,25 @@ def test_an_answer_never_holds_a_banned_string(
 @settings(max_examples=100)
 @given(PIECES, st.integers(0, 10_000))
 def test_an_answer_without_one_is_left_as_it_is(pieces: list[bytes], seed: int) -> None:
-    free, reported = Model(pieces, seed), Model(pieces, seed)
-    final, stop = answered(reported, ["zzz", "蒸z"])
+    free, banning = Model(pieces, seed), Model(pieces, seed)
+    final, stop = answered(banning, ["zzz", "蒸z"])
     assert stop is None
     assert [one.token for one in final] == [free.next(frozenset()) for _ in range(LIMIT)]
 
 
 def fed(banned: BannedStrings, *pieces: str) -> list[tuple[str, int]]:
     """What is let go of after each token, and how many are taken back."""
-    reported = []
+    verdicts = []
     for token, piece in enumerate(pieces):
         verdict = banned.add(Taken(token, piece.encode()))
-        reported.append((text_of(verdict.final), verdict.back))
-    return reported
+        verdicts.append((text_of(verdict.final), verdict.back))
+    return verdicts
 
 
 def test_text_is_held_back_only_while_it_may_become_one() -> None:
     banned = BannedStrings(("hello world",), 100)
-    reported = fed(banned, "say", " hel", "lo", " there", " Hello", " wor", "LD", "!")
-    assert reported == [
+    verdicts = fed(banned, "say", " hel", "lo", " there", " Hello", " wor", "LD", "!")
+    assert verdicts == [
         ("say", 0),
         ("", 0),
         ("", 0),

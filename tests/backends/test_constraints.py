@@ -192,12 +192,12 @@ async def test_text_is_forced_where_it_may_be(letters: tuple[Letters, Grammars])
     vocabulary, made = letters
     vocabulary.open.set()
     whole, each = lark('start: "Hello"'), lark('start: "Hello"', fast_forward=False)
-    reported = msgspec.structs.replace(JOB, logprobs=0)
+    with_logprobs = msgspec.structs.replace(JOB, logprobs=0)
     picky = msgspec.structs.replace(JOB, sampling=Sampling(banned_tokens=(5,)))
     for asked, constraint, forced in [
         (JOB, whole, tuple(b"ello")),
         (JOB, each, ()),
-        (reported, whole, ()),
+        (with_logprobs, whole, ()),
         (picky, whole, ()),
     ]:
         matcher = await made.matcher(asked, constraint)

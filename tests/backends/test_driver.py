@@ -199,8 +199,8 @@ async def test_a_job_that_fails_alone_leaves_the_others_and_the_engine_alone(
         engine.failing = [GenerationFailed("only me")]
         outcomes: list[Ended | BackendError] = []
 
-        async def ask(reported: list[Ended | BackendError]) -> None:
-            reported.append(await outcome(container, LONG))
+        async def ask(outcomes: list[Ended | BackendError]) -> None:
+            outcomes.append(await outcome(container, LONG))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
@@ -352,10 +352,10 @@ async def test_whoever_is_left_when_it_closes_is_let_go(engine: Engine) -> None:
 async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: Engine) -> None:
     """What no engine should do, and the driver does not guard call by call."""
     container = DrivenContainer(engine)
-    reported = engine.info
+    info = engine.info
 
     class Unsaid:
-        context_length, vocab_size, modalities = 10, 256, reported.modalities
+        context_length, vocab_size, modalities = 10, 256, info.modalities
 
         @property
         def max_concurrent(self) -> int:
@@ -365,7 +365,7 @@ async def test_an_engine_whose_own_description_fails_ends_nobody_s_wait(engine: 
     failed = await outcome(container)
     assert isinstance(failed, GenerationFailed)
     assert "no idea" in str(container.failure)
-    engine.info = reported
+    engine.info = info
     with anyio.fail_after(HANG):
         await container.aclose()
 

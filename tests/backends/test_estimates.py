@@ -122,6 +122,6 @@ def test_a_process_grows_by_what_was_estimated_when_a_model_is_used_to_its_limit
     backend: str, name: str, figure: str
 ) -> None:
     command = [sys.executable, "-m", "tests.backends.memory_taken", backend, name]
-    reported = subprocess.run(command, capture_output=True, check=True, timeout=600)
-    model = msgspec.json.decode(reported.stdout)
+    measured = subprocess.run(command, capture_output=True, check=True, timeout=600)
+    model = msgspec.json.decode(measured.stdout)
     assert model[figure] / WITHIN < model["estimate"] < model[figure] * WITHIN

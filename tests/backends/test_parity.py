@@ -48,6 +48,6 @@ async def test_a_stop_string_ends_all_at_the_same_character(both: Both) -> None:
 
 async def test_logprobs_agree(both: Both) -> None:
     one, other = both
-    reported = await logprobs(one)
-    assert len(reported) > 40
-    assert reported == pytest.approx(await logprobs(other), abs=LOGPROB_TOLERANCE)
+    ours = await logprobs(one)
+    assert len(ours) > 40
+    assert ours == pytest.approx(await logprobs(other), abs=LOGPROB_TOLERANCE)

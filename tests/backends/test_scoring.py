@@ -69,15 +69,15 @@ def truth() -> torch.Tensor:
 async def scored(
     container: ModelContainer, prompt: Sequence[int] = PROMPT, limit: int = 0
 ) -> tuple[list[TokenLogprob], Ended]:
-    reported: list[TokenLogprob] = []
+    found: list[TokenLogprob] = []
     job = Generation(prompt=tuple(prompt), sampling=GREEDY, max_tokens=limit, prompt_logprobs=3)
     async with container.generate(job) as outputs:
         async for output in outputs:
             match output:
                 case Scored(logprobs):
-                    reported += logprobs
+                    found += logprobs
                 case Ended():
-                    return reported, output
+                    return found, output
     raise AssertionError("no end")
 
 
@@ -90,22 +90,22 @@ def near(expected: Sequence[float]) -> Sequence[object]:
     ]
 
 
-def check(reported: Sequence[TokenLogprob], truth: torch.Tensor) -> None:
-    assert [one.chosen.token for one in reported] == list(PROMPT[: len(reported)])
-    assert (reported[0].chosen.logprob, reported[0].top) == (0.0, ())
-    rows = truth[: len(reported) - 1]
-    expected = rows.gather(-1, torch.tensor(PROMPT[1 : len(reported)])[:, None]).squeeze(-1)
-    assert [one.chosen.logprob for one in reported[1:]] == near(expected.tolist())
-    best = [other.logprob for one in reported[1:] for other in one.top]
+def check(logprobs: Sequence[TokenLogprob], truth: torch.Tensor) -> None:
+    assert [one.chosen.token for one in logprobs] == list(PROMPT[: len(logprobs)])
+    assert (logprobs[0].chosen.logprob, logprobs[0].top) == (0.0, ())
+    rows = truth[: len(logprobs) - 1]
+    expected = rows.gather(-1, torch.tensor(PROMPT[1 : len(logprobs)])[:, None]).squeeze(-1)
+    assert [one.chosen.logprob for one in logprobs[1:]] == near(expected.tolist())
+    best = [other.logprob for one in logprobs[1:] for other in one.top]
     assert best == near(rows.topk(3).values.flatten().tolist())
 
 
 async def test_a_prompt_is_scored_as_one_pass_of_the_model_does(
     container: ModelContainer, truth: torch.Tensor
 ) -> None:
-    reported, ended = await scored(container)
-    assert len(reported) == LENGTH
-    check(reported, truth)
+    found, ended = await scored(container)
+    assert len(found) == LENGTH
+    check(found, truth)
     assert (ended.cause, ended.completion_tokens, ended.prompt_tokens) == ("max_tokens", 0, LENGTH)
 
 
@@ -113,9 +113,9 @@ async def test_what_is_in_the_cache_is_scored_all_the_same(
     container: ModelContainer, truth: torch.Tensor
 ) -> None:
     for length in (LENGTH, LENGTH, 200, 2, 1):
-        reported, _ = await scored(container, PROMPT[:length])
-        assert len(reported) == length
-        check(reported, truth)
+        found, _ = await scored(container, PROMPT[:length])
+        assert len(found) == length
+        check(found, truth)
 
 
 async def test_scoring_and_answers_leave_each_other_alone(
@@ -141,13 +141,13 @@ async def test_scoring_and_answers_leave_each_other_alone(
         for one in (answer, score, score, answer, score):
             tasks.start_soon(one)
     assert answers[1:] == [answers[0]] * 2
-    for reported in scores:
-        check(reported, truth)
+    for found in scores:
+        check(found, truth)
 
 
 async def test_an_answer_follows_the_scores(container: ModelContainer) -> None:
-    reported, ended = await scored(container, PROMPT[:60], limit=5)
-    assert len(reported) == 60
+    found, ended = await scored(container, PROMPT[:60], limit=5)
+    assert len(found) == 60
     assert ended.completion_tokens == 5
 
 

@@ -343,5 +343,5 @@ def test_memory_is_torn_into_few_arenas_unless_the_user_chose(
 ) -> None:
     command = [sys.executable, "-c", ARENAS_OF_EIGHT_THREADS, str(tmp_path / "info.xml")]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), **chosen}
-    reported = subprocess.run(command, capture_output=True, check=True, env=environment)
-    assert int(reported.stdout) == most
+    process = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert int(process.stdout) == most

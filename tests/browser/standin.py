@@ -67,9 +67,9 @@ class Handler(BaseHTTPRequestHandler):
         standin, path = self.server.standin, urlsplit(self.path).path
         sent = self._sent()
         standin.calls.append((self.command, self.path, sent))
-        reported = standin.snapshot["me"] if path == "/v1/admin/me" else None
-        reported = reported or standin.answers.get((self.command, path))
-        match reported:
+        answer = standin.snapshot["me"] if path == "/v1/admin/me" else None
+        answer = answer or standin.answers.get((self.command, path))
+        match answer:
             case _ if standin.is_away:
                 self._json(503, {"error": {"message": "away"}})
             case None:
@@ -77,10 +77,10 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(404, {"error": error})
             case (int(status), body):
                 self._json(status, body)
-            case _ if callable(reported):
-                self._stream(reported(sent))
+            case _ if callable(answer):
+                self._stream(answer(sent))
             case _:
-                self._json(200, reported)
+                self._json(200, answer)
 
     def _sent(self) -> Any:
         data = self.rfile.read(int(self.headers.get("content-length") or 0))

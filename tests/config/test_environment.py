@@ -89,8 +89,8 @@ def test_a_program_may_hand_in_what_it_has_built(file: Path) -> None:
 
 
 def test_variables_of_commands_that_talk_to_a_server_set_nothing(file: Path) -> None:
-    reported = {"ROUNDHOUSE_URL": "http://there:8000", "ROUNDHOUSE_KEY": "secret"}
-    assert load_config(file, reported) == load_config(file, {})
+    variables = {"ROUNDHOUSE_URL": "http://there:8000", "ROUNDHOUSE_KEY": "secret"}
+    assert load_config(file, variables) == load_config(file, {})
 
 
 def test_variables_of_others_are_left_alone(file: Path) -> None:

@@ -96,9 +96,9 @@ def test_a_mistake_is_named_where_it_is(tmp_path: Path, text: str, message: str)
     with pytest.raises(ConfigError) as caught:
         loaded(tmp_path, text)
 
-    reported = str(caught.value).replace(str(tmp_path), "…")
-    assert message.split(":", 1)[1].lstrip() in reported
-    assert reported.startswith("…/roundhouse.yaml")
+    error = str(caught.value).replace(str(tmp_path), "…")
+    assert message.split(":", 1)[1].lstrip() in error
+    assert error.startswith("…/roundhouse.yaml")
 
 
 def test_a_key_comes_from_a_variable_even_one_with_our_prefix(tmp_path: Path) -> None:

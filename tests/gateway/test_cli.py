@@ -169,17 +169,17 @@ def test_an_answer_that_was_cut_is_said_beside_it(
 
 
 @pytest.mark.parametrize(
-    ("name", "reported"), [("nowhere.json", "No such file"), ("bad.json", "malformed")]
+    ("name", "reason"), [("nowhere.json", "No such file"), ("bad.json", "malformed")]
 )
 def test_a_schema_that_cannot_be_read_is_named(
-    name: str, reported: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, reason: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.json").write_text("{,}")
     path = str(tmp_path / name)
     assert main(["run", "demo", "Hello!", "--schema", path, "--url", url]) == 1
     said = capsys.readouterr().err
     assert path in said
-    assert reported in said
+    assert reason in said
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,12 @@ def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         process = start("serve", "--port", port, script(tmp_path), folder=tmp_path)
-        _, reported = process.communicate(timeout=HANG)
+        _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 1
-    assert "address already in use" in reported
-    assert f":{port}" in reported
-    assert "--port" in reported
-    assert reported.count("\n") == 1
+    assert "address already in use" in errors
+    assert f":{port}" in errors
+    assert "--port" in errors
+    assert errors.count("\n") == 1
 
 
 def stream_of(url: str) -> Iterator[httpx.Response]:
@@ -136,9 +136,9 @@ def test_a_second_signal_ends_at_once_and_every_stream_hears_why(
         process.send_signal(second)
         rest = [line for line in lines if line.startswith("data:")]
         assert "the server is stopping" in "".join(rest[-2:])
-    _, reported = process.communicate(timeout=HANG)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 128 + second
-    assert "Traceback" not in reported
+    assert "Traceback" not in errors
 
 
 def httpx_refused(url: str) -> bool:
@@ -157,12 +157,12 @@ def test_a_hangup_reads_the_configuration_again(tmp_path: Path) -> None:
     assert process.stderr is not None
     config.write_text("models: [{name: one, pth: x}]\n")
     process.send_signal(signal.SIGHUP)
-    reported = next(line for line in process.stderr if "stays as it was" in line)
-    assert "roundhouse.yaml:1: $.models[0].pth: unknown option; did you mean 'path'?" in reported
+    line = next(line for line in process.stderr if "stays as it was" in line)
+    assert "roundhouse.yaml:1: $.models[0].pth: unknown option; did you mean 'path'?" in line
     config.write_text(f"models: [{{name: two, path: {script(tmp_path)}}}]\n")
     process.send_signal(signal.SIGHUP)
-    reported = next(line for line in process.stderr if "configuration reloaded" in line)
-    assert json.loads(reported)["added"] == ["two"]
+    line = next(line for line in process.stderr if "configuration reloaded" in line)
+    assert json.loads(line)["added"] == ["two"]
     listed = httpx.get(f"{url}/v1/models", timeout=HANG).json()["data"]
     assert [one["id"] for one in listed] == ["two"]
     assert stop(process, signal.SIGTERM) == 0
@@ -191,9 +191,9 @@ def test_an_engine_that_is_missing_is_reported_before_it_listens(tmp_path: Path)
     greeting(process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=HANG)
-    reported = next(json.loads(line) for line in errors.splitlines() if "not installed" in line)
-    assert reported["missing"] == ["transformers"]
-    assert reported["install"] == "scripts/install transformers"
+    line = next(json.loads(line) for line in errors.splitlines() if "not installed" in line)
+    assert line["missing"] == ["transformers"]
+    assert line["install"] == "scripts/install transformers"
 
 
 def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_where_it_lies(
@@ -207,9 +207,9 @@ def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_
     )
     process = start("serve", "--port", "0", folder=tmp_path)
     assert process.stderr is not None
-    reported = next(json.loads(line) for line in process.stderr if "no card is used" in line)
-    assert reported["gpu_layers"] == 99
-    assert reported["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
+    line = next(json.loads(line) for line in process.stderr if "no card is used" in line)
+    assert line["gpu_layers"] == 99
+    assert line["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
     loaded = next(json.loads(line) for line in process.stderr if "model loaded" in line)
     assert re.fullmatch(r"cpu \d+\.\d [MG]iB with 5 layers", loaded["devices"])
     assert stop(process, signal.SIGTERM) == 0
@@ -238,13 +238,13 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
     process = start("serve", "--port", "0", folder=tmp_path, ROUNDHOUSE_MODEL_DIRS=folders)
     assert any(line.startswith("model: none yet") for line in greeting(process))
     process.send_signal(signal.SIGTERM)
-    _, reported = process.communicate(timeout=HANG)
+    _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 0
-    assert "Traceback" not in reported
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
-    ("config", "arguments", "reported"),
+    ("config", "arguments", "message"),
     [
         ("server: {prot: 1}", (), "did you mean 'port'"),
         ("server: {host: 0.0.0.0}", (), "without API keys"),
@@ -259,14 +259,14 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
     ],
 )
 def test_mistakes_are_reported_in_one_line_with_exit_status_2(
-    config: str, arguments: tuple[str, ...], reported: str, tmp_path: Path
+    config: str, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     script(tmp_path)
     (tmp_path / "roundhouse.yaml").write_text(config)
     process = start("serve", *arguments, folder=tmp_path)
     _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 2
-    assert reported in errors
+    assert message in errors
     assert errors.count("\n") == 1
 
 
@@ -297,9 +297,9 @@ async def test_a_download_before_the_start_can_be_interrupted(thread: str, tmp_p
             while not is_waiting(process, tmp_path):
                 await anyio.sleep(0.005)
         interrupt(process, thread)
-        _, reported = await to_thread.run_sync(lambda: process.communicate(timeout=HANG))
+        _, errors = await to_thread.run_sync(lambda: process.communicate(timeout=HANG))
     assert process.returncode == 130  # not that of a download that ended by itself
-    assert "Traceback" not in reported
+    assert "Traceback" not in errors
 
 
 @pytest.mark.anyio
@@ -308,8 +308,8 @@ async def test_a_model_pulled_without_any_configuration_is_offered(tmp_path: Pat
         process = start("serve", "--port", "0", folder=tmp_path, HF_ENDPOINT=hub.url)
         url = greeting(process)[1].rpartition(" ")[2]
         pulling = start("pull", "hf:org/small", "--url", url, folder=tmp_path)
-        _, reported = await to_thread.run_sync(lambda: pulling.communicate(timeout=HANG))
-        assert pulling.returncode == 0, reported
+        _, errors = await to_thread.run_sync(lambda: pulling.communicate(timeout=HANG))
+        assert pulling.returncode == 0, errors
         assert (tmp_path / ".cache/roundhouse/models/small/model.gguf").is_file()
         async with httpx.AsyncClient(timeout=HANG) as client:
             listed = (await client.get(f"{url}/v1/models")).json()["data"]

@@ -188,11 +188,11 @@ async def test_a_kill_loses_nothing_that_was_reported_to_be_kept(tmp_path: Path)
         [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True
     ) as writer:
         assert writer.stdout is not None
-        reported = -1
-        while reported < 200:
-            reported = int(writer.stdout.readline())
+        last = -1
+        while last < 200:
+            last = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
-        reported = max([reported, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+        last = max([last, *(int(line) for line in writer.stdout if line.endswith("\n"))])
     async with Store(StoreConfig(path=path)) as store:
-        for number in range(reported + 1):
+        for number in range(last + 1):
             assert await store.get("a", f"r{number}") is not None, number

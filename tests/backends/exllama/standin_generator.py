@@ -150,9 +150,9 @@ class PagedGenerator:
             self.active_jobs.append(job)
             cached = max((alike(known, job.sequence[:-1]) for known in self.known), default=0)
             job.cached_pages, job.cached_tokens = divmod(cached, self.page_size)
-            reported = {"job": job, "identifier": job.identifier, "eos": False, "serial": 0}
-            results.append({"stage": "started", **reported})
-            results.append({"stage": "prefill", "curr_progress": 1, "max_progress": 1, **reported})
+            common = {"job": job, "identifier": job.identifier, "eos": False, "serial": 0}
+            results.append({"stage": "started", **common})
+            results.append({"stage": "prefill", "curr_progress": 1, "max_progress": 1, **common})
 
     def _logits(self, job: Any) -> torch.Tensor:
         """Of the shape (1, 1, padded vocabulary)."""

@@ -143,8 +143,8 @@ async def test_a_banned_string_is_taken_back_with_its_tokens(container: ModelCon
     pieces, ended = await run(container, asking)
     assert "help" not in text_of(pieces).lower()
     tokens = [token for piece in pieces for token in piece.tokens]
-    reported = [logprob.chosen.token for piece in pieces for logprob in piece.logprobs]
-    assert reported == tokens
+    chosen = [logprob.chosen.token for piece in pieces for logprob in piece.logprobs]
+    assert chosen == tokens
     assert container.detokenize(tokens) == text_of(pieces)
     assert ended.completion_tokens == len(tokens) + 1
 
@@ -156,10 +156,10 @@ async def test_logprobs_are_the_model_s_own(container: ModelContainer) -> None:
     (other,) = container.tokenize("<think>", special=True)
     pushed = Sampling(temperature=0, logit_bias=((other, 100.0),))
     biased, _ = await run(container, asked(container, sampling=pushed, max_tokens=1, logprobs=2))
-    (reported,) = biased[0].logprobs
-    assert reported.chosen.token == other
-    assert reported.chosen.logprob < best.chosen.logprob
-    assert reported.top == best.top
+    (logprob,) = biased[0].logprobs
+    assert logprob.chosen.token == other
+    assert logprob.chosen.logprob < best.chosen.logprob
+    assert logprob.top == best.top
 
 
 async def test_guesses_that_come_true_are_handed_over_one_by_one(

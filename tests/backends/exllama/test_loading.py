@@ -35,26 +35,26 @@ async def test_what_is_loaded_is_described(kind: Kind, machine: Machine) -> None
 
 
 async def test_progress_is_reported_module_by_module(kind: Kind, machine: Machine) -> None:
-    reported: list[Progress] = []
+    steps: list[Progress] = []
     guessing = kind.with_options(draft_model=str(bundled.SAFETENSORS))
-    container = await kind.load(machine, guessing, report=reported.append)
-    assert reported[:5] == [Progress("draft", done, 4) for done in range(5)]
-    assert reported[5:10] == [Progress("model", done, 4) for done in range(5)]
+    container = await kind.load(machine, guessing, report=steps.append)
+    assert steps[:5] == [Progress("draft", done, 4) for done in range(5)]
+    assert steps[5:10] == [Progress("model", done, 4) for done in range(5)]
     await container.aclose()
 
 
 async def test_a_load_that_nobody_wants_stops_at_its_next_module(
     kind: Kind, machine: Machine
 ) -> None:
-    reported: list[Progress] = []
+    steps: list[Progress] = []
     async with anyio.create_task_group() as tasks:
 
         def report(progress: Progress) -> None:
-            reported.append(progress)
+            steps.append(progress)
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(lambda: kind.load(machine, report=report))
-    assert reported
+    assert steps
     assert machine.loaded == []
 
 

@@ -59,7 +59,7 @@ class Job(Jotter):
         self.max_rq_tokens = max_rq_tokens
         self.rq_cached: tuple[int, int] | None = None
         self.stretches = [0]  # how many tokens were written when each began
-        self.held_reported: list[tuple[float, list[int], list[float]]] = []
+        self.held_chances: list[tuple[float, list[int], list[float]]] = []
         self.filters = filters or []
         self.begun = False
 
@@ -112,7 +112,7 @@ class Job(Jotter):
         for one in self.filters:
             assert not one.feed(int(next_token.item()))
         result = self.accept(int(next_token.item()))
-        self.held_reported.append((float(next_prob), next_k_tokens.tolist(), next_k_probs.tolist()))
+        self.held_chances.append((float(next_prob), next_k_tokens.tolist(), next_k_probs.tolist()))
         results.append(result)
         requeue = self.new_tokens - self.stretches[-1] > self.max_rq_tokens
         if self.sequence[-1] in self.stop_tokens:
@@ -127,7 +127,7 @@ class Job(Jotter):
 
     def _emit_unless_banned(self, result: dict[str, Any]) -> None:
         if taken := self.banned():
-            del self.held_reported[-len(taken) :]
+            del self.held_chances[-len(taken) :]
             for one in self.filters:
                 one.rewind(len(taken))
             result |= {"suppressed_text": "…", "suppressed_tokens": torch.tensor([taken])}
@@ -135,14 +135,14 @@ class Job(Jotter):
             result |= self._emit()
 
     def _emit(self) -> dict[str, torch.Tensor]:
-        held, reported = self.held, self.held_reported
-        self.held, self.held_reported = [], []
+        held, chances_held = self.held, self.held_chances
+        self.held, self.held_chances = [], []
         emitted = {"token_ids": torch.tensor([held])}
         if self.return_probs:
-            emitted["token_probs"] = torch.tensor([[chance for chance, _, _ in reported]])
+            emitted["token_probs"] = torch.tensor([[chance for chance, _, _ in chances_held]])
         if self.return_top_tokens:
-            emitted["top_k_tokens"] = torch.tensor([[tokens for _, tokens, _ in reported]])
-            emitted["top_k_probs"] = torch.tensor([[chances for _, _, chances in reported]])
+            emitted["top_k_tokens"] = torch.tensor([[tokens for _, tokens, _ in chances_held]])
+            emitted["top_k_probs"] = torch.tensor([[chances for _, _, chances in chances_held]])
         return emitted
 
 
@@ -219,8 +219,8 @@ class Generator(PagedGenerator):
         results = self.step()
         if self.machine.fail_job is not None and self.active_jobs:
             failed = self.active_jobs.pop()
-            reported = {"stage": "error", "eos": True, "error": self.machine.fail_job}
-            results.append({"job": failed, "serial": 0, **reported})
+            failure = {"stage": "error", "eos": True, "error": self.machine.fail_job}
+            results.append({"job": failed, "serial": 0, **failure})
             self.machine.fail_job = None
         return results
 

@@ -106,9 +106,9 @@ async def test_adapters_are_loaded_and_must_fit(machine: Machine) -> None:
 
 
 async def test_it_is_warmed_up_unless_told_otherwise(machine: Machine) -> None:
-    reported: list[Progress] = []
-    container = await load(machine, report=reported.append)
-    assert reported[-2:] == [Progress("warmup", 1, 2), Progress("warmup", 2, 2)]
+    steps: list[Progress] = []
+    container = await load(machine, report=steps.append)
+    assert steps[-2:] == [Progress("warmup", 1, 2), Progress("warmup", 2, 2)]
     assert machine.generators[-1].model.warm
     await container.aclose()
     assert not (await generator_of(machine, options(warmup=False))).model.warm

@@ -61,7 +61,7 @@ async def answer(
     tokens = [token for piece in pieces for token in piece.tokens]
     return (
         tokens,
-        [reported.chosen.logprob for piece in pieces for reported in piece.logprobs],
+        [logprob.chosen.logprob for piece in pieces for logprob in piece.logprobs],
         ended,
     )
 

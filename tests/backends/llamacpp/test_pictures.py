@@ -207,7 +207,7 @@ def _with_logprobs(container: ModelContainer, *colours: str) -> Generation:
 
 
 def _logprobs(pieces: object) -> list[float]:
-    return [reported.chosen.logprob for piece in pieces for reported in piece.logprobs]  # type: ignore[attr-defined]
+    return [logprob.chosen.logprob for piece in pieces for logprob in piece.logprobs]  # type: ignore[attr-defined]
 
 
 async def test_the_places_of_many_pictures_are_found_at_once(model: Path) -> None:

@@ -117,12 +117,12 @@ def test_a_mapping_counts_what_is_used_of_it() -> None:
         "load_tensors:   CPU_Mapped model buffer size =    15.00 MiB",
         "llama_kv_cache:        CPU KV buffer size =     8.00 MiB",
     ]
-    reported = counted(log, weights=20 << 20, projector=1 << 20)
-    assert reported is not None
-    assert (reported.weights, reported.cache) == (21 << 20, 8 << 20)
-    reported = counted(log[1:], weights=10 << 20, projector=0)  # what else uses it we don't know
-    assert reported is not None
-    assert reported.weights == 15 << 20
+    memory = counted(log, weights=20 << 20, projector=1 << 20)
+    assert memory is not None
+    assert (memory.weights, memory.cache) == (21 << 20, 8 << 20)
+    memory = counted(log[1:], weights=10 << 20, projector=0)  # what else uses it we don't know
+    assert memory is not None
+    assert memory.weights == 15 << 20
 
 
 @pytest.fixture(scope="module")

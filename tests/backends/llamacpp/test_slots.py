@@ -137,23 +137,23 @@ async def test_reading_a_prompt_is_reported_from_its_cells_to_its_end(
     container: ModelContainer,
 ) -> None:
     await run(container, job(container))
-    reported: list[PromptProgress] = []
+    progress: list[PromptProgress] = []
     last: list[Piece | Ended] = []
     longer = job(container, TEXT + " And there is more of it." * 12, reports_progress=True)
     async with container.generate(longer) as outputs:
         async for output in outputs:
             if isinstance(output, PromptProgress):
                 assert not last
-                reported.append(output)
+                progress.append(output)
             elif isinstance(output, Piece | Ended):
                 last.append(output)
-    assert reported[0].done == reported[0].cached > 8
-    assert reported[0].seconds == 0
-    assert [one.done for one in reported] == sorted({one.done for one in reported})
-    assert {(one.total, one.cached) for one in reported} == {
-        (len(longer.prompt), reported[0].cached)
+    assert progress[0].done == progress[0].cached > 8
+    assert progress[0].seconds == 0
+    assert [one.done for one in progress] == sorted({one.done for one in progress})
+    assert {(one.total, one.cached) for one in progress} == {
+        (len(longer.prompt), progress[0].cached)
     }
-    assert reported[-1].done == reported[-1].total
+    assert progress[-1].done == progress[-1].total
 
 
 async def test_what_the_samplers_left_adds_up_to_one(container: ModelContainer) -> None:

@@ -48,29 +48,29 @@ def write(name: str, path: Path) -> Path:
 
 
 def number(key: str, value: float, kind: int = UINT32) -> Change:
-    return lambda file: file.reported(key, kind, value)
+    return lambda file: file.with_value(key, kind, value)
 
 
 def words(change: Callable[[list[bytes]], list[bytes]]) -> Change:
     key = "tokenizer.ggml.tokens"
-    return lambda file: file.reported(key, ARRAY, (STRING, change(file.entries[key].value[1])))
+    return lambda file: file.with_value(key, ARRAY, (STRING, change(file.entries[key].value[1])))
 
 
 def kinds(value: int) -> Change:
     key = "tokenizer.ggml.token_type"
 
     def changed(file: RawFile) -> RawFile:
-        return file.reported(key, ARRAY, (INT32, [value] * len(file.entries[key].value[1])))
+        return file.with_value(key, ARRAY, (INT32, [value] * len(file.entries[key].value[1])))
 
     return changed
 
 
 def tokenizer(model: str, **entries: int) -> Change:
     def changed(file: RawFile) -> RawFile:
-        file = file.reported("tokenizer.ggml.model", STRING, model.encode())
+        file = file.with_value("tokenizer.ggml.model", STRING, model.encode())
         for key, value in entries.items():
             kind = BOOL if isinstance(value, bool) else UINT32
-            file = file.reported(f"tokenizer.ggml.{key}", kind, value)
+            file = file.with_value(f"tokenizer.ggml.{key}", kind, value)
         return file
 
     return changed
@@ -117,7 +117,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("llama", number("llama.nextn_predict_layers", 9), "9 of its 4 layers"),
     (
         "llama",
-        lambda file: file.reported("llama.rope.scaling.type", STRING, b"ntk"),
+        lambda file: file.with_value("llama.rope.scaling.type", STRING, b"ntk"),
         "rope.scaling.type is 'ntk'",
     ),
     ("nomic", number("nomic-bert.rope.dimension_count", 31), "dimension_count is 31"),
@@ -130,7 +130,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("mixed", number("lfm2.attention.head_count", 8), "8 heads share 512 values"),
     (
         "llama",
-        lambda file: file.reported("general.architecture", STRING, b"smallthinker"),
+        lambda file: file.with_value("general.architecture", STRING, b"smallthinker"),
         "0 experts and uses 0",
     ),
     ("bert", number("bert.attention.key_length", 31), "4 heads share 256 values"),
@@ -148,13 +148,13 @@ REFUSED: list[tuple[str, Change, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("base", "change", "reported"), REFUSED, ids=[f"{one[0]}: {one[2]}" for one in REFUSED]
+    ("base", "change", "reason"), REFUSED, ids=[f"{one[0]}: {one[2]}" for one in REFUSED]
 )
 def test_what_would_end_the_process_is_refused_by_name(
-    base: str, change: Change, reported: str, bases: dict[str, RawFile], tmp_path: Path
+    base: str, change: Change, reason: str, bases: dict[str, RawFile], tmp_path: Path
 ) -> None:
     path = gguf_raw.write(change(bases[base]), tmp_path / "model.gguf")
-    with pytest.raises(LoadFailed, match=f"not a usable GGUF file: .*{reported}"):
+    with pytest.raises(LoadFailed, match=f"not a usable GGUF file: .*{reason}"):
         recognise(path)
 
 
@@ -202,13 +202,13 @@ def test_no_change_of_one_value_or_tensor_ends_the_process(base: str, tmp_path: 
             random_bert.write(path, pooling=pooling, rotary=base == "nomic")
         case _:
             write(base, path)
-    reported = subprocess.run(
+    search = subprocess.run(
         [sys.executable, "-m", "tests.backends.gguf_search", path, tmp_path / "changed.gguf"],
         capture_output=True,
         text=True,
         check=True,
     )
-    outcomes: dict[str, str] = json.loads(reported.stdout)
+    outcomes: dict[str, str] = json.loads(search.stdout)
     assert len(outcomes) > 500
     assert outcomes["unchanged"] == "computed"
     assert {name: end for name, end in outcomes.items() if end not in ("computed", "refused")} == {}

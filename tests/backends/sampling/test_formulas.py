@@ -302,12 +302,12 @@ def test_a_repetition_penalty_decays_with_age(
     wishes = Sampling(repetition_penalty=1.8, penalty_range=back, repetition_decay=decay)
     logits = logits_of(kind)
     scores = dict(enumerate(logits[0].tolist()))
-    reported: set[int] = set()
+    penalized: set[int] = set()
     for age, token in enumerate(reversed((*PROMPT, *answer))):
         fading = 0.0 if back < 0 else max(0, age - back) / decay
-        if token in reported or fading >= 1:
+        if token in penalized or fading >= 1:
             continue
-        reported.add(token)
+        penalized.add(token)
         penalty = 1.8 + (1 - 1.8) * fading
         scores[token] = scores[token] / penalty if scores[token] > 0 else scores[token] * penalty
     assert engine(logits, wishes, answer) == pytest.approx(softmax(scores), abs=1e-5)

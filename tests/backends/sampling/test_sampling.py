@@ -145,11 +145,11 @@ def test_penalties_are_llama_cpps(seed: int) -> None:
     wishes = Sampling(
         temperature=0, repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2
     )
-    reported = state(wishes)
-    batch = SamplerBatch([reported], context())
+    job_state = state(wishes)
+    batch = SamplerBatch([job_state], context())
     for token in answer:
-        reported.tokens.append(token)  # type: ignore[attr-defined]
-        reported.accepted()
+        job_state.tokens.append(token)  # type: ignore[attr-defined]
+        job_state.accepted()
     logits = some_logits(seed)
 
     def repetition(api: Any) -> Any:
@@ -171,8 +171,8 @@ def test_penalties_are_llama_cpps(seed: int) -> None:
 
 def test_a_penalty_range_forgets_what_is_further_back() -> None:
     wishes = Sampling(temperature=0, repetition_penalty=2.0, penalty_range=2)
-    reported = state(wishes)
-    batch = SamplerBatch([reported], context())
+    job_state = state(wishes)
+    batch = SamplerBatch([job_state], context())
     logits = torch.zeros(1, 768)
     logits[0, [300, 301, 20]] = torch.tensor([3.0, 2.5, 2.0])
     drawn = []
@@ -180,8 +180,8 @@ def test_a_penalty_range_forgets_what_is_further_back() -> None:
         [token] = batch.draw(logits)
         batch.count([token])
         drawn.append(token)
-        reported.tokens.append(token)  # type: ignore[attr-defined]
-        reported.drawn()
+        job_state.tokens.append(token)  # type: ignore[attr-defined]
+        job_state.drawn()
     # 300 and 301 end the prompt: 1.5 and 1.25 are left of them, until 20 has pushed 300 out.
     assert drawn == [20, 300, 301]
 
@@ -210,12 +210,12 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, order: list[int]) ->
 def test_draws_follow_the_probabilities(seed: int | None) -> None:
     logits = torch.full((1, 768), -40.0)
     logits[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
-    reported = state(Sampling(seed=seed))
-    batch = SamplerBatch([reported], context())
+    job_state = state(Sampling(seed=seed))
+    batch = SamplerBatch([job_state], context())
     count = 4000
     for _ in range(count):
-        reported.tokens += batch.draw(logits)  # type: ignore[operator]
-    drawn = Counter(reported.tokens[len(PROMPT) :])
+        job_state.tokens += batch.draw(logits)  # type: ignore[operator]
+    drawn = Counter(job_state.tokens[len(PROMPT) :])
     for token, share in enumerate((0.5, 0.3, 0.15, 0.05)):
         assert drawn[token] / count == pytest.approx(share, abs=0.03)
 
@@ -238,12 +238,12 @@ def test_a_flat_distribution_needs_more_than_the_first_candidates() -> None:
 def test_the_end_waits_for_the_least_length() -> None:
     logits = torch.zeros(1, 768)
     logits[0, 2] = 10.0
-    reported = state(Sampling(temperature=0), min_tokens=2)
-    batch = SamplerBatch([reported], context())
+    job_state = state(Sampling(temperature=0), min_tokens=2)
+    batch = SamplerBatch([job_state], context())
     drawn = []
     for _ in range(3):
         drawn += batch.draw(logits)
-        reported.drawn()
+        job_state.drawn()
     assert 2 not in drawn[:2]
     assert drawn[2] == 2
 
@@ -301,29 +301,27 @@ def test_dry_breakers_are_tokens_that_contain_them() -> None:
     """A repetition of two lines is one of their words alone: the newline between them breaks it."""
     words = vocabulary().tokenize("one two three\none two three\n", special=False)
     wishes = Sampling(temperature=0, dry_multiplier=100.0, dry_sequence_breakers=("\n",))
-    reported = state(wishes, prompt=words)
-    assert reported.dry is not None
-    assert reported.dry.penalties(words) == {}
+    job_state = state(wishes, prompt=words)
+    assert job_state.dry is not None
+    assert job_state.dry.penalties(words) == {}
     unbroken = Dry(wishes, frozenset())
     assert unbroken.penalties(words) != {}
 
 
 def test_logprobs_are_of_the_raw_distribution_and_only_where_asked_for() -> None:
     logits = some_logits(1, rows=3)
-    reported = logprobs(logits, [4, 5, 6], [None, 0, 3], lambda token: str(token).encode())
-    assert reported[0] is None
-    assert reported[1] is not None
-    assert reported[2] is not None
-    assert reported[1].top == ()
-    assert reported[1].chosen.logprob == pytest.approx(
-        float(logits[1].log_softmax(-1)[5]), abs=1e-5
-    )
+    found = logprobs(logits, [4, 5, 6], [None, 0, 3], lambda token: str(token).encode())
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[2] is not None
+    assert found[1].top == ()
+    assert found[1].chosen.logprob == pytest.approx(float(logits[1].log_softmax(-1)[5]), abs=1e-5)
     values, ids = logits[2].log_softmax(-1).topk(3)
-    assert [candidate.token for candidate in reported[2].top] == ids.tolist()
-    assert [candidate.logprob for candidate in reported[2].top] == pytest.approx(
+    assert [candidate.token for candidate in found[2].top] == ids.tolist()
+    assert [candidate.logprob for candidate in found[2].top] == pytest.approx(
         values.tolist(), abs=1e-5
     )
-    assert reported[2].top[0].text == str(ids[0].item()).encode()
+    assert found[2].top[0].text == str(ids[0].item()).encode()
 
 
 @pytest.mark.parametrize(

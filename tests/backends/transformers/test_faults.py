@@ -102,15 +102,15 @@ async def goes_on(subject: Subject) -> None:
 @pytest.mark.parametrize("pictures", [0, 1], ids=["batched", "alone"])
 @pytest.mark.parametrize("after", [0, 3], ids=["in the prompt", "in the answer"])
 @pytest.mark.parametrize(
-    ("error", "reported"),
+    ("error", "raised"),
     [(CARD_FULL, OutOfMemory), (CPU_FULL, OutOfMemory), (KeyError("odd"), GenerationFailed)],
     ids=["card full", "memory full", "broken"],
 )
 async def test_a_pass_that_fails(
-    pictures: int, after: int, error: Exception, reported: type[BackendError], subject: Subject
+    pictures: int, after: int, error: Exception, raised: type[BackendError], subject: Subject
 ) -> None:
     with breaking(subject.model, error, after):
-        with pytest.raises(reported):
+        with pytest.raises(raised):
             await run(subject, subject.job(pictures))
     await goes_on(subject)
 
@@ -163,7 +163,7 @@ async def test_who_keeps_the_error_keeps_no_tensors(pictures: int, subject: Subj
 
 
 @pytest.mark.parametrize(
-    ("error", "reported"),
+    ("error", "raised"),
     [
         (MemoryError(), OutOfMemory),
         (CPU_FULL, OutOfMemory),
@@ -173,10 +173,10 @@ async def test_who_keeps_the_error_keeps_no_tensors(pictures: int, subject: Subj
     ids=repr,
 )
 async def test_a_processor_that_fails(
-    error: Exception, reported: type[BackendError], subject: Subject
+    error: Exception, raised: type[BackendError], subject: Subject
 ) -> None:
     subject.faults.append(error)
-    with pytest.raises(reported):
+    with pytest.raises(raised):
         await run(subject, subject.job(1))
     await goes_on(subject)
 

@@ -16,7 +16,7 @@ def wire(
     return msgspec.convert(data, StreamedCallWire)
 
 
-def reported(*wires: StreamedCallWire, whole: bool = False) -> list[tuple[str, str, str]]:
+def calls_of(*wires: StreamedCallWire, whole: bool = False) -> list[tuple[str, str, str]]:
     """Id, name and arguments of each call; made-up ids are told as "made"."""
     order, calls = CallOrder(), dict[int, list[str]]()
     for one in wires:
@@ -73,23 +73,23 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_calls_are_put_in_order(case: str) -> None:
-    assert reported(*CASES[case]) == [("1", "a", '{"x":1}'), ("2", "b", '{"x":2}')]
+    assert calls_of(*CASES[case]) == [("1", "a", '{"x":1}'), ("2", "b", '{"x":2}')]
 
 
 def test_calls_without_ids_and_with_one_index_are_distinguished_by_whole_arguments() -> None:
-    calls = reported(wire("a", '{"x":1}'), wire("a", '{"x":2}'))
+    calls = calls_of(wire("a", '{"x":1}'), wire("a", '{"x":2}'))
 
     assert calls == [("made", "a", '{"x":1}'), ("made", "a", '{"x":2}')]
 
 
 def test_in_one_body_every_entry_is_a_call() -> None:
-    calls = reported(wire("a", "{}", index=None), wire("a", "{}", index=None), whole=True)
+    calls = calls_of(wire("a", "{}", index=None), wire("a", "{}", index=None), whole=True)
 
     assert calls == [("made", "a", "{}"), ("made", "a", "{}")]
 
 
 def test_what_never_gets_a_name_is_no_call() -> None:
-    assert reported(wire(None, '{"x":1}', id="1")) == []
+    assert calls_of(wire(None, '{"x":1}', id="1")) == []
 
 
 def test_calls_without_end_are_refused() -> None:

@@ -76,7 +76,7 @@ def test_thinking_that_nobody_signed_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "parallel", "reported"),
+    ("choice", "parallel", "expected"),
     [
         ("auto", True, {"type": "auto"}),
         ("required", False, {"type": "any", "disable_parallel_tool_use": True}),
@@ -84,12 +84,12 @@ def test_thinking_that_nobody_signed_is_left_out() -> None:
         (NamedTool("look"), True, {"type": "tool", "name": "look"}),
     ],
 )
-def test_tools(choice: Any, parallel: bool, reported: dict[str, Any]) -> None:
+def test_tools(choice: Any, parallel: bool, expected: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"at": {"type": "integer"}}}
     tools = (Tool(name="look", description="Looks", parameters=schema, strict=True), Tool(name="x"))
     sent = body(chat(tools=tools, tool_choice=choice, parallel_tool_calls=parallel))
 
-    assert sent["tool_choice"] == reported
+    assert sent["tool_choice"] == expected
     assert sent["tools"] == [
         {"name": "look", "description": "Looks", "input_schema": schema, "strict": True},
         {"name": "x", "input_schema": {"type": "object", "properties": {}}},
@@ -100,8 +100,8 @@ def test_parameters_have_its_names_and_limits_are_always_there() -> None:
     parameters = {"max_completion_tokens": 9, "stop": ["\n"], "temperature": 0.5, "user": "me"}
     sent = body(chat(parameters=parameters, streamed=False))
 
-    reported = {"max_tokens": 9, "stop_sequences": ["\n"], "temperature": 0.5}
-    assert {name: sent[name] for name in reported} == reported
+    expected = {"max_tokens": 9, "stop_sequences": ["\n"], "temperature": 0.5}
+    assert {name: sent[name] for name in expected} == expected
     assert sent["metadata"] == {"user_id": "me"}
     assert "stream" not in sent
     assert body(chat())["max_tokens"] == 4096
@@ -130,8 +130,8 @@ def test_thinking(asked: RemoteThinking, limit: int, thinking: Any, effort: str 
 def test_a_schema_is_asked_for_and_no_other_shape() -> None:
     schema = JsonSchema(schema=b'{"type":"object"}')
     sent = body(chat(shape=schema))
-    reported = {"type": "json_schema", "schema": {"type": "object"}}
-    assert sent["output_config"] == {"format": reported}
+    expected = {"type": "json_schema", "schema": {"type": "object"}}
+    assert sent["output_config"] == {"format": expected}
     assert messages_changes(chat(shape=schema), CONFIG).holds_shape
     assert not messages_changes(chat(shape=Regex(pattern="a")), CONFIG).holds_shape
 

@@ -101,7 +101,7 @@ def test_calls_whose_arguments_come_in_pieces_at_once_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop", "reported"),
+    ("reason", "stop", "expected"),
     [
         ("end_turn", None, RemoteDelta(finished="stop")),
         ("stop_sequence", "\n", RemoteDelta(finished="stop", stop="\n")),
@@ -110,9 +110,9 @@ def test_calls_whose_arguments_come_in_pieces_at_once_or_not_at_all() -> None:
         ("pause_turn", None, RemoteDelta(finished="stop")),
     ],
 )
-def test_why_it_stopped(reason: str, stop: str | None, reported: RemoteDelta) -> None:
+def test_why_it_stopped(reason: str, stop: str | None, expected: RemoteDelta) -> None:
     end = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": stop}}
-    assert read(*SAID, end)[-2] == reported
+    assert read(*SAID, end)[-2] == expected
 
 
 def test_a_whole_message() -> None:
@@ -163,8 +163,8 @@ SSE = {"content-type": "text/event-stream"}
 
 
 def stream(*events: Any) -> httpx.Response:
-    reported = (f"event: {e['type']}\ndata: {msgspec.json.encode(e).decode()}\n\n" for e in events)
-    return httpx.Response(200, headers=SSE, content="".join(reported))
+    lines = (f"event: {e['type']}\ndata: {msgspec.json.encode(e).decode()}\n\n" for e in events)
+    return httpx.Response(200, headers=SSE, content="".join(lines))
 
 
 async def asked(response: Any, request: RemoteChat = HELLO, **options: Any) -> list[RemoteEvent]:

@@ -111,16 +111,16 @@ def test_usage_counts_what_is_reported() -> None:
 
 def test_log_probabilities_of_chats() -> None:
     top = [{"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "b", "logprob": -1.0}]
-    reported = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": top}]}
-    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": reported}]}
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": top}]}
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": logprobs}]}
 
     a, b = Candidate(-1, b"a", -0.5), Candidate(-1, b"b", -1.0)
     assert read(chunk) == [RemoteDelta(content="a", logprobs=(TokenLogprob(a, (a, b)),))]
 
 
 def test_log_probabilities_of_completions() -> None:
-    reported = {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [{"b": -1.0}]}
-    chunk = {"choices": [{"index": 0, "text": "a", "logprobs": reported}]}
+    logprobs = {"tokens": ["a"], "token_logprobs": [None], "top_logprobs": [{"b": -1.0}]}
+    chunk = {"choices": [{"index": 0, "text": "a", "logprobs": logprobs}]}
 
     chosen = TokenLogprob(Candidate(-1, b"a", -9999.0), (Candidate(-1, b"b", -1.0),))
     assert read(chunk) == [RemoteDelta(content="a", logprobs=(chosen,))]

@@ -12,7 +12,7 @@ CLEANER = Cleaner(["http://gpu-7.lan:8000/v1", "http://box:9000/v1"], ["our-secr
 
 
 @pytest.mark.parametrize(
-    ("text", "reported"),
+    ("text", "cleaned"),
     [
         ("can't reach http://gpu-7.lan:8000/v1/chat: no", "can't reach …/chat: no"),
         ("see gpu-7.lan", "see …"),
@@ -27,8 +27,8 @@ CLEANER = Cleaner(["http://gpu-7.lan:8000/v1", "http://box:9000/v1"], ["our-secr
         ("version 1.2.3", "version 1.2.3"),
     ],
 )
-def test_addresses_and_keys_are_taken_out(text: str, reported: str) -> None:
-    assert CLEANER.clean(text) == reported
+def test_addresses_and_keys_are_taken_out(text: str, cleaned: str) -> None:
+    assert CLEANER.clean(text) == cleaned
 
 
 def test_a_message_is_cut() -> None:
@@ -62,7 +62,7 @@ def test_the_message_is_found_in_every_servers_form(body: bytes, message: str) -
 
 
 @pytest.mark.parametrize(
-    ("status", "reported", "type"),
+    ("status", "kept", "type"),
     [
         (400, 400, "invalid_request_error"),
         (404, 404, "invalid_request_error"),
@@ -73,10 +73,10 @@ def test_the_message_is_found_in_every_servers_form(body: bytes, message: str) -
         (999, 502, "server_error"),
     ],
 )
-def test_a_status_is_kept_where_it_is_the_clients(status: int, reported: int, type: str) -> None:
+def test_a_status_is_kept_where_it_is_the_clients(status: int, kept: int, type: str) -> None:
     error = refusal(status, {}, b'{"detail": "no"}')
 
-    assert error.status == reported
+    assert error.status == kept
     if status not in (204, 999):
         assert error.type == type
 

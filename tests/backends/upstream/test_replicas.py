@@ -131,7 +131,7 @@ def standing(state: RemoteState, missing: int = 0) -> dict[str, RemoteStanding]:
 
 def test_a_roundhouse_is_asked_by_how_near_the_model_is() -> None:
     """Loaded, loading, fits, fits with less eviction, failed, not listed: in this order."""
-    reported = [
+    standings = [
         {},
         standing("failed"),
         standing("unloaded", 7),
@@ -140,7 +140,7 @@ def test_a_roundhouse_is_asked_by_how_near_the_model_is() -> None:
         standing("loading"),
         standing("loaded"),
     ]
-    replicas = [Replica(url=str(k), standings=one) for k, one in enumerate(reported)]
+    replicas = [Replica(url=str(k), standings=one) for k, one in enumerate(standings)]
     one, tried = Balance(replicas, 3), list[Replica]()
     while (found := one.choose(None, tried, "m")) is not None:
         tried.append(found)

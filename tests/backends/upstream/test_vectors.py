@@ -11,8 +11,8 @@ from backends.upstream.faults import Unhealthy
 from backends.upstream.vectors import read_scores, read_vectors
 
 
-def body(reported: Any) -> bytes:
-    return msgspec.json.encode(reported)
+def body(answer: Any) -> bytes:
+    return msgspec.json.encode(answer)
 
 
 def data(*vectors: Any, **usage: int) -> bytes:
@@ -29,8 +29,8 @@ def test_numbers_and_base64_are_the_same_vector() -> None:
 
 
 def test_indices_count_not_places() -> None:
-    reported = {"data": [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]}
-    assert [values(one) for one in read_vectors(body(reported), 2).vectors] == [[1.0], [2.0]]
+    answer = {"data": [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]}
+    assert [values(one) for one in read_vectors(body(answer), 2).vectors] == [[1.0], [2.0]]
     ranked = {"results": [{"index": 1, "relevance_score": 0.75}, {"index": 0, "score": 0.25}]}
     assert [values(one) for one in read_scores(body(ranked), 2).vectors] == [[0.25], [0.75]]
     bare = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.25}]
@@ -38,7 +38,7 @@ def test_indices_count_not_places() -> None:
 
 
 @pytest.mark.parametrize(
-    "reported",
+    "answer",
     [
         b"",
         b"nonsense",
@@ -56,13 +56,13 @@ def test_indices_count_not_places() -> None:
         data([0.0] * 70_000),
     ],
 )
-def test_vectors_that_make_no_sense_are_the_other_servers_fault(reported: bytes) -> None:
+def test_vectors_that_make_no_sense_are_the_other_servers_fault(answer: bytes) -> None:
     with pytest.raises(Unhealthy):
-        read_vectors(reported, 1)
+        read_vectors(answer, 1)
 
 
 @pytest.mark.parametrize(
-    "reported",
+    "answer",
     [
         b"nonsense",
         body({"results": []}),
@@ -72,9 +72,9 @@ def test_vectors_that_make_no_sense_are_the_other_servers_fault(reported: bytes)
         body({"results": [{"index": 0, "relevance_score": 1e300}]}),
     ],
 )
-def test_scores_that_make_no_sense_are_the_other_servers_fault(reported: bytes) -> None:
+def test_scores_that_make_no_sense_are_the_other_servers_fault(answer: bytes) -> None:
     with pytest.raises(Unhealthy):
-        read_scores(reported, 1)
+        read_scores(answer, 1)
 
 
 def test_widths_agree() -> None:

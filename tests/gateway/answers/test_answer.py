@@ -58,7 +58,7 @@ def _join(group: Sequence[Piece]) -> Piece:
     )
 
 
-class Told:
+class GivenOutputs:
     """A job's outputs; when it is stopped, its end is the next that comes."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
@@ -86,7 +86,7 @@ async def read(outputs: Sequence[Output]) -> tuple[Choice, list[Delta]]:
     splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
     choice = Choice(0, Generation(prompt=(1, 2, 3)), splitter)
 
-    return choice, [delta async for delta in choice.deltas(Told(outputs))]
+    return choice, [delta async for delta in choice.deltas(GivenOutputs(outputs))]
 
 
 @given(st.lists(st.integers(1, len(SAID) - 1), max_size=6))
@@ -120,12 +120,12 @@ def test_only_neighbours_of_a_kind_are_joined() -> None:
     ]
 
 
-async def stopped(stop: str, *groups: Sequence[Piece]) -> tuple[Choice, list[Delta], Told]:
+async def stopped(stop: str, *groups: Sequence[Piece]) -> tuple[Choice, list[Delta], GivenOutputs]:
     """A choice with a stop string; `groups` are what came together."""
     splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False)
     choice = Choice(0, Generation(prompt=(1, 2, 3)), StopStrings(splitter, (stop,)))
-    reported = Told([*(_join(group) for group in groups), ENDED])
-    return choice, [delta async for delta in choice.deltas(reported)], reported
+    outputs = GivenOutputs([*(_join(group) for group in groups), ENDED])
+    return choice, [delta async for delta in choice.deltas(outputs)], outputs
 
 
 @given(st.lists(st.integers(1, len(SAID) - 1), max_size=6))
@@ -134,10 +134,10 @@ async def test_a_stop_string_ends_the_job_and_nothing_behind_it_is_said_or_count
 ) -> None:
     edges = [0, *sorted(set(borders)), len(SAID)]
     groups = [pieces()[start:end] for start, end in pairwise(edges)]
-    choice, deltas, reported = await stopped("een", *groups)
+    choice, deltas, outputs = await stopped("een", *groups)
     events = joined([event for delta in deltas for event in delta.events])
     assert events == [Reasoning("let me"), Content("S"), Finished("stop", stop="een")]
-    assert reported.stopped
+    assert outputs.stopped
     assert choice.ended is not None
     assert choice.ended.completion_tokens == SAID.index("Seen") + 1
     assert choice.ended.prompt_tokens == ENDED.prompt_tokens
@@ -147,23 +147,23 @@ async def test_a_stop_string_ends_the_job_and_nothing_behind_it_is_said_or_count
 async def test_a_token_held_back_keeps_its_log_probability(borders: list[int]) -> None:
     edges = [0, *sorted(set(borders)), len(SAID)]
     groups = [pieces()[start:end] for start, end in pairwise(edges)]
-    _, deltas, reported = await stopped("n <b!", *groups)
+    _, deltas, outputs = await stopped("n <b!", *groups)
     content = "".join(
         event.text for delta in deltas for event in delta.events if isinstance(event, Content)
     )
     spoken = b"".join(one.chosen.text for delta in deltas for one in delta.logprobs)
     assert spoken.decode() == content == "Seen <b."
-    assert not reported.stopped
+    assert not outputs.stopped
 
 
 async def test_one_call_is_all_where_calls_may_not_be_parallel() -> None:
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False, tools=(Tool(name="f"),))
     choice = Choice(0, Generation(prompt=(1,)), splitter, one_call=True)
-    reported = Told([Piece(call, (1,)), Piece(call, (2,)), ENDED])
-    events = [event async for delta in choice.deltas(reported) for event in delta.events]
+    outputs = GivenOutputs([Piece(call, (1,)), Piece(call, (2,)), ENDED])
+    events = [event async for delta in choice.deltas(outputs) for event in delta.events]
     assert [type(event) for event in events] == [ToolOpened, ArgumentsGrown, ToolClosed, Finished]
-    assert reported.stopped
+    assert outputs.stopped
     assert choice.ended is not None
     assert choice.ended.completion_tokens == 1
 

@@ -40,14 +40,14 @@ async def test_templates_tell_what_a_model_can_do(tmp_path: Path) -> None:
     known = Capabilities(Templates(None))
     found = await statuses(Config(models=models), tmp_path)
     await known.learn(tuple(found.values()))
-    reported = await known.of_all(tuple(found.values()))
-    assert reported.keys() == {"tiny", "seeing", "broken"}
-    assert set(reported["tiny"].capabilities or ()) == {"tools", "reasoning"}
-    assert "template" in reported["tiny"].recognised.why
-    assert "vision" in (reported["seeing"].capabilities or ())
-    assert "reasoning" not in (reported["seeing"].capabilities or ())
-    assert reported["broken"].capabilities == ()
-    assert "template fails" in reported["broken"].recognised.why
+    by_id = await known.of_all(tuple(found.values()))
+    assert by_id.keys() == {"tiny", "seeing", "broken"}
+    assert set(by_id["tiny"].capabilities or ()) == {"tools", "reasoning"}
+    assert "template" in by_id["tiny"].recognised.why
+    assert "vision" in (by_id["seeing"].capabilities or ())
+    assert "reasoning" not in (by_id["seeing"].capabilities or ())
+    assert by_id["broken"].capabilities == ()
+    assert "template fails" in by_id["broken"].recognised.why
     assert await known.of(found["gone"]) is None
 
 
@@ -77,10 +77,10 @@ async def test_what_another_server_reports_later_is_known_then(tmp_path: Path) -
     known, there = Capabilities(Templates(None)), RemoteTarget(upstream="there", model="far")
     for can in (None, ("tools",)):
         status = elsewhere(found["far"], msgspec.structs.replace(there, capabilities=can))
-        reported = await known.of(status)
-        assert reported is not None
-        assert reported.capabilities == can
-        assert (await known.of_all([status]))["far"] == reported
+        later = await known.of(status)
+        assert later is not None
+        assert later.capabilities == can
+        assert (await known.of_all([status]))["far"] == later
 
 
 def elsewhere(status: ModelStatus, target: RemoteTarget) -> ModelStatus:

@@ -289,8 +289,8 @@ def with_texts(messages: Sequence[Message], place: str, text: str) -> dict[str, 
     if place in {"KEY", "VALUE"}:  # in JSON in JSON
         inner = json.dumps(inner, ensure_ascii=False)[1:-1]
     changed = kept.replace(place, inner)
-    reported, tools = msgspec.json.decode(changed, type=tuple[list[Message], list[Tool]])
-    return {"messages": tuple(reported), "tools": tuple(tools)}
+    with_text, tools = msgspec.json.decode(changed, type=tuple[list[Message], list[Tool]])
+    return {"messages": tuple(with_text), "tools": tuple(tools)}
 
 
 @for_every("family", [None, "qwen3", "llama3", "gemma", "mistral", "harmony"])

@@ -18,52 +18,52 @@ def asked(**body: Any) -> GenerationParams:
     return read_text(msgspec.json.encode({"prompt": "", **body})).request.answering
 
 
-def sampled(reported: dict[str, Any], **body: Any) -> Sampling:
-    return preset(reported).over(asked(**body)).sampling.over(Sampling())
+def sampled(overrides: dict[str, Any], **body: Any) -> Sampling:
+    return preset(overrides).over(asked(**body)).sampling.over(Sampling())
 
 
 def test_an_override_stands_in_where_a_request_says_nothing() -> None:
-    reported = {"temperature": {"override": 0.5}, "rep_pen": {"override": 1.2}}
-    assert sampled(reported).temperature == 0.5
-    assert sampled(reported).repetition_penalty == 1.2
-    assert sampled(reported, temperature=0.9).temperature == 0.9
+    overrides = {"temperature": {"override": 0.5}, "rep_pen": {"override": 1.2}}
+    assert sampled(overrides).temperature == 0.5
+    assert sampled(overrides).repetition_penalty == 1.2
+    assert sampled(overrides, temperature=0.9).temperature == 0.9
     # What equals the default is said all the same.
-    assert sampled(reported, temperature=1.0).temperature == 1.0
+    assert sampled(overrides, temperature=1.0).temperature == 1.0
 
 
 def test_force_stands_whatever_the_request_says() -> None:
-    reported = {
+    overrides = {
         "top_p": {"override": 0.5, "force": True},
         "max_tokens": {"override": 7, "force": True},
     }
-    assert sampled(reported, top_p=0.9).top_p == 0.5
-    assert preset(reported).over(asked(max_tokens=100)).max_tokens == 7
+    assert sampled(overrides, top_p=0.9).top_p == 0.5
+    assert preset(overrides).over(asked(max_tokens=100)).max_tokens == 7
 
 
 def test_additive_lists_go_in_front_of_the_requests() -> None:
-    reported = {
+    overrides = {
         "banned_strings": {"override": ["a"], "additive": True},
         "stop": {"override": ["X"], "additive": True},
     }
-    assert sampled(reported, banned_strings=["b"]).banned_strings == ("a", "b")
-    assert sampled(reported).banned_strings == ("a",)
-    assert preset(reported).over(asked(stop=["Y"])).stop == ("X", "Y")
+    assert sampled(overrides, banned_strings=["b"]).banned_strings == ("a", "b")
+    assert sampled(overrides).banned_strings == ("a",)
+    assert preset(overrides).over(asked(stop=["Y"])).stop == ("X", "Y")
 
 
 def test_joined_breakers_dont_bring_the_engines_defaults_along() -> None:
-    reported = {"dry_sequence_breakers": {"override": ["|"], "additive": True}}
-    assert sampled(reported).dry_sequence_breakers == ("|",)
+    overrides = {"dry_sequence_breakers": {"override": ["|"], "additive": True}}
+    assert sampled(overrides).dry_sequence_breakers == ("|",)
 
 
 def test_lengths_stand_in_too() -> None:
-    reported = {
+    overrides = {
         "max_tokens": {"override": 7},
         "stop": {"override": ["X"]},
         "min_tokens": {"override": 2},
     }
-    got = preset(reported).over(asked())
+    got = preset(overrides).over(asked())
     assert (got.max_tokens, got.min_tokens, got.stop) == (7, 2, ("X",))
-    got = preset(reported).over(asked(max_tokens=5, stop=["Y"]))
+    got = preset(overrides).over(asked(max_tokens=5, stop=["Y"]))
     assert (got.max_tokens, got.stop) == (5, ("Y",))
 
 
@@ -73,7 +73,7 @@ def test_without_overrides_a_request_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reported", "param"),
+    ("overrides", "param"),
     [
         ({"flux": {"override": 1}}, "flux"),
         ({"top_p": {"override": 3}}, "top_p"),
@@ -84,9 +84,9 @@ def test_without_overrides_a_request_is_left_as_it_is() -> None:
         ({"prompt": {"override": "x"}}, "prompt"),
     ],
 )
-def test_what_is_wrong_is_named(reported: dict[str, Any], param: str) -> None:
+def test_what_is_wrong_is_named(overrides: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        preset(reported)
+        preset(overrides)
     assert refused.value.param == param
 
 

@@ -55,11 +55,11 @@ async def test_streamed_and_whole_are_the_same(api: anthropic.AsyncAnthropic) ->
         streamed = await stream.get_final_message()
     assert [block.type for block in whole.content] == ["thinking", "text"]
     assert whole.stop_reason == "end_turn"
-    reported = [block.model_dump(exclude={"signature"}) for block in whole.content]
+    blocks = [block.model_dump(exclude={"signature"}) for block in whole.content]
     assert [
         block.model_dump(exclude={"signature", "parsed_output"}) for block in streamed.content
-    ] == reported
-    assert text == reported[1]["text"]
+    ] == blocks
+    assert text == blocks[1]["text"]
     assert streamed.usage.output_tokens == whole.usage.output_tokens
     assert whole.id.startswith("msg_")
 
@@ -199,9 +199,9 @@ async def test_a_prefill_is_gone_on_from_and_stop_sequences_end(running: Running
         "stop_sequences": ["script"],
     }
     answer = await running.client.post("/v1/messages", json=body)
-    reported = answer.json()
-    assert reported["content"] == [{"type": "text", "text": "Hello from the "}]
-    assert (reported["stop_reason"], reported["stop_sequence"]) == ("stop_sequence", "script")
+    message = answer.json()
+    assert message["content"] == [{"type": "text", "text": "Hello from the "}]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "script")
 
 
 async def test_the_cached_part_of_a_prompt_is_reported(api: anthropic.AsyncAnthropic) -> None:
@@ -287,9 +287,9 @@ async def test_what_a_coding_agent_sends_is_answered(tmp_path: Path) -> None:
             )
             assert answer.status_code == 200, answer.text
             assert answer.headers["x-roundhouse-ignored"] == "context_management, system[0]"
-            reported = events(answer.text)
-            assert reported[-1] == {"type": "message_stop"}
-            said = [event["delta"].get("text", "") for event in reported if "delta" in event]
+            sent = events(answer.text)
+            assert sent[-1] == {"type": "message_stop"}
+            said = [event["delta"].get("text", "") for event in sent if "delta" in event]
             assert "".join(said) == "Done."
         counted = await running.client.post(
             "/v1/messages/count_tokens?beta=true",
@@ -336,12 +336,12 @@ async def test_pings_keep_a_stream_alive_before_and_while_it_is_reported(tmp_pat
         body: Any = {"model": "scripted", "messages": HELLO, "max_tokens": 4}
         long = {**body, "messages": LONG, "max_tokens": 1800, "stream": True}
         async with running.client.stream("POST", "/v1/messages", json=long) as answer:
-            reported = ""
+            received = ""
             async for part in answer.aiter_text():
-                reported += part
-                if ping in reported.partition("message_start")[2]:
+                received += part
+                if ping in received.partition("message_start")[2]:
                     break
-        before = reported.partition("message_start")[0]
+        before = received.partition("message_start")[0]
         assert ": loading scripted" in before
         assert ping in before
         await running.registry.unload("scripted")

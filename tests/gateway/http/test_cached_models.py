@@ -56,8 +56,8 @@ async def test_it_answers_to_each_of_its_names(name: str, running: Running) -> N
     answer = await running.client.post("/v1/chat/completions", json=body, headers=ADMIN)
     assert answer.json()["model"] == "org/small"
     assert (await running.client.get("/v1/model", headers=ADMIN)).json()["id"] == "org/small"
-    reported = await running.client.post("/unload", json={"model": name}, headers=ADMIN)
-    assert reported.status_code == 200
+    answer = await running.client.post("/unload", json={"model": name}, headers=ADMIN)
+    assert answer.status_code == 200
     assert running.registry.status("org/small").state == "unloaded"
 
 

@@ -42,12 +42,12 @@ async def test_streamed_and_whole_are_the_same(running: Running) -> None:
             stream_options={"include_usage": True},
         ) as stream:
             streamed = await stream.get_final_completion()
-    reported, said = whole.choices[0].message, streamed.choices[0].message
-    assert said.content == reported.content
+    message, said = whole.choices[0].message, streamed.choices[0].message
+    assert said.content == message.content
     assert said.content
     assert said.model_extra is not None
-    assert reported.model_extra is not None
-    assert said.model_extra["reasoning_content"] == reported.model_extra["reasoning_content"]
+    assert message.model_extra is not None
+    assert said.model_extra["reasoning_content"] == message.model_extra["reasoning_content"]
     assert streamed.usage is not None
     assert whole.usage is not None
     assert streamed.usage.completion_tokens == whole.usage.completion_tokens

@@ -33,7 +33,7 @@ BOSS, USER, ONE = ({"x-api-key": key} for key in ("admin", "user", "one"))
 URL = "/v1/admin/events"
 
 
-class Told(msgspec.Struct):
+class SentEvent(msgspec.Struct):
     """One event."""
 
     id: str
@@ -41,19 +41,19 @@ class Told(msgspec.Struct):
     data: Any
 
 
-async def read(lines: AsyncIterator[str]) -> AsyncIterator[Told]:
+async def read(lines: AsyncIterator[str]) -> AsyncIterator[SentEvent]:
     fields: dict[str, str] = {}
     async for line in lines:
         name, _, value = line.partition(": ")
         if line and name:
             fields[name] = value
         elif "data" in fields:
-            yield Told(fields["id"], fields["event"], msgspec.json.decode(fields["data"]))
+            yield SentEvent(fields["id"], fields["event"], msgspec.json.decode(fields["data"]))
             fields = {}
 
 
 @asynccontextmanager
-async def listening(running: Running, **headers: str) -> AsyncIterator[AsyncIterator[Told]]:
+async def listening(running: Running, **headers: str) -> AsyncIterator[AsyncIterator[SentEvent]]:
     with anyio.fail_after(HANG):
         async with running.client.stream("GET", URL, headers=headers) as answer:
             assert answer.status_code == 200
@@ -61,7 +61,7 @@ async def listening(running: Running, **headers: str) -> AsyncIterator[AsyncIter
             yield read(answer.aiter_lines())
 
 
-async def until(news: AsyncIterator[Told], event: str, **wanted: object) -> Told:
+async def until(news: AsyncIterator[SentEvent], event: str, **wanted: object) -> SentEvent:
     """The next event of that name and with those fields."""
     while True:
         one = await anext(news)
@@ -240,9 +240,9 @@ def test_what_is_left_of_a_load_is_reported_from_the_last_one(
         pinned=False,
         ttl=-1.0,
     )
-    reported = progress_of(ModelStatus(id="a", state="loading"), cost, 100.0)
-    assert reported is not None
-    assert (reported.began_at, reported.seconds_left) == (97.0, left)
+    progress = progress_of(ModelStatus(id="a", state="loading"), cost, 100.0)
+    assert progress is not None
+    assert (progress.began_at, progress.seconds_left) == (97.0, left)
     assert progress_of(ModelStatus(id="a", state="loaded"), cost, 100.0) is None
 
 

@@ -58,7 +58,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield server
 
 
-async def reported(running: Running) -> dict[str, Any]:
+async def settings_shown(running: Running) -> dict[str, Any]:
     answer = await running.client.get("/v1/admin/settings", headers=BOSS)
     assert answer.status_code == 200
     found: dict[str, Any] = answer.json()
@@ -74,7 +74,7 @@ async def checked(running: Running, text: str) -> dict[str, Any]:
 
 
 async def test_each_value_says_where_it_comes_from(running: Running) -> None:
-    found = await reported(running)
+    found = await settings_shown(running)
     options = {one["option"]: one for one in found["options"]}
     choices = options["server.max_choices"]
     assert (choices["value"], choices["default"], choices["source"]) == (8, 256, "file")
@@ -100,11 +100,11 @@ async def test_no_secret_is_reported(running: Running) -> None:
 
 
 async def test_a_text_is_checked_as_the_file_and_told_what_it_would_do(running: Running) -> None:
-    same = await checked(running, (await reported(running))["text"])
+    same = await checked(running, (await settings_shown(running))["text"])
     assert same["ok"], same
     other = TEXT.replace("max_choices: 8", "max_choices: 9")
     assert (await checked(running, other))["plan"]["changed"] == ["server.max_choices"]
-    options = {one["option"]: one for one in (await reported(running))["options"]}
+    options = {one["option"]: one for one in (await settings_shown(running))["options"]}
     assert options["server.max_choices"]["value"] == 8  # nothing was put in force
 
 

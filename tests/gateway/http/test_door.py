@@ -32,8 +32,8 @@ async def test_keys_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[
         for path in ("/health", "/v1/health"):
             assert (await running.client.get(path)).json() == {"status": "ok"}
             assert (await running.client.head(path)).status_code == 200
-    reported = capsys.readouterr()
-    assert "secret" not in reported.out + reported.err
+    output = capsys.readouterr()
+    assert "secret" not in output.out + output.err
 
 
 async def test_a_key_may_be_limited_to_models_and_to_what_is_loaded(tmp_path: Path) -> None:

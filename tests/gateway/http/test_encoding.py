@@ -100,11 +100,11 @@ async def test_token_ids_are_taken_as_they_are(server: Running) -> None:
     tokens = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
     framed = [101, *tokens, 102]  # [CLS] … [SEP]
     for given in (framed, [framed]):
-        reported = (await embed(server, input=given)).json()
-        assert len(reported["data"]) == 1
+        answer = (await embed(server, input=given)).json()
+        assert len(answer["data"]) == 1
         expected = text["data"][0]["embedding"]
-        assert reported["data"][0]["embedding"] == pytest.approx(expected, abs=1e-4)
-        assert reported["usage"] == text["usage"]
+        assert answer["data"][0]["embedding"] == pytest.approx(expected, abs=1e-4)
+        assert answer["usage"] == text["usage"]
     mixed = (await embed(server, input=["One", framed])).json()
     assert [one["index"] for one in mixed["data"]] == [0, 1]
 
@@ -121,9 +121,9 @@ async def test_dimensions_are_the_first_values_of_length_one(server: Running) ->
 
 
 async def test_who_names_no_model_gets_the_one_that_embeds(server: Running) -> None:
-    reported = await server.client.post("/v1/embeddings", json={"input": ["a"]})
-    assert reported.json()["model"] == "minilm"
-    assert reported.headers["x-roundhouse-model"] == "minilm"
+    answer = await server.client.post("/v1/embeddings", json={"input": ["a"]})
+    assert answer.json()["model"] == "minilm"
+    assert answer.headers["x-roundhouse-model"] == "minilm"
     ranked = await server.client.post("/rerank", json={"query": "a", "documents": ["b"]})
     assert ranked.json()["model"] == "ranker"
     chat = await server.client.post("/v1/chat/completions", json={"messages": HELLO})
@@ -133,20 +133,20 @@ async def test_who_names_no_model_gets_the_one_that_embeds(server: Running) -> N
 async def test_llama_servers_own_form_has_a_list_of_vectors(server: Running) -> None:
     expected = (await embed(server, input=TEXTS[:2])).json()["data"]
     for path in ("/embedding", "/embeddings"):
-        reported = (await embed(server, path, content=TEXTS[:2])).json()
-        assert [one["index"] for one in reported] == [0, 1]
-        for one, other in zip(reported, expected, strict=True):
+        vectors = (await embed(server, path, content=TEXTS[:2])).json()
+        assert [one["index"] for one in vectors] == [0, 1]
+        for one, other in zip(vectors, expected, strict=True):
             assert one["embedding"][0] == pytest.approx(other["embedding"], abs=1e-4)
     assert (await embed(server, "/embeddings", input="a")).json()["object"] == "list"
 
 
 async def test_ollamas_client_embeds(server: Running, api: ollama.AsyncClient) -> None:
     expected = (await embed(server, input=TEXTS)).json()["data"]
-    reported = await api.embed(model="minilm:latest", input=TEXTS)
-    assert reported.model == "minilm"
-    assert reported.prompt_eval_count
-    assert reported.total_duration
-    for one, other in zip(reported.embeddings, expected, strict=True):
+    answer = await api.embed(model="minilm:latest", input=TEXTS)
+    assert answer.model == "minilm"
+    assert answer.prompt_eval_count
+    assert answer.total_duration
+    for one, other in zip(answer.embeddings, expected, strict=True):
         assert one == pytest.approx(other["embedding"], abs=1e-4)
     old = await api.embeddings(model="minilm", prompt=TEXTS[0])
     assert old.embedding == pytest.approx(expected[0]["embedding"], abs=1e-4)
@@ -209,23 +209,23 @@ async def test_a_wrong_field_is_named(fields: dict[str, Any], param: str, server
 
 
 async def test_what_has_no_meaning_here_is_said(server: Running) -> None:
-    reported = await embed(server, input="a", input_type="query", late_chunking=True, user="me")
-    assert reported.headers["x-roundhouse-ignored"] == "input_type, late_chunking"
+    answer = await embed(server, input="a", input_type="query", late_chunking=True, user="me")
+    assert answer.headers["x-roundhouse-ignored"] == "input_type, late_chunking"
 
 
 # --------------------------------------------------------------------------------------------- rank
 
 
 async def test_documents_are_ranked_the_best_first(server: Running) -> None:
-    reported = (await rerank(server)).json()
-    scores = [one["relevance_score"] for one in reported["results"]]
+    ranking = (await rerank(server)).json()
+    scores = [one["relevance_score"] for one in ranking["results"]]
     assert scores == sorted(scores, reverse=True)
-    assert sorted(one["index"] for one in reported["results"]) == [0, 1, 2]
+    assert sorted(one["index"] for one in ranking["results"]) == [0, 1, 2]
     assert all(0 < score < 1 for score in scores)
-    assert reported["usage"]["total_tokens"] > 10
+    assert ranking["usage"]["total_tokens"] > 10
     best = (await rerank(server, top_n=1, return_documents=True)).json()["results"]
     assert len(best) == 1
-    assert best[0]["index"] == reported["results"][0]["index"]
+    assert best[0]["index"] == ranking["results"][0]["index"]
     assert best[0]["document"] == {"text": DOCUMENTS[best[0]["index"]]}
 
 
@@ -233,19 +233,19 @@ async def test_documents_are_ranked_the_best_first(server: Running) -> None:
 async def test_every_spelling_of_the_path_ranks_alike(path: str, server: Running) -> None:
     expected = (await rerank(server)).json()["results"]
     documents = [{"text": text} for text in DOCUMENTS]
-    reported = (await rerank(server, path, documents=documents)).json()
-    assert [one["index"] for one in reported["results"]] == [one["index"] for one in expected]
-    assert reported["meta"]["api_version"]["version"] == ("2" if "v2" in path else "1")
-    assert reported["id"]
+    ranking = (await rerank(server, path, documents=documents)).json()
+    assert [one["index"] for one in ranking["results"]] == [one["index"] for one in expected]
+    assert ranking["meta"]["api_version"]["version"] == ("2" if "v2" in path else "1")
+    assert ranking["id"]
 
 
 async def test_teis_form_is_a_list_of_scores(server: Running) -> None:
     body = {"model": "ranker", "query": "Who eats?", "texts": DOCUMENTS, "return_text": True}
-    reported = (await server.client.post("/rerank", json=body)).json()
+    ranking = (await server.client.post("/rerank", json=body)).json()
     expected = (await rerank(server)).json()["results"]
-    assert [one["index"] for one in reported] == [one["index"] for one in expected]
-    assert reported[0]["text"] == DOCUMENTS[reported[0]["index"]]
-    assert reported[0]["score"] == pytest.approx(expected[0]["relevance_score"], abs=1e-4)
+    assert [one["index"] for one in ranking] == [one["index"] for one in expected]
+    assert ranking[0]["text"] == DOCUMENTS[ranking[0]["index"]]
+    assert ranking[0]["score"] == pytest.approx(expected[0]["relevance_score"], abs=1e-4)
 
 
 async def test_long_documents_are_cut_and_said_or_refused(server: Running) -> None:
@@ -272,12 +272,12 @@ async def test_long_documents_are_cut_and_said_or_refused(server: Running) -> No
 async def test_a_wrong_field_of_a_rerank_is_named(
     fields: dict[str, Any], param: str | None, server: Running
 ) -> None:
-    reported = await rerank(server, **fields)
+    answer = await rerank(server, **fields)
     if param is None:
-        assert reported.status_code == 200
+        assert answer.status_code == 200
     else:
-        assert reported.status_code == 400, reported.text
-        assert reported.json()["error"]["param"] == param
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == param
 
 
 # --------------------------------------------------------------------------------- one house of all
@@ -302,8 +302,8 @@ async def test_a_model_for_something_else_says_so(
     refused = await server.client.post(path, json=body)
     assert refused.status_code == 400
     assert words in refused.text
-    reported = refused.json()["error"]
-    assert (reported["param"] if isinstance(reported, dict) else refused.json()["param"]) == "model"
+    error = refused.json()["error"]
+    assert (error["param"] if isinstance(error, dict) else refused.json()["param"]) == "model"
 
 
 async def test_lists_say_what_a_model_is(server: Running) -> None:
@@ -341,9 +341,9 @@ async def test_tabbyapi_loads_and_lets_go_of_embedding_models(server: Running) -
 
 async def test_tokens_of_an_encoder_are_reported(server: Running) -> None:
     asked = {"model": "minilm", "content": "hello world"}
-    reported = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
-    assert len(reported) == 2
-    back = await server.client.post("/detokenize", json={"model": "minilm", "tokens": reported})
+    tokens = (await server.client.post("/tokenize", json=asked)).json()["tokens"]
+    assert len(tokens) == 2
+    back = await server.client.post("/detokenize", json={"model": "minilm", "tokens": tokens})
     assert "hello" in back.json()["content"]
 
 
@@ -357,8 +357,8 @@ async def test_many_clients_at_once_get_their_own(server: Running) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(ask, number)
-    for number, reported in found.items():
-        for one, other in zip(reported, expected[number % 3 :], strict=True):
+    for number, vectors in found.items():
+        for one, other in zip(vectors, expected[number % 3 :], strict=True):
             assert one["embedding"] == pytest.approx(other["embedding"], abs=1e-3)
 
 
@@ -377,11 +377,11 @@ async def test_an_encoder_and_a_chat_model_make_room_for_each_other(
     made = msgspec.structs.replace(made, models=(made.models[0], made.models[2]))
     async with serving(made, tmp_path) as running:
         for _ in range(2):
-            reported = await running.client.post(
+            answer = await running.client.post(
                 "/v1/chat/completions",
                 json={"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 4},
             )
-            assert reported.status_code == 200
+            assert answer.status_code == 200
             assert (await embed(running, input="a")).status_code == 200
             assert running.registry.status("roundhouse-tiny").state == "unloaded"
 
@@ -407,5 +407,5 @@ async def test_keys_hold_for_encoders_too(
             assert limited.status_code == 404, path
             assert (await running.client.post(path, json=body)).status_code == 401
         mine = {"x-api-key": "all"}
-        reported = await running.client.post("/v1/embeddings", json={"input": "a"}, headers=mine)
-        assert reported.status_code == 200
+        answer = await running.client.post("/v1/embeddings", json={"input": "a"}, headers=mine)
+        assert answer.status_code == 200

@@ -48,7 +48,7 @@ ENDLESS = 0.2  # tokens a second: no answer is over before the last request is t
 Json = dict[str, Any]
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer says, whichever API told it."""
 
     text: str
@@ -59,14 +59,14 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One API. `ask`: a body for a question; `reported`: what its answer says; `stop`: fields that
+    """One API. `ask`: a body for a question; `read`: what its answer says; `stop`: fields that
     name a stop string; `fault`: where an error names the field; `hot`: the field of a temperature;
     `broken`: what the last part of a broken stream holds; the others are for chats alone.
     """
 
     path: str
     ask: Callable[[str], Json]
-    reported: Callable[[Json], Told]
+    read: Callable[[Json], ReadAnswer]
     stop: Callable[[str], Json]
     fault: Callable[[Json], str]
     hot: Callable[[Any], Json]
@@ -79,10 +79,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     sees: Callable[[str], Json] | None = None
 
 
-def chat_reported(answer: Json) -> Told:
+def read_chat(answer: Json) -> ReadAnswer:
     message = answer["choices"][0]["message"]
     calls = message.get("tool_calls") or ()
-    return Told(
+    return ReadAnswer(
         text=message.get("content") or "",
         thinking=message.get("reasoning_content") or "",
         calls=tuple(json.loads(call["function"]["arguments"]) for call in calls),
@@ -91,9 +91,9 @@ def chat_reported(answer: Json) -> Told:
     )
 
 
-def messages_reported(answer: Json) -> Told:
+def read_messages(answer: Json) -> ReadAnswer:
     blocks, usage = answer["content"], answer["usage"]
-    return Told(
+    return ReadAnswer(
         text="".join(one["text"] for one in blocks if one["type"] == "text"),
         thinking="".join(one["thinking"] for one in blocks if one["type"] == "thinking"),
         calls=tuple(one["input"] for one in blocks if one["type"] == "tool_use"),
@@ -102,10 +102,10 @@ def messages_reported(answer: Json) -> Told:
     )
 
 
-def ollama_reported(answer: Json) -> Told:
+def read_ollama(answer: Json) -> ReadAnswer:
     message = answer["message"]
     calls = message.get("tool_calls") or ()
-    return Told(
+    return ReadAnswer(
         text=message["content"],
         thinking=message.get("thinking", ""),
         calls=tuple(call["function"]["arguments"] for call in calls),
@@ -114,7 +114,7 @@ def ollama_reported(answer: Json) -> Told:
     )
 
 
-def responses_reported(answer: Json) -> Told:
+def read_responses(answer: Json) -> ReadAnswer:
     output = answer["output"]
     parts = [
         (item["type"], part["text"])
@@ -122,7 +122,7 @@ def responses_reported(answer: Json) -> Told:
         for part in item.get("content", ())
         if item["type"] in ("message", "reasoning")
     ]
-    return Told(
+    return ReadAnswer(
         text="".join(text for kind, text in parts if kind == "message"),
         thinking="".join(text for kind, text in parts if kind == "reasoning"),
         calls=tuple(json.loads(one["arguments"]) for one in output if "arguments" in one),
@@ -131,26 +131,26 @@ def responses_reported(answer: Json) -> Told:
     )
 
 
-def text_reported(answer: Json) -> Told:
+def read_text(answer: Json) -> ReadAnswer:
     usage = answer["usage"]
-    return Told(
+    return ReadAnswer(
         text=answer["choices"][0]["text"],
         prompt_tokens=usage["prompt_tokens"],
         completion_tokens=usage["completion_tokens"],
     )
 
 
-def kobold_reported(answer: Json) -> Told:
+def read_kobold(answer: Json) -> ReadAnswer:
     (result,) = answer["results"]
-    return Told(
+    return ReadAnswer(
         text=result["text"],
         prompt_tokens=result["prompt_tokens"],
         completion_tokens=result["completion_tokens"],
     )
 
 
-def completion_reported(answer: Json) -> Told:
-    return Told(
+def read_completion(answer: Json) -> ReadAnswer:
+    return ReadAnswer(
         text=answer["content"],
         prompt_tokens=answer["tokens_evaluated"],
         completion_tokens=answer["tokens_predicted"],
@@ -169,7 +169,7 @@ CHATS: Mapping[str, Dialect] = {
     "chat": Dialect(
         path="/v1/chat/completions",
         ask=lambda text: {"messages": user(text), "temperature": 0},
-        reported=chat_reported,
+        read=read_chat,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -185,7 +185,7 @@ CHATS: Mapping[str, Dialect] = {
     "messages": Dialect(
         path="/v1/messages",
         ask=lambda text: {"messages": user(text), "temperature": 0, "max_tokens": 2000},
-        reported=messages_reported,
+        read=read_messages,
         stop=lambda text: {"stop_sequences": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -214,7 +214,7 @@ CHATS: Mapping[str, Dialect] = {
     "ollama": Dialect(
         path="/api/chat",
         ask=lambda text: {"messages": user(text), "stream": False, "options": {"temperature": 0}},
-        reported=ollama_reported,
+        read=read_ollama,
         stop=lambda text: {"options": {"stop": [text]}},
         fault=lambda error: str(error["param"]),
         hot=lambda value: {"options": {"temperature": value}},
@@ -228,7 +228,7 @@ CHATS: Mapping[str, Dialect] = {
     "responses": Dialect(
         path="/v1/responses",
         ask=lambda text: {"input": text, "temperature": 0},
-        reported=responses_reported,
+        read=read_responses,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -245,7 +245,7 @@ TEXTS: Mapping[str, Dialect] = {
     "text": Dialect(
         path="/v1/completions",
         ask=lambda text: {"prompt": text, "temperature": 0, "max_tokens": 2000},
-        reported=text_reported,
+        read=read_text,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -254,7 +254,7 @@ TEXTS: Mapping[str, Dialect] = {
     "completion": Dialect(
         path="/completion",
         ask=lambda text: {"prompt": text, "temperature": 0, "n_predict": 2000},
-        reported=completion_reported,
+        read=read_completion,
         stop=lambda text: {"stop": [text]},
         fault=openai_fault,
         hot=lambda value: {"temperature": value},
@@ -264,7 +264,7 @@ TEXTS: Mapping[str, Dialect] = {
         path="/api/v1/generate",
         stream_path="/api/extra/generate/stream",
         ask=lambda text: {"prompt": text, "temperature": 0, "max_length": 2000, "trim_stop": True},
-        reported=kobold_reported,
+        read=read_kobold,
         stop=lambda text: {"stop_sequence": [text]},
         fault=lambda error: str(error["detail"]["param"]),
         hot=lambda value: {"temperature": value},
@@ -298,10 +298,10 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield server
 
 
-async def answered(running: Running, dialect: Dialect, body: Json) -> Told:
+async def answered(running: Running, dialect: Dialect, body: Json) -> ReadAnswer:
     answer = await running.client.post(dialect.path, json=body)
     assert answer.status_code == httpx.codes.OK, answer.text
-    return dialect.reported(answer.json())
+    return dialect.read(answer.json())
 
 
 @pytest.mark.parametrize("name", CHATS)
@@ -332,8 +332,8 @@ async def test_a_picture_is_seen_or_refused_by_its_field(name: str, running: Run
     dialect = CHATS[name]
     assert dialect.sees is not None
     asked = {**dialect.ask(""), **dialect.sees(PICTURE)}
-    reported = await answered(running, dialect, {"model": "seeing", **asked})
-    assert "#ff0000" in reported.text
+    answer = await answered(running, dialect, {"model": "seeing", **asked})
+    assert "#ff0000" in answer.text
     blind = await running.client.post(dialect.path, json={"model": TINY, **asked})
     assert blind.status_code == httpx.codes.BAD_REQUEST
     assert dialect.fault(blind.json()).startswith(("messages", "input"))
@@ -348,12 +348,12 @@ async def test_a_stop_string_ends_the_answer(name: str, running: Running) -> Non
 
 async def test_every_answer_is_counted_alike(running: Running) -> None:
     for group in (CHATS, TEXTS):
-        reported = [
+        answers = [
             await answered(running, one, {"model": TINY, **one.ask("Hello!"), **one.silent})
             for one in group.values()
         ]
-        assert len({(one.text, one.prompt_tokens, one.completion_tokens) for one in reported}) == 1
-        assert all(one.prompt_tokens and one.completion_tokens for one in reported)
+        assert len({(one.text, one.prompt_tokens, one.completion_tokens) for one in answers}) == 1
+        assert all(one.prompt_tokens and one.completion_tokens for one in answers)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -208,8 +208,8 @@ async def test_a_stop_string_has_a_length(field: str, running: Running) -> None:
 
 async def test_raw_text_tells_its_stop_string_in_every_dialect(running: Running) -> None:
     body = {"model": "scripted", "prompt": "Hi", "stop": ["script"]}
-    reported = (await running.client.post("/completion", json=body)).json()
-    assert (reported["stop_type"], reported["stopping_word"]) == ("word", "script")
+    completion = (await running.client.post("/completion", json=body)).json()
+    assert (completion["stop_type"], completion["stopping_word"]) == ("word", "script")
     (choice,) = (await running.client.post("/v1/completions", json=body)).json()["choices"]
     assert (choice["text"], choice["stop_str"]) == ("Hello from the ", "script")
     streamed = await running.client.post("/v1/completions", json={**body, "stream": True})
@@ -219,9 +219,9 @@ async def test_raw_text_tells_its_stop_string_in_every_dialect(running: Running)
 async def test_each_token_with_probabilities_is_an_event_of_its_own(running: Running) -> None:
     body = {"model": "scripted", "prompt": "Hi", "n_predict": 40, "n_probs": 2, "stream": True}
     answer = await running.client.post("/completion", json=body)
-    *reported, _ = events(answer.text)
-    assert len(reported) == len("Hello from the script.")
-    for one in reported:
+    *tokens, _ = events(answer.text)
+    assert len(tokens) == len("Hello from the script.")
+    for one in tokens:
         (token,) = one["completion_probabilities"]
         assert token["token"] == one["content"]
 
@@ -285,12 +285,12 @@ async def test_an_answer_tells_what_became_of_its_parameters(
     assert "parameters" not in answer.text
     answer = await running.client.post(path, json={**body, "return_parameters": True})
     chunks = events(answer.text.replace("data: [DONE]", "")) if stream else [answer.json()]
-    reported = chunks[-1]["parameters"]
-    assert reported["applied"]["rep_pen"] == 1.2
-    assert reported["applied"]["max_tokens"] == 2
-    assert reported["ignored"]["foo"]
-    assert reported["ignored"]["top_p"] == "mirostat takes its place"
-    assert set(reported["ignored"]) == {"foo", "top_p", "top_k"}
+    parameters = chunks[-1]["parameters"]
+    assert parameters["applied"]["rep_pen"] == 1.2
+    assert parameters["applied"]["max_tokens"] == 2
+    assert parameters["ignored"]["foo"]
+    assert parameters["ignored"]["top_p"] == "mirostat takes its place"
+    assert set(parameters["ignored"]) == {"foo", "top_p", "top_k"}
     assert set(answer.headers[IGNORED].split(", ")) == {"foo", "top_p", "top_k"}
 
 

@@ -65,9 +65,9 @@ async def front(folder: Path, *boxes: Running, **options: Any) -> AsyncIterator[
 
 def is_known(running: Running) -> bool:
     """Every box has told what it has, and all of that is listed."""
-    reported = [set(replica.standings or ()) for replica in replicas(running)]
+    standings = [set(replica.standings or ()) for replica in replicas(running)]
     listed = {status.id for status in running.registry.statuses()}
-    return all(reported) and set().union(*reported) <= listed
+    return all(standings) and set().union(*standings) <= listed
 
 
 def replicas(running: Running) -> Any:
@@ -111,10 +111,10 @@ async def test_states_and_memory_elsewhere_are_reported_as_our_own(tmp_path: Pat
                 each["id"]: each for each in (await one.client.get("/v1/models")).json()["data"]
             }
 
-    reported = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
+    fields = ("state", "status", "memory", "missing_bytes", "in_use", "waiting", "capabilities")
     for name in ("a", "b"):
-        assert {field: listed[name][field] for field in reported} == {
-            field: behind[name][field] for field in reported
+        assert {field: listed[name][field] for field in fields} == {
+            field: behind[name][field] for field in fields
         }
     assert (listed["a"]["state"], listed["a"]["missing_bytes"]) == ("loaded", 0)
     assert (listed["b"]["state"], listed["b"]["missing_bytes"]) == ("unloaded", 200)
@@ -137,8 +137,8 @@ async def test_a_line_elsewhere_is_reported(tmp_path: Path) -> None:
     assert line_of(resident) == (2, 1), "one computes, the next stands ready, the third waits"
 
 
-def line_of(reported: Any) -> tuple[int, int]:
-    return reported["in_use"], reported["waiting"]
+def line_of(model: Any) -> tuple[int, int]:
+    return model["in_use"], model["waiting"]
 
 
 async def test_who_watches_hears_of_changes_elsewhere(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ async def test_a_load_here_is_one_there_with_its_progress(tmp_path: Path) -> Non
                 async for line in answer.aiter_lines():
                     news += events(line)
                     if news and not loads.go.is_set():
-                        reported = await heard(running, "a", "loading")
-                        assert reported["status"]["value"] == "loading"
+                        model = await heard(running, "a", "loading")
+                        assert model["status"]["value"] == "loading"
                         loads.go.set()
             assert one.registry.status("a").state == "loaded"
             assert (await heard(running, "a", "loaded"))["status"]["value"] == "loaded"

@@ -57,10 +57,10 @@ async def test_a_download_is_reported_and_its_model_answers(fetching: Running) -
     answer = await fetching.client.post(
         "/v1/download", json={"repo_id": "org/small"}, headers=headers
     )
-    reported = events(answer.text)
-    assert reported[-1]["status"] == "finished"
-    assert reported[-1]["done"] == reported[-1]["total"] == len(SCRIPT)
-    assert reported[-1]["download_path"].endswith("models/small")
+    steps = events(answer.text)
+    assert steps[-1]["status"] == "finished"
+    assert steps[-1]["done"] == steps[-1]["total"] == len(SCRIPT)
+    assert steps[-1]["download_path"].endswith("models/small")
     body = {"model": NAME, "prompt": "Hi"}
     said = await fetching.client.post("/v1/completions", json=body, headers=USER)
     assert said.json()["choices"][0]["text"] == "Fetched."
@@ -89,8 +89,8 @@ async def test_a_download_that_takes_too_long_says_so(
         json={"repo_id": "org/small", "timeout": 0.5},
         headers={**ADMIN, "accept": accept},
     )
-    reported = events(answer.text)[-1] if answer.status_code == 200 else answer.json()
-    assert "took longer than 0.5 s" in reported["error"]["message"]
+    last = events(answer.text)[-1] if answer.status_code == 200 else answer.json()
+    assert "took longer than 0.5 s" in last["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ async def test_pictures_of_all_turns_arrive_in_their_order(running: Running) -> 
         client(running) as api,
         await api.chat.completions.create(model=HUB_ID, messages=messages, stream=True) as stream,
     ):
-        reported = [chunk.choices[0].delta.content or "" async for chunk in stream]
-    assert "".join(reported) == "I see 1x1 #ff0000, 2x1 #0000ff, 3x1 #00ff00."
+        parts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(parts) == "I see 1x1 #ff0000, 2x1 #0000ff, 3x1 #00ff00."
 
 
 async def test_a_model_that_can_t_see_says_so_and_nothing_is_fetched(running: Running) -> None:

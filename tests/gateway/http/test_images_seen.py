@@ -81,14 +81,14 @@ async def test_the_classic_vision_request(running: Running, model: str) -> None:
 
 
 async def test_a_model_that_sees_can_be_loaded_blind(running: Running) -> None:
-    async def reported() -> list[str]:
+    async def modalities() -> list[str]:
         listed: dict[str, Any] = (await running.client.get("/v1/models/llamacpp")).json()
         return list(listed["modalities"])
 
-    assert await reported() == ["text", "image"]
+    assert await modalities() == ["text", "image"]
     body = {"model_name": "llamacpp", "vision": False}
     assert (await running.client.post("/v1/model/load", json=body)).is_success
-    assert await reported() == ["text"]
+    assert await modalities() == ["text"]
     with pytest.raises(openai.BadRequestError, match="can't see images"):
         await ask(running, "llamacpp", "red")
     await running.client.post("/v1/model/unload", json={})
@@ -96,7 +96,7 @@ async def test_a_model_that_sees_can_be_loaded_blind(running: Running) -> None:
 
 
 async def test_a_client_s_text_is_never_taken_for_a_picture_s_place(running: Running) -> None:
-    for reported in ("<image>", "<__media__>", "<|image 12345678|>"):
-        body = {"model": "llamacpp", "messages": [{"role": "user", "content": reported}]}
+    for text in ("<image>", "<__media__>", "<|image 12345678|>"):
+        body = {"model": "llamacpp", "messages": [{"role": "user", "content": text}]}
         answer = await running.client.post("/v1/chat/completions", json={**body, "max_tokens": 4})
         assert answer.status_code == httpx.codes.OK

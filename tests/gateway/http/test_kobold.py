@@ -56,10 +56,10 @@ async def test_a_text_goes_on_alike_whole_and_as_a_stream(running: Running) -> N
     assert whole[0] == whole[1]
     (result,) = whole[0]
     assert (result["completion_tokens"], result["finish_reason"]) == (12, "length")
-    reported = await running.client.post(STREAM, json=body)
-    assert reported.headers["content-type"].startswith("text/event-stream")
-    assert reported.text.startswith("event: message\ndata: {")
-    *steps, last = events(reported.text)
+    stream = await running.client.post(STREAM, json=body)
+    assert stream.headers["content-type"].startswith("text/event-stream")
+    assert stream.text.startswith("event: message\ndata: {")
+    *steps, last = events(stream.text)
     assert "".join(step["token"] for step in steps) == result["text"]
     assert {step["finish_reason"] for step in steps} == {None}
     assert (last["token"], last["finish_reason"]) == ("", "length")

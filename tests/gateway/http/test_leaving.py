@@ -68,9 +68,9 @@ async def test_a_waiting_stream_is_reported_what_it_waits_for(tmp_path: Path) ->
         async with await send_chat(
             running, msgspec.json.encode({**LONG, "stream": True, "max_tokens": 3})
         ) as stream:
-            reported = await read_until(stream, b"[DONE]")
-            assert b": loading scripted" in reported
-            assert reported.index(b": loading") < reported.index(b'"role":"assistant"')
+            received = await read_until(stream, b"[DONE]")
+            assert b": loading scripted" in received
+            assert received.index(b": loading") < received.index(b'"role":"assistant"')
 
 
 async def test_running_answers_end_well_when_the_server_stops(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ async def test_answers_that_outlast_the_grace_end_with_an_error_event(tmp_path: 
     ):
         await read_until(stream, b"content")
         running.server.should_exit = True
-        reported = await read_until(stream, b'"error"')
-        assert b"shutting_down" in reported
-        assert b"[DONE]" not in reported
+        received = await read_until(stream, b'"error"')
+        assert b"shutting_down" in received
+        assert b"[DONE]" not in received
 
 
 async def test_a_broken_stream_ends_with_an_error_event(tmp_path: Path) -> None:

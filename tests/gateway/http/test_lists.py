@@ -43,9 +43,9 @@ async def test_the_first_of_every_list_is_the_model_that_answers(tmp_path: Path)
             running.registry.lease("scripted"),
         ):
             assert (await client.models.list()).data[0].id == "scripted"
-            reported = (await running.client.get("/status", headers=header("user"))).json()
-            assert reported["loaded_model"] == "scripted"
-            assert [one["model"] for one in reported["models"]] == ["scripted", "roundhouse-tiny"]
+            status = (await running.client.get("/status", headers=header("user"))).json()
+            assert status["loaded_model"] == "scripted"
+            assert [one["model"] for one in status["models"]] == ["scripted", "roundhouse-tiny"]
 
 
 async def test_what_was_used_last_stands_before_what_was_loaded_first(tmp_path: Path) -> None:

@@ -45,16 +45,16 @@ async def refusal(running: Running, **fields: Any) -> dict[str, Any]:
 
 
 async def test_an_answer_tells_how_it_was_made(running: Running) -> None:
-    reported = await complete(running, seed=7, return_tokens=True, id_slot=0)
-    assert reported["prompt"] == TEXT
-    assert reported["truncated"] is False
-    assert reported["has_new_line"] is ("\n" in reported["content"])
-    assert reported["id_slot"] == 0
-    body = {"model": TINY, "tokens": reported["tokens"]}
+    answer = await complete(running, seed=7, return_tokens=True, id_slot=0)
+    assert answer["prompt"] == TEXT
+    assert answer["truncated"] is False
+    assert answer["has_new_line"] is ("\n" in answer["content"])
+    assert answer["id_slot"] == 0
+    body = {"model": TINY, "tokens": answer["tokens"]}
     text = (await running.client.post("/detokenize", json=body)).json()["content"]
-    assert text == reported["content"]
-    assert len(reported["tokens"]) == reported["tokens_predicted"] == 8
-    used = reported["generation_settings"]
+    assert text == answer["content"]
+    assert len(answer["tokens"]) == answer["tokens_predicted"] == 8
+    used = answer["generation_settings"]
     assert (used["n_predict"], used["seed"], used["temperature"]) == (8, 7, 0)
     assert used["n_ctx"] > 8
 
@@ -90,17 +90,17 @@ async def test_rates_leave_out_the_token_that_comes_with_the_prompt(running: Run
 
 async def test_a_stop_string_is_reported(running: Running) -> None:
     body = {"model": "scripted", "prompt": "Hi", "stop": ["zzz", "script"]}
-    reported = (await running.client.post("/completion", json=body)).json()
-    assert (reported["stop_type"], reported["stopping_word"]) == ("word", "script")
-    assert reported["content"] == "Hello from the "
+    answer = (await running.client.post("/completion", json=body)).json()
+    assert (answer["stop_type"], answer["stopping_word"]) == ("word", "script")
+    assert answer["content"] == "Hello from the "
 
 
 async def test_a_full_context_is_reported(tmp_path: Path) -> None:
     async with serving(config(tmp_path, context_length=24), tmp_path) as running:
         body = {"model": "scripted", "prompt": "long"}
-        reported = (await running.client.post("/completion", json=body)).json()
-        assert (reported["truncated"], reported["stop_type"]) == (True, "limit")
-        assert reported["tokens_evaluated"] + reported["tokens_predicted"] == 24
+        answer = (await running.client.post("/completion", json=body)).json()
+        assert (answer["truncated"], answer["stop_type"]) == (True, "limit")
+        assert answer["tokens_evaluated"] + answer["tokens_predicted"] == 24
         short = (await running.client.post("/completion", json={**body, "n_predict": 20})).json()
         assert (short["truncated"], short["stop_type"]) == (False, "limit")
 
@@ -130,17 +130,17 @@ async def test_prompts_may_be_objects_and_mixed(running: Running) -> None:
 
 async def test_only_the_fields_that_were_chosen_are_reported(running: Running) -> None:
     fields = ["content", "generation_settings/n_predict", "prompt"]
-    reported = await complete(running, response_fields=fields)
-    assert reported.keys() == set(fields)
-    assert reported["generation_settings/n_predict"] == 8
+    answer = await complete(running, response_fields=fields)
+    assert answer.keys() == set(fields)
+    assert answer["generation_settings/n_predict"] == 8
     assert "generation_settings" in await complete(running, response_fields=[])
     last = (await streamed(running, response_fields=fields))[-1]
     assert last.keys() == set(fields)
 
 
 async def test_a_prompt_is_computed_without_an_answer(running: Running) -> None:
-    reported = await complete(running, n_predict=0)
-    assert (reported["content"], reported["tokens_predicted"], reported["stop_type"]) == (
+    answer = await complete(running, n_predict=0)
+    assert (answer["content"], answer["tokens_predicted"], answer["stop_type"]) == (
         "",
         0,
         "limit",
@@ -155,19 +155,19 @@ async def test_a_bias_by_text_is_one_of_its_tokens(running: Running) -> None:
     body = {"model": TINY, "content": word}
     ids = (await running.client.post("/tokenize", json=body)).json()["tokens"]
     for bias in ([[word, False]], {word: -100}):
-        reported = await complete(running, logit_bias=bias, return_tokens=True)
-        assert not set(ids) & set(reported["tokens"])
-        listed = {one["token"] for one in reported["generation_settings"]["logit_bias"]}
+        answer = await complete(running, logit_bias=bias, return_tokens=True)
+        assert not set(ids) & set(answer["tokens"])
+        listed = {one["token"] for one in answer["generation_settings"]["logit_bias"]}
         assert listed == set(ids)
 
 
 async def test_the_reading_of_a_prompt_is_reported(running: Running) -> None:
     prompt = "This is a test. " * 40
-    reported = await streamed(running, prompt=prompt, return_progress=True)
-    steps = [one["prompt_progress"] for one in reported if "prompt_progress" in one]
+    sent = await streamed(running, prompt=prompt, return_progress=True)
+    steps = [one["prompt_progress"] for one in sent if "prompt_progress" in one]
     assert steps[0]["processed"] == steps[0]["cache"] == 0
-    assert steps[-1]["processed"] == steps[-1]["total"] == reported[-1]["tokens_evaluated"]
-    assert reported[0]["timings"]["prompt_ms"] == reported[0]["timings"]["predicted_n"] == 0
+    assert steps[-1]["processed"] == steps[-1]["total"] == sent[-1]["tokens_evaluated"]
+    assert sent[0]["timings"]["prompt_ms"] == sent[0]["timings"]["predicted_n"] == 0
     again = await streamed(running, prompt=prompt, return_progress=True)
     assert again[0]["prompt_progress"]["cache"] > 0
     unread = await running.client.post(
@@ -185,15 +185,15 @@ async def test_a_chat_s_prompt_is_reported_too(running: Running) -> None:
         "return_progress": True,
     }
     answer = await running.client.post("/v1/chat/completions", json=body)
-    reported = events(answer.text.removesuffix("data: [DONE]\n\n"))
-    steps = [one["prompt_progress"] for one in reported if "prompt_progress" in one]
+    sent = events(answer.text.removesuffix("data: [DONE]\n\n"))
+    steps = [one["prompt_progress"] for one in sent if "prompt_progress" in one]
     assert steps[-1]["processed"] == steps[-1]["total"] > steps[0]["processed"] == 0
 
 
 async def test_probabilities_of_what_the_samplers_left(running: Running) -> None:
     wanted = {"temperature": 1, "top_k": 3, "seed": 1, "n_probs": 5, "post_sampling_probs": True}
-    reported = await complete(running, **wanted)
-    tokens = reported["completion_probabilities"]
+    answer = await complete(running, **wanted)
+    tokens = answer["completion_probabilities"]
     assert len(tokens) == 8
     for token in tokens:
         assert "logprob" not in token
@@ -278,35 +278,35 @@ async def infill(running: Running, **fields: Any) -> Any:
 
 async def test_a_gap_is_filled_between_the_model_s_own_tokens(filling: Running) -> None:
     prefix, suffix, middle, repository, file = FILLING
-    reported = await infill(filling, prompt="a, ")
+    answer = await infill(filling, prompt="a, ")
     current = f"{repository}project\n{file}current\n"
-    assert reported["prompt"] == f"{current}{prefix}def add(a, {suffix}){middle}"
+    assert answer["prompt"] == f"{current}{prefix}def add(a, {suffix}){middle}"
     extra = [{"filename": "a.py", "text": "x = 1\n"}, {"text": "y"}]
-    reported = await infill(filling, input_extra=extra)
+    answer = await infill(filling, input_extra=extra)
     files = f"{repository}project\n{file}a.py\nx = 1\n{file}tmp\ny{file}current\n"
-    assert reported["prompt"] == f"{files}{prefix}def add({suffix}){middle}"
-    assert reported["tokens_predicted"] == 4
+    assert answer["prompt"] == f"{files}{prefix}def add({suffix}){middle}"
+    assert answer["tokens_predicted"] == 4
 
 
 async def test_control_tokens_in_the_code_are_text(filling: Running) -> None:
-    reported = await infill(filling, input_prefix=FILLING[2])
-    body = {"model": "fim", "content": reported["prompt"], "parse_special": True}
+    answer = await infill(filling, input_prefix=FILLING[2])
+    body = {"model": "fim", "content": answer["prompt"], "parse_special": True}
     spelled = (await filling.client.post("/tokenize", json=body)).json()["tokens"]
-    assert reported["tokens_evaluated"] > len(spelled)
+    assert answer["tokens_evaluated"] > len(spelled)
 
 
 async def test_what_is_nearest_to_the_gap_stays(filling: Running) -> None:
-    reported = await infill(
+    answer = await infill(
         filling,
         input_prefix="old " * 2_000 + "near",
         input_suffix="next" + " far" * 2_000,
         input_extra=[{"text": "other " * 2_000}],
     )
     prefix, suffix, middle = FILLING[:3]
-    assert "near" + suffix + "next" in reported["prompt"]
-    assert reported["prompt"].startswith(prefix)
-    assert reported["prompt"].endswith(middle)
-    assert reported["tokens_evaluated"] + 4 < 512
+    assert "near" + suffix + "next" in answer["prompt"]
+    assert answer["prompt"].startswith(prefix)
+    assert answer["prompt"].endswith(middle)
+    assert answer["tokens_evaluated"] + 4 < 512
 
 
 async def test_a_model_without_such_tokens_says_so(filling: Running) -> None:

@@ -17,7 +17,7 @@ CHAT = {"model": "scripted", "stream": True, "messages": [{"role": "user", "cont
 USAGE = {"stream_options": {"include_usage": True}}
 
 
-async def reported(running: Running, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
+async def chunks_of(running: Running, body: dict[str, Any], **headers: str) -> list[dict[str, Any]]:
     """The chunks of a stream, its model not loaded before."""
     await running.registry.unload("scripted")
     answer = await running.client.post(
@@ -35,8 +35,8 @@ async def test_a_load_is_reported_as_reasoning_and_the_answer_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
     async with serving(config(tmp_path, load_seconds=0.2), tmp_path) as running:
-        plain = await reported(running, {})
-        chunks = await reported(running, {"loading_text": True})
+        plain = await chunks_of(running, {})
+        chunks = await chunks_of(running, {"loading_text": True})
     roles = [choice["delta"].get("role") for one in chunks for choice in one["choices"]]
     assert roles[0] == "assistant"
     assert roles.count("assistant") == 1
@@ -73,7 +73,7 @@ async def test_the_request_says_first_then_the_key_then_the_server(
     )
     async with serving(settings, tmp_path) as running:
         body = {} if asked is None else {"loading_text": asked}
-        chunks = await reported(running, body, authorization="Bearer k")
+        chunks = await chunks_of(running, body, authorization="Bearer k")
     assert ("scripted" in joined(chunks, "reasoning_content")) == is_reported
 
 
@@ -81,7 +81,9 @@ async def test_nothing_is_reported_where_reasoning_is_hidden_or_nothing_is_waite
     tmp_path: Path,
 ) -> None:
     async with serving(config(tmp_path, load_seconds=0.1), tmp_path) as running:
-        chunks = await reported(running, {"loading_text": True, "include_reasoning": False, "n": 2})
+        chunks = await chunks_of(
+            running, {"loading_text": True, "include_reasoning": False, "n": 2}
+        )
         assert joined(chunks, "reasoning_content") == ""
         roles = [choice["delta"].get("role") for one in chunks for choice in one["choices"]]
         assert roles.count("assistant") == 2
@@ -105,7 +107,7 @@ async def test_a_load_that_fails_after_it_was_reported_ends_the_stream_with_the_
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(spoil)
-            chunks = await reported(running, {"loading_text": True})
+            chunks = await chunks_of(running, {"loading_text": True})
     assert "scripted" in chunks[1]["choices"][0]["delta"]["reasoning_content"]
     assert chunks[-1]["error"]["code"] == "model_unavailable"
 

@@ -28,15 +28,15 @@ async def test_models_serves_three_readers_at_once(tmp_path: Path) -> None:
     settings = config(tmp_path, keys=(*KEYS, KeyConfig(key="one", models=("scripted",))))
     hub = HubConfig(cache=str(tmp_path / "cache"))
     async with serving(msgspec.structs.replace(settings, hub=hub), tmp_path) as running:
-        reported = (await running.client.get("/models", headers=USER)).json()
-        assert [(one["id"], one["status"]["value"]) for one in reported["data"]] == [
+        lists = (await running.client.get("/models", headers=USER)).json()
+        assert [(one["id"], one["status"]["value"]) for one in lists["data"]] == [
             ("roundhouse-tiny", "unloaded"),
             ("scripted", "unloaded"),
         ]
-        cached, tiny, _ = reported["models"]
+        cached, tiny, _ = lists["models"]
         assert cached == {"repo_id": "org/small", "repo_type": "model", "size_on_disk": 1024}
         assert (tiny["repo_id"], tiny["repo_type"]) == ("roundhouse-tiny", "model")
-        assert tiny["size_on_disk"] == tiny["size_bytes"] == reported["data"][0]["size_bytes"]
+        assert tiny["size_on_disk"] == tiny["size_bytes"] == lists["data"][0]["size_bytes"]
         limited = (await running.client.get("/models", headers={"x-api-key": "one"})).json()
         assert [one["id"] for one in limited["data"]] == ["scripted"]
         assert [one["repo_id"] for one in limited["models"]] == ["scripted"]
@@ -51,16 +51,16 @@ async def test_a_model_s_adapters_are_reported_by_name(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(settings, models=(*settings.models, adapted))
     async with serving(settings, tmp_path) as running:
         cards = (await running.client.get("/v1/models")).json()["data"]
-        reported = {card["id"]: card["adapters"] for card in cards}
-        assert reported == {"roundhouse-tiny": [], "scripted": [], "adapted": ["odd"]}
+        adapters = {card["id"]: card["adapters"] for card in cards}
+        assert adapters == {"roundhouse-tiny": [], "scripted": [], "adapted": ["odd"]}
 
 
 async def test_open_webuis_manager_finds_every_model_in_the_list_it_prefers(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         await running.client.post("/models/load", json={"model": "scripted"})
         await state(running, "scripted", "loaded")
-        reported = (await running.client.get("/models")).json()
-        shown = [(one["id"], one["status"]["value"]) for one in reported["models"] if "id" in one]
+        lists = (await running.client.get("/models")).json()
+        shown = [(one["id"], one["status"]["value"]) for one in lists["models"] if "id" in one]
         assert shown == [("scripted", "loaded"), ("roundhouse-tiny", "unloaded")]
 
 
@@ -94,11 +94,11 @@ async def test_status_and_unload_for_people(tmp_path: Path) -> None:
             "models": [],
         }
         await running.registry.load("scripted")
-        reported = (await running.client.get("/status", headers=USER)).json()
-        assert reported["loaded_model"] == "scripted"
-        assert reported["status"] == "loaded"
-        assert 0 < reported["remaining_time_seconds"] <= 60
-        assert [one["model"] for one in reported["models"]] == ["scripted"]
+        status = (await running.client.get("/status", headers=USER)).json()
+        assert status["loaded_model"] == "scripted"
+        assert status["status"] == "loaded"
+        assert 0 < status["remaining_time_seconds"] <= 60
+        assert [one["model"] for one in status["models"]] == ["scripted"]
         assert (await running.client.post("/unload", headers=USER)).status_code == 403
         gone = (await running.client.post("/unload", headers=ADMIN)).json()
         assert gone["status"] == "unloaded"
@@ -151,24 +151,24 @@ async def test_load_model_tells_progress_and_then_that_it_is_cached(tmp_path: Pa
 
 async def test_props_tell_template_and_context(running: Running) -> None:
     for path in ("/props?model=roundhouse-tiny", "/props", "/props?model=undefined"):
-        reported = (await running.client.get(path)).json()
-        assert reported["chat_template"]
-        assert reported["default_generation_settings"]["n_ctx"] > 0
-        assert reported["total_slots"] > 0
+        props = (await running.client.get(path)).json()
+        assert props["chat_template"]
+        assert props["default_generation_settings"]["n_ctx"] > 0
+        assert props["total_slots"] > 0
     assert (await running.client.get("/props?model=nobody")).status_code == 404
 
 
 async def test_tokens_as_llama_server_and_as_vllm(running: Running) -> None:
     llama = {"model": "scripted", "content": "abc"}
-    reported = (await running.client.post("/tokenize", json=llama)).json()
-    assert reported["tokens"] == [97, 98, 99]
+    answer = (await running.client.post("/tokenize", json=llama)).json()
+    assert answer["tokens"] == [97, 98, 99]
     vllm = {"model": "scripted", "prompt": "abc"}
-    reported = (await running.client.post("/tokenize", json=vllm)).json()
-    assert reported["count"] == 3
-    assert reported["max_model_len"] == 4096
+    answer = (await running.client.post("/tokenize", json=vllm)).json()
+    assert answer["count"] == 3
+    assert answer["max_model_len"] == 4096
     back = {"model": "scripted", "tokens": [97, 98, 99]}
-    reported = (await running.client.post("/detokenize", json=back)).json()
-    assert reported == {"content": "abc", "prompt": "abc"}
+    answer = (await running.client.post("/detokenize", json=back)).json()
+    assert answer == {"content": "abc", "prompt": "abc"}
     # SillyTavern's way to say that no model is selected.
     unnamed = await running.client.post("/tokenize", json={**llama, "model": "undefined"})
     assert unnamed.json()["tokens"]
@@ -183,11 +183,11 @@ async def test_completion_streams_content_and_ends_with_stop(running: Running) -
     assert whole["stop_type"] == "eos"
     assert whole["tokens_predicted"] > 0
     answer = await running.client.post("/completion", json={**body, "stream": True})
-    reported = events(answer.text)
-    assert "".join(event["content"] for event in reported) == whole["content"]
-    assert [event["stop"] for event in reported].count(True) == 1
-    assert reported[-1]["stop"] is True
-    assert reported[-1]["timings"]["predicted_n"] == whole["tokens_predicted"]
+    sent = events(answer.text)
+    assert "".join(event["content"] for event in sent) == whole["content"]
+    assert [event["stop"] for event in sent].count(True) == 1
+    assert sent[-1]["stop"] is True
+    assert sent[-1]["timings"]["predicted_n"] == whole["tokens_predicted"]
 
 
 async def test_completion_tells_probabilities_and_several_choices(running: Running) -> None:
@@ -197,25 +197,23 @@ async def test_completion_tells_probabilities_and_several_choices(running: Runni
     for one in whole:
         assert one["stop_type"] == "limit"
         assert [token["token"] for token in one["completion_probabilities"]] == ["H", "e", "l"]
-    reported = events(
-        (await running.client.post("/completion", json={**body, "stream": True})).text
-    )
+    sent = events((await running.client.post("/completion", json={**body, "stream": True})).text)
     for index in (0, 1):
-        assert "".join(event["content"] for event in reported if event["index"] == index) == "Hel"
+        assert "".join(event["content"] for event in sent if event["index"] == index) == "Hel"
 
 
 async def test_a_completion_that_breaks_ends_with_an_error(running: Running) -> None:
     body = {"model": "scripted", "prompt": "break", "stream": True}
-    reported = events((await running.client.post("/completion", json=body)).text)
-    assert reported[-1]["error"]["message"]
-    assert not any(event.get("stop") for event in reported)
+    sent = events((await running.client.post("/completion", json=body)).text)
+    assert sent[-1]["error"]["message"]
+    assert not any(event.get("stop") for event in sent)
 
 
 async def test_a_conversation_as_text_and_its_length(running: Running) -> None:
     chat = {"model": "roundhouse-tiny", "messages": HELLO}
-    reported = (await running.client.post("/apply-template", json=chat)).json()
-    assert "Hello!" in reported["prompt"]
-    assert reported["prompt"].count("<|") >= 2
+    prompt = (await running.client.post("/apply-template", json=chat)).json()
+    assert "Hello!" in prompt["prompt"]
+    assert prompt["prompt"].count("<|") >= 2
     counts = [
         (await running.client.post(path, json=chat)).json()["input_tokens"]
         for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens")
@@ -226,9 +224,9 @@ async def test_a_conversation_as_text_and_its_length(running: Running) -> None:
 
 async def test_every_openai_answer_tells_what_computed_it(running: Running) -> None:
     async def found(path: str, model: str, **body: object) -> set[str | None]:
-        reported = {"model": model, "max_tokens": 3, **body}
-        whole = (await running.client.post(path, json=reported)).json()
-        streamed = await running.client.post(path, json={**reported, "stream": True})
+        request = {"model": model, "max_tokens": 3, **body}
+        whole = (await running.client.post(path, json=request)).json()
+        streamed = await running.client.post(path, json={**request, "stream": True})
         chunks = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
         return {one.get("system_fingerprint") for one in (whole, *map(json.loads, chunks))}
 

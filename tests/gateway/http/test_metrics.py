@@ -101,10 +101,10 @@ async def test_a_client_that_leaves_is_counted_as_such(tmp_path: Path) -> None:
     async with serving(config(tmp_path, tokens_per_second=LASTING), tmp_path) as running:
         body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": "long"}]}
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
-            reported = b""
+            received = b""
             with anyio.fail_after(HANG):
-                while b"content" not in reported:
-                    reported += await stream.receive()
+                while b"content" not in received:
+                    received += await stream.receive()
         left = "roundhouse_requests_total{api=chat,model=scripted,outcome=left}"
         with anyio.fail_after(HANG):
             while left not in (numbers := await scraped(running)):
@@ -128,10 +128,10 @@ async def test_two_servers_dont_share_numbers() -> None:
     one.happened(ModelLoadFailed("a", 1.0, "broken"))
     one.happened(ModelLoadFailed("a", 1.0, None))
     one.happened(ModelUnloaded("a", 1.0, "room"))
-    reported = samples(one.text().decode())
-    assert reported["roundhouse_load_failures_total{model=a,why=failed}"] == 1
-    assert reported["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
-    assert reported["roundhouse_evictions_total{model=a,reason=room}"] == 1
+    numbers = samples(one.text().decode())
+    assert numbers["roundhouse_load_failures_total{model=a,why=failed}"] == 1
+    assert numbers["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
+    assert numbers["roundhouse_evictions_total{model=a,reason=room}"] == 1
     assert not any("model=a" in name for name in samples(other.text().decode()))
 
 
@@ -150,18 +150,18 @@ def test_gaps_of_several_answers_add_up() -> None:
             usage=usage,
         )
         metrics.answered(report)
-    reported = samples(metrics.text().decode())
-    assert reported["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
-    assert reported["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
-    assert reported["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
+    numbers = samples(metrics.text().decode())
+    assert numbers["roundhouse_inter_token_seconds_sum{model=a}"] == 6.0
+    assert numbers["roundhouse_inter_token_seconds_count{model=a}"] == 2 * sum(gaps)
+    assert numbers["roundhouse_inter_token_seconds_bucket{le=0.0025,model=a}"] == 2 * (0 + 1)
 
 
 async def test_an_account_is_reported_once_whatever_happens() -> None:
-    reported: list[RequestReport] = []
+    reports: list[RequestReport] = []
 
     def answer(error: BaseException | None) -> None:
         record = RequestRecord(
-            reported.append, Activity(), api="chat", model="a", request="r", access=ADMIN
+            reports.append, Activity(), api="chat", model="a", request="r", access=ADMIN
         )
         with record.kept():
             if error is not None:
@@ -171,7 +171,7 @@ async def test_an_account_is_reported_once_whatever_happens() -> None:
     for error in (KeyboardInterrupt(), ValueError()):
         with pytest.raises(type(error)):
             answer(error)
-    assert [report.outcome for report in reported] == ["ok", "left", "internal_error"]
+    assert [report.outcome for report in reports] == ["ok", "left", "internal_error"]
 
 
 async def test_each_answer_is_one_line_in_the_log_without_its_words(tmp_path: Path) -> None:
@@ -224,12 +224,12 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
             async with await send_chat(running, body):
                 await state(running, "scripted", "loading")
             with anyio.fail_after(HANG):
-                while not (reported := [line for line in lines if line["event"] == "answered"]):
+                while not (answered := [line for line in lines if line["event"] == "answered"]):
                     await anyio.sleep(0.005)
             most = perf_counter() - started
         numbers = await scraped(running)
-    assert reported[0]["outcome"] == "left"
-    assert 0.0 < reported[0]["queued"] + reported[0]["loading"] <= most
+    assert answered[0]["outcome"] == "left"
+    assert 0.0 < answered[0]["queued"] + answered[0]["loading"] <= most
     assert numbers["roundhouse_load_wait_seconds_count{model=scripted}"] == 1
 
 
@@ -249,23 +249,23 @@ def test_each_token_is_of_one_kind_and_lengths_are_reported() -> None:
     metrics.answered(
         RequestReport(api="chat", model="a", outcome="ok", seconds=1000.0, usage=usage, gaps=gaps)
     )
-    reported = samples(metrics.text().decode())
+    numbers = samples(metrics.text().decode())
     kinds = {"prompt": 40, "cached": 60, "completion": 10, "reasoning": 30}
-    assert by_name(reported, "tokens_total") == {
+    assert by_name(numbers, "tokens_total") == {
         f"roundhouse_tokens_total{{kind={kind},model=a}}": tokens for kind, tokens in kinds.items()
     }
     for name, tokens in (("prompt", 100), ("cached", 60), ("completion", 40)):
-        assert reported[f"roundhouse_{name}_tokens_sum{{model=a}}"] == tokens
+        assert numbers[f"roundhouse_{name}_tokens_sum{{model=a}}"] == tokens
     bucket = "roundhouse_request_seconds_bucket{{le={},model=a}}"
-    assert reported[bucket.format("600.0")] == 0
-    assert reported[bucket.format("1800.0")] == 1
+    assert numbers[bucket.format("600.0")] == 0
+    assert numbers[bucket.format("1800.0")] == 1
 
 
 def test_the_process_and_the_build_are_reported_and_no_series_of_creation() -> None:
-    reported = samples(Metrics().text().decode())
-    assert reported["process_resident_memory_bytes{}"] > 0
-    assert reported["process_open_fds{}"] > 0
-    (build,) = by_name(reported, "build_info")
+    numbers = samples(Metrics().text().decode())
+    assert numbers["process_resident_memory_bytes{}"] > 0
+    assert numbers["process_open_fds{}"] > 0
+    (build,) = by_name(numbers, "build_info")
     assert "version=" in build
     metrics = Metrics()
     metrics.happened(ModelUnloaded("a", 1.0, "idle"))
@@ -280,14 +280,14 @@ async def test_who_is_not_let_in_is_counted_and_logged_without_the_key(tmp_path:
                 await running.client.get("/v1/models/some/thing", headers=headers)
             for _ in range(100):
                 await running.client.get("/v1/models", headers={"x-api-key": "wr0ng"})
-        reported = (await running.client.get("/metrics", headers={"x-api-key": "right"})).text
+        text = (await running.client.get("/metrics", headers={"x-api-key": "right"})).text
     refused = [line for line in lines if line["event"] == "request refused"]
     assert [line["reason"] for line in refused[:3]] == ["key_missing", "key_wrong", "key_wrong"]
     assert refused[0]["client"] == "127.0.0.1"
     assert refused[0]["route"] == "GET /v1/models/{model_id}"
     assert len(refused) == LINES
     assert "wr0ng" not in str(lines)
-    numbers = samples(reported)
+    numbers = samples(text)
     assert numbers["roundhouse_refused_requests_total{reason=key_wrong}"] == 102
     assert numbers["roundhouse_refused_requests_total{reason=key_missing}"] == 1
 
@@ -315,13 +315,13 @@ async def test_a_page_that_is_refused_is_counted(running: Running) -> None:
 async def test_llama_server_s_names_are_reported_where_they_are_wanted(tmp_path: Path) -> None:
     plain = config(tmp_path)
     named = msgspec.structs.replace(plain, llamaserver=LlamaServerConfig(metric_names=True))
-    reported: list[Any] = []
+    answers: list[Any] = []
     found: dict[str, float] = {}
     text = ""
     for settings in (plain, named):
         async with serving(settings, tmp_path) as running:
             body = {"model": "roundhouse-tiny", "prompt": "Once upon a time " * 4, "n_predict": 8}
-            reported = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
+            answers = [(await running.client.post("/completion", json=body)).json() for _ in "ab"]
             numbers = await scraped(running)
             answer = await running.client.get("/metrics")
             text = answer.text
@@ -329,7 +329,7 @@ async def test_llama_server_s_names_are_reported_where_they_are_wanted(tmp_path:
         assert bool(found) == settings.llamaserver.metric_names
         is_reported = "process-start-time-unix" in answer.headers
         assert is_reported == settings.llamaserver.metric_names
-    timings = [one["timings"] for one in reported]
+    timings = [one["timings"] for one in answers]
     for name, field in (
         ("prompt_tokens_total", "prompt_n"),
         ("prompt_tokens_cached_total", "cache_n"),
@@ -337,7 +337,7 @@ async def test_llama_server_s_names_are_reported_where_they_are_wanted(tmp_path:
     ):
         assert found[f"llamacpp:{name}{{}}"] == sum(one[field] for one in timings)
     assert found["llamacpp:prompt_tokens_cached_total{}"] > 0
-    longest = max(one["tokens_evaluated"] + one["tokens_predicted"] for one in reported)
+    longest = max(one["tokens_evaluated"] + one["tokens_predicted"] for one in answers)
     assert f"\nllamacpp:n_tokens_max {float(longest)!r}\n" in text
     seconds = found["llamacpp:tokens_predicted_seconds_total{}"]
     assert seconds == pytest.approx(sum(one["predicted_ms"] for one in timings) / 1000)

@@ -22,7 +22,7 @@ KEYS = (
 )
 
 
-async def reported(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+async def model_events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     async for line in answer.aiter_lines():
         if line.startswith("data: "):
             yield msgspec.json.decode(line.removeprefix("data: "))
@@ -36,7 +36,7 @@ async def test_states_are_reported_at_first_and_as_they_change(tmp_path: Path) -
             running.client.stream("GET", "/models/sse", headers={"x-api-key": "user"}) as answer,
         ):
             assert answer.headers["content-type"].startswith("text/event-stream")
-            news = reported(answer)
+            news = model_events(answer)
             first = [await anext(news), await anext(news)]
             assert first == [
                 {"model": name, "event": "model_status", "data": {"status": "unloaded"}}
@@ -65,7 +65,7 @@ async def test_models_that_come_go_or_cant_be_used_are_reported(tmp_path: Path) 
             serving(settings, tmp_path) as running,
             running.client.stream("GET", "/models/sse", headers={"x-api-key": "user"}) as answer,
         ):
-            news = reported(answer)
+            news = model_events(answer)
             await anext(news), await anext(news)
             (root / "torn.gguf").write_bytes(b"GGUF")
             await running.registry.refresh()
@@ -84,7 +84,7 @@ async def test_a_limited_key_is_reported_of_its_models_only(tmp_path: Path) -> N
         async with serving(config(tmp_path, keys=KEYS), tmp_path) as running:
             headers = {"x-api-key": "one"}
             async with running.client.stream("GET", "/models/sse", headers=headers) as answer:
-                news = reported(answer)
+                news = model_events(answer)
                 assert (await anext(news))["model"] == "roundhouse-tiny"
                 await running.registry.load("scripted")
                 await running.registry.load("roundhouse-tiny")
@@ -104,7 +104,7 @@ async def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         own = len(running.registry.watchers)
         async with running.client.stream("GET", "/models/sse") as answer:
-            await anext(reported(answer))
+            await anext(model_events(answer))
             assert len(running.registry.watchers) == own + 1
         await watchers(running, own)
 
@@ -123,4 +123,4 @@ async def test_a_stop_waits_for_no_watcher(tmp_path: Path) -> None:
         async with serving(config(tmp_path, server=patient), tmp_path) as running:
             async with running.client.stream("GET", "/models/sse") as answer:
                 running.server.should_exit = True
-                assert len([one async for one in reported(answer)]) == 2
+                assert len([one async for one in model_events(answer)]) == 2

@@ -208,12 +208,12 @@ async def test_a_stream_is_kept_alive_by_white_space(tmp_path: Path) -> None:
         asked: Any = {"model": "scripted", "messages": HELLO, "options": {"num_predict": 4}}
         long = {"model": "scripted", "messages": LONG}
         async with running.client.stream("POST", "/api/chat", json=long) as answer:
-            reported = ""
+            received = ""
             async for part in answer.aiter_text():
-                reported += part
-                if "\n " in reported:  # behind a line of the answer
+                received += part
+                if "\n " in received:  # behind a line of the answer
                     break
-        assert reported.startswith(" ")
+        assert received.startswith(" ")
         await running.registry.unload("scripted")
         parts = [part async for part in await api.chat(**asked, stream=True)]
         assert "".join(part.message.content or "" for part in parts) == "Hell"

@@ -127,12 +127,12 @@ async def test_its_tools_are_called_and_answered(running: Running) -> None:
         "content": "",
         "tool_calls": [{"index": 0, "id": call["id"], "function": call["function"]}],
     }
-    reported = {
+    result = {
         "role": "tool",
         "tool_call_id": call["id"],
         "content": "sunny, 21 degrees in Lisbon",
     }
-    answer = await chat(running, messages=[question, turn, reported], **asked)
+    answer = await chat(running, messages=[question, turn, result], **asked)
     assert "sunny" in said(answer)
 
 

@@ -37,7 +37,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
 
 
 @pytest.fixture(scope="module")
-async def reported(
+async def running(
     tmp_path_factory: pytest.TempPathFactory, embed_gguf: Path, rank_gguf: Path
 ) -> AsyncIterator[Running]:
     folder = tmp_path_factory.mktemp("server")
@@ -59,27 +59,27 @@ async def document(running: Running) -> dict[str, Any]:
     return cast(dict[str, Any], answer.json())
 
 
-def operations(reported: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, item in reported["paths"].items():
+def operations(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in described["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
 
 
-async def test_every_route_is_reported_by_its_api(reported: Running) -> None:
-    app = cast(Litestar, reported.server.config.app)
+async def test_every_route_is_reported_by_its_api(running: Running) -> None:
+    app = cast(Litestar, running.server.config.app)
     there = {
         (method, route.path_format)
         for route in app.routes
         for method in route.methods
         if method != "OPTIONS" and not route.path.startswith(("/ui", "/docs", "/openapi.json"))
     } - {("GET", "/")}
-    found = await document(reported)
+    found = await document(running)
     assert {(method, path) for method, path, _ in operations(found)} == there
     assert found["openapi"].startswith("3.1")
     assert all(one["tags"] and one["summary"] for _, _, one in operations(found))
 
 
-async def test_every_body_is_described(reported: Running) -> None:
+async def test_every_body_is_described(running: Running) -> None:
     bodiless = {  # none is read
         "/v1/admin/downloads/{id}/resume",
         "/v1/admin/downloads/{id}/stop",
@@ -89,13 +89,13 @@ async def test_every_body_is_described(reported: Running) -> None:
         "/v1/model/embedding/unload",
         "/v1/admin/reload",
     }
-    for method, path, operation in operations(await document(reported)):
+    for method, path, operation in operations(await document(running)):
         if method in ("POST", "PUT") and path not in bodiless:
             assert "requestBody" in operation, path
 
 
-async def test_every_model_has_a_name_of_its_own_and_says_what_it_is(reported: Running) -> None:
-    found = await document(reported)
+async def test_every_model_has_a_name_of_its_own_and_says_what_it_is(running: Running) -> None:
+    found = await document(running)
     schemas = found["components"]["schemas"]
     for name, schema in schemas.items():
         assert name.isalnum()
@@ -116,9 +116,9 @@ def _refs(value: Any) -> Iterator[str]:
             yield from _refs(item)
 
 
-async def test_every_example_runs_and_is_answered_as_promised(reported: Running) -> None:
-    found = await document(reported)
-    new = (await reported.client.post("/v1/conversations", json={})).json()["id"]
+async def test_every_example_runs_and_is_answered_as_promised(running: Running) -> None:
+    found = await document(running)
+    new = (await running.client.post("/v1/conversations", json={})).json()["id"]
     ran = 0
     for method, path, operation in operations(found):
         content = operation.get("requestBody", {"content": {}})["content"]
@@ -126,7 +126,7 @@ async def test_every_example_runs_and_is_answered_as_promised(reported: Running)
         assert bool(examples) == (bool(content) and path not in UNRUNNABLE), path
         for name, example in examples.items():
             place = path.replace("{conversation_id}", new)
-            answer = await reported.client.request(method, place, json=example["value"])
+            answer = await running.client.request(method, place, json=example["value"])
             status = next(iter(operation["responses"]))
             assert str(answer.status_code) == status, (path, name, answer.text)
             check(answer, operation["responses"][status]["content"], found)
@@ -154,9 +154,9 @@ def messages(answer: httpx.Response, kind: str) -> Iterator[Any]:
             yield json.loads(text)
 
 
-async def test_lists_and_states_are_answered_as_promised(reported: Running) -> None:
+async def test_lists_and_states_are_answered_as_promised(running: Running) -> None:
     """All routes that need nothing but to be asked."""
-    found = await document(reported)
+    found = await document(running)
     others = {  # endless, of a hub, or of an answer that runs
         "/models/sse",
         "/v1/admin/events",
@@ -168,7 +168,7 @@ async def test_lists_and_states_are_answered_as_promised(reported: Running) -> N
         content = operation["responses"].get("200", {}).get("content")
         if method == "GET" and content and "{" not in path and path not in others:
             needed = [one for one in operation.get("parameters", ()) if one["required"]]
-            answer = await reported.client.get(
+            answer = await running.client.get(
                 path, params={one["name"]: "default" for one in needed}
             )
             assert answer.status_code == 200, path
@@ -188,8 +188,8 @@ async def test_what_is_switched_off_is_not_told(tmp_path: Path) -> None:
     assert "/api/v1/generate" in page
 
 
-async def test_the_page_needs_nothing_but_itself(reported: Running) -> None:
-    answer = await reported.client.get("/docs")
+async def test_the_page_needs_nothing_but_itself(running: Running) -> None:
+    answer = await running.client.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -197,12 +197,12 @@ async def test_the_page_needs_nothing_but_itself(reported: Running) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     for foreign in ("<script", "<link", "<img", "src=", "http://", "https://", "style="):
         assert foreign not in answer.text
-    for method, path, _ in operations(await document(reported)):
+    for method, path, _ in operations(await document(running)):
         assert f"<code>{path}</code>" in answer.text, (method, path)
 
 
-async def test_pages_of_others_are_refused_as_everywhere(reported: Running) -> None:
+async def test_pages_of_others_are_refused_as_everywhere(running: Running) -> None:
     for path in ("/docs", "/openapi.json"):
         for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
-            answer = await reported.client.get(path, headers=headers)
+            answer = await running.client.get(path, headers=headers)
             assert answer.status_code == 403

@@ -62,8 +62,8 @@ async def served(folder: Path, **changes: Any) -> AsyncIterator[tuple[Running, F
 async def reload(running: Running, query: str = "") -> dict[str, Any]:
     answer = await running.client.post(f"/v1/admin/reload{query}", headers=ADMIN)
     assert answer.status_code == 200, answer.text
-    reported: dict[str, Any] = answer.json()
-    return reported
+    report: dict[str, Any] = answer.json()
+    return report
 
 
 async def says(running: Running, model: str, **fields: Any) -> str:
@@ -101,8 +101,8 @@ async def test_an_unchanged_file_changes_nothing(tmp_path: Path) -> None:
     async with served(tmp_path) as (running, _):
         await running.registry.load("one")
         entry = running.registry.resolve("one")
-        reported = await reload(running)
-        assert reported == {
+        report = await reload(running)
+        assert report == {
             "applied": True,
             "changed": [],
             "restart": [],
@@ -148,9 +148,9 @@ async def test_untouched_models_stay_loaded_changed_ones_come_back_removed_ones_
         loaded = running.registry.status("one").info
         changed = file.model("two", options={"context_length": 77})
         file.write(models=[file.config["models"][0], changed, file.model("three")])
-        reported = await reload(running)
-        assert reported["models"]["added"] == ["three"]
-        assert reported["models"]["reloaded"] == ["two"]
+        report = await reload(running)
+        assert report["models"]["added"] == ["three"]
+        assert report["models"]["reloaded"] == ["two"]
         assert running.registry.status("one").info is loaded
         await state(running, "two", "loaded")
         status = running.registry.status("two")
@@ -239,9 +239,9 @@ async def test_what_needs_a_restart_is_named_each_time_and_kept(tmp_path: Path) 
     async with served(tmp_path) as (running, file):
         file.write(server={"port": 1, "max_choices": 2}, apis={"ollama": False})
         for changed in (["server.max_choices"], []):
-            reported = await reload(running)
-            assert reported["restart"] == ["server.port", "apis.ollama"]
-            assert reported["changed"] == changed
+            report = await reload(running)
+            assert report["restart"] == ["server.port", "apis.ollama"]
+            assert report["changed"] == changed
         body = {"model": "one", "messages": HELLO, "n": 3}
         answer = await running.client.post("/v1/chat/completions", json=body, headers=ADMIN)
         assert "server.max_choices" in answer.text
@@ -251,13 +251,13 @@ async def test_what_needs_a_restart_is_named_each_time_and_kept(tmp_path: Path) 
 async def test_a_plan_tells_and_changes_nothing(tmp_path: Path) -> None:
     async with served(tmp_path) as (running, file):
         file.write(keys=KEYS[:1], models=[file.model("three")])
-        reported = await reload(running, "?plan=true")
-        assert reported["applied"] is False
-        assert reported["models"]["removed"] == ["one", "two"]
+        report = await reload(running, "?plan=true")
+        assert report["applied"] is False
+        assert report["models"]["removed"] == ["one", "two"]
         user = {"authorization": "Bearer user-key"}
         assert (await running.client.get("/v1/models", headers=user)).status_code == 200
         assert await says(running, "two") == "I am two."
-        assert (await reload(running)) == reported | {"applied": True}
+        assert (await reload(running)) == report | {"applied": True}
 
 
 @pytest.mark.parametrize(

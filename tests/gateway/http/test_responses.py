@@ -101,11 +101,11 @@ async def test_items_are_named_instead_of_sent(api: openai.AsyncOpenAI) -> None:
     asked = [item.id async for item in api.conversations.items.list(talk.id)]
     kept = [item.id async for item in api.responses.input_items.list(first.id)]
     output: list[Any] = list(first.output)
-    reported = [item.id for item in output]
+    ids = [item.id for item in output]
     more: Any = {"role": "user", "content": "Again!"}
     sent: list[Any] = [{"role": "user", "content": "Hello!"}, *output, more]
     whole = await api.responses.create(input=sent, **TINY)
-    for names in ([*asked, *reported], [*kept, *reported]):
+    for names in ([*asked, *ids], [*kept, *ids]):
         named: list[Any] = [{"type": "item_reference", "id": name} for name in names]
         same = await api.responses.create(input=[*named, more], **TINY)
         assert same.output_text == whole.output_text
@@ -314,9 +314,9 @@ async def test_a_conversation_that_is_too_long_is_cut_where_its_client_wants_tha
 async def test_a_broken_stream_ends_with_a_failed_response(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
         body = {"model": "scripted", "input": "break", "stream": True}
-        reported = events((await running.client.post("/v1/responses", json=body)).text)
-        assert reported[-1]["type"] == "response.failed"
-        assert "the script says to fail" in reported[-1]["response"]["error"]["message"]
+        sent = events((await running.client.post("/v1/responses", json=body)).text)
+        assert sent[-1]["type"] == "response.failed"
+        assert "the script says to fail" in sent[-1]["response"]["error"]["message"]
 
 
 # ------------------------------------------------------------------------------------- background

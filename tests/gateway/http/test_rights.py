@@ -81,7 +81,7 @@ async def asked(running: Running, method: str, path: str, body: Any, key: Any) -
 @pytest.mark.parametrize("name", [*HIDDEN, "roundhouse-tinu", "brokem", "", "default"])
 async def test_a_limited_key_hears_of_no_other_model(name: str, running: Running) -> None:
     """Neither that there is one nor what it is called; of none at all it hears the same."""
-    reported = [one for one in HIDDEN if one != name]
+    others = [one for one in HIDDEN if one != name]
     for (method, path, body), (_, _, of_none) in zip(
         asking(name), asking("x" * len(name)), strict=True
     ):
@@ -93,7 +93,7 @@ async def test_a_limited_key_hears_of_no_other_model(name: str, running: Running
             continue
         assert answer.status_code in (400, 404, 503)
         seen = answer.text + str(answer.headers)
-        assert not any(one in seen for one in reported), seen
+        assert not any(one in seen for one in others), seen
         if name in HIDDEN and of_none is not None:
             nobody = await asked(running, method, path, of_none, ONE)
             assert nobody.status_code == answer.status_code == 404

@@ -36,8 +36,8 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 
 async def complete(running: Running, prompt: str, slot: int) -> dict[str, Any]:
     body = {"model": TINY, "prompt": prompt, "id_slot": slot, "n_predict": 8, "temperature": 0}
-    reported: dict[str, Any] = (await running.client.post("/completion", json=body)).json()
-    return reported
+    answer: dict[str, Any] = (await running.client.post("/completion", json=body)).json()
+    return answer
 
 
 async def order(running: Running, slot: object, action: str, **fields: Any) -> httpx.Response:
@@ -146,9 +146,9 @@ async def test_without_a_folder_nothing_is_saved(tmp_path: Path) -> None:
 
 async def test_slots_are_reported_without_loading(running: Running) -> None:
     for model in (TINY, "scripted"):
-        reported = (await running.client.get(f"/slots?model={model}")).json()
-        assert [one["id"] for one in reported] == list(range(16))
-        for one in reported:
+        slots = (await running.client.get(f"/slots?model={model}")).json()
+        assert [one["id"] for one in slots] == list(range(16))
+        for one in slots:
             assert one["is_processing"] is False
             assert one["next_token"] == [{"has_next_token": False, "n_remain": -1, "n_decoded": 0}]
             assert "params" not in one
@@ -173,13 +173,13 @@ async def test_a_busy_slot_is_reported_and_its_parameters_to_administrators(tmp_
             lines = answer.aiter_lines()
             await anext(lines)
             path = "/slots?model=scripted&fail_on_no_slot=1"
-            reported = (await running.client.get(path, headers=USER)).json()
+            slots = (await running.client.get(path, headers=USER)).json()
             seen = (await running.client.get(path, headers=ADMIN)).json()
-        assert [one["is_processing"] for one in reported] == [True, False]
-        assert reported[0]["n_prompt_tokens"] == len("long")
-        (next_token,) = reported[0]["next_token"]
+        assert [one["is_processing"] for one in slots] == [True, False]
+        assert slots[0]["n_prompt_tokens"] == len("long")
+        (next_token,) = slots[0]["next_token"]
         assert next_token["n_decoded"] + next_token["n_remain"] == 1800
-        assert "params" not in reported[0]
+        assert "params" not in slots[0]
         assert seen[0]["params"]["temperature"] == 0.5
         assert "secret" not in str(seen)
         with anyio.fail_after(HANG):
@@ -248,12 +248,12 @@ async def test_props_tell_what_a_request_gets_by_default(tmp_path: Path) -> None
 async def test_tokens_come_with_their_pieces(running: Running) -> None:
     text = "unicode 媽 and emoji 🤗"
     body = {"model": TINY, "content": text, "with_pieces": True}
-    reported = (await running.client.post("/tokenize", json=body)).json()["tokens"]
+    tokens = (await running.client.post("/tokenize", json=body)).json()["tokens"]
     pieces = [
         one["piece"].encode() if isinstance(one["piece"], str) else bytes(one["piece"])
-        for one in reported
+        for one in tokens
     ]
     assert b"".join(pieces).decode() == text
-    assert any(isinstance(one["piece"], list) for one in reported)
+    assert any(isinstance(one["piece"], list) for one in tokens)
     plain = (await running.client.post("/tokenize", json={**body, "with_pieces": False})).json()
-    assert [one["id"] for one in reported] == plain["tokens"]
+    assert [one["id"] for one in tokens] == plain["tokens"]

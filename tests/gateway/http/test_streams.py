@@ -51,8 +51,8 @@ async def test_a_stream_is_read_again_from_any_byte_and_any_event(running: Runni
         assert (await again(running, **{"from": place})).content == whole[place:]
     parts = whole.split(b"\n\n")[:-1]
     for number in (0, 1, 7, len(parts)):
-        reported = (await again(running, from_event=number)).content
-        assert reported == b"".join(one + b"\n\n" for one in parts[number:])
+        rest = (await again(running, from_event=number)).content
+        assert rest == b"".join(one + b"\n\n" for one in parts[number:])
 
 
 async def test_it_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
@@ -62,19 +62,19 @@ async def test_it_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
         async with running.client.stream("POST", PATH, json=chat, headers=ID) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
-        reported = await again(running)
-        assert reported.headers["content-type"].startswith("text/event-stream")
-        assert reported.headers["x-roundhouse-model"] == "scripted"
-        texts = events(reported.text.removesuffix("data: [DONE]\n\n"))
+        answer = await again(running)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-roundhouse-model"] == "scripted"
+        texts = events(answer.text.removesuffix("data: [DONE]\n\n"))
         said = "".join(one["choices"][0]["delta"].get("content") or "" for one in texts)
         assert said == ("The engine turns. " * 100)[:60]
-        assert reported.text.endswith("data: [DONE]\n\n")
+        assert answer.text.endswith("data: [DONE]\n\n")
         known = await running.client.post(
             "/v1/streams/lookup", json={"conversation_ids": ["conv", "other"]}
         )
         (one,) = known.json()
         assert (one["conversation_id"], one["is_done"]) == (NAME, True)
-        assert one["total_bytes"] == len(reported.content)
+        assert one["total_bytes"] == len(answer.content)
         assert one["completed_at"] >= one["started_at"] > 0
 
 

@@ -118,9 +118,9 @@ async def test_a_text_completion_has_the_shape(
     text = answer["content"] if path == "/completion" else answer["choices"][0]["text"]
     assert json.loads(text).keys() == {"sky", "warm"}
     streamed = await running.client.post(path, json={**body, "stream": True})
-    reported = events(streamed.text.replace("data: [DONE]", ""))
+    chunks = events(streamed.text.replace("data: [DONE]", ""))
     parts = [
-        one["content"] if path == "/completion" else one["choices"][0]["text"] for one in reported
+        one["content"] if path == "/completion" else one["choices"][0]["text"] for one in chunks
     ]
     assert "".join(parts) == text
 
@@ -203,8 +203,8 @@ async def test_log_probabilities_of_a_constrained_answer_are_of_each_token(
 ) -> None:
     answer = await ask(running, guided_choice=["yes", "no"], logprobs=True, top_logprobs=2)
     (choice,) = answer.json()["choices"]
-    reported = "".join(one["token"] for one in choice["logprobs"]["content"])
-    assert reported == choice["message"]["content"]
+    text = "".join(one["token"] for one in choice["logprobs"]["content"])
+    assert text == choice["message"]["content"]
 
 
 # ------------------------------------------------------------------------------------- tool choice

@@ -45,12 +45,12 @@ async def test_a_load_is_reported_in_modules_and_ends_with_one_finished(guarded:
         "/v1/model/load", json={"model_name": "scripted"}, headers=ADMIN
     )
     assert answer.headers["content-type"].startswith("text/event-stream")
-    reported = events(answer.text)
-    assert {event["model_type"] for event in reported} == {"model"}
-    assert [event["status"] for event in reported].count("finished") == 1
-    assert reported[-1]["status"] == "finished"
-    assert reported[-1]["module"] == reported[-1]["modules"]
-    steps = [event["module"] for event in reported]
+    sent = events(answer.text)
+    assert {event["model_type"] for event in sent} == {"model"}
+    assert [event["status"] for event in sent].count("finished") == 1
+    assert sent[-1]["status"] == "finished"
+    assert sent[-1]["module"] == sent[-1]["modules"]
+    steps = [event["module"] for event in sent]
     assert steps == sorted(steps)
     assert "[DONE]" not in answer.text
     assert guarded.registry.status("scripted").state == "loaded"
@@ -125,22 +125,22 @@ async def test_an_option_that_cant_be_met_is_named_and_nothing_moves(
 
 async def test_two_callers_share_one_load(tmp_path: Path) -> None:
     loads, body = HeldLoads(), {"model_name": "scripted"}
-    reported: list[list[dict[str, Any]]] = [[], []]
+    streams: list[list[dict[str, Any]]] = [[], []]
 
-    async def ask(told: list[dict[str, Any]]) -> None:
+    async def ask(steps: list[dict[str, Any]]) -> None:
         async with running.client.stream("POST", "/v1/model/load", json=body) as answer:
             async for line in answer.aiter_lines():
-                told += events(line)
-                if all(reported):
+                steps += events(line)
+                if all(streams):
                     loads.go.set()
 
     async with serving(config(tmp_path), tmp_path, loads.catalog) as running:
         async with anyio.create_task_group() as tasks:
-            for told in reported:
-                tasks.start_soon(ask, told)
-    for told in reported:
-        assert [one["status"] for one in told] == ["processing", "finished"]
-        assert told[0]["module"] * 2 == told[0]["modules"]
+            for steps in streams:
+                tasks.start_soon(ask, steps)
+    for steps in streams:
+        assert [one["status"] for one in steps] == ["processing", "finished"]
+        assert steps[0]["module"] * 2 == steps[0]["modules"]
     assert loads.begun == 1
 
 
@@ -242,19 +242,19 @@ async def test_force_ends_running_answers_with_an_error_event(tmp_path: Path) ->
             "messages": [{"role": "user", "content": "long"}],
         }
         async with await send_chat(running, msgspec.json.encode(body)) as stream:
-            reported = b""
+            received = b""
             with anyio.fail_after(HANG):
-                while b"content" not in reported:
-                    reported += await stream.receive()
+                while b"content" not in received:
+                    received += await stream.receive()
             gone = await running.client.post(
                 "/v1/model/unload", json={"model": "scripted", "force": True}
             )
             assert gone.status_code == 200
             with anyio.fail_after(HANG):
-                while b'"error"' not in reported:
-                    reported += await stream.receive()
-            assert b"unloaded by an administrator" in reported
-            assert b"[DONE]" not in reported
+                while b'"error"' not in received:
+                    received += await stream.receive()
+            assert b"unloaded by an administrator" in received
+            assert b"[DONE]" not in received
         assert running.registry.status("scripted").state == "unloaded"
 
 
@@ -284,13 +284,13 @@ async def test_users_may_not_change_anything(path: str, asked: Running) -> None:
 
 
 async def test_a_key_learns_what_it_may_do(asked: Running) -> None:
-    for headers, reported in (
+    for headers, permission in (
         (USER, "api"),
         (ADMIN, "admin"),
         ({"authorization": "Bearer admin"}, "admin"),
     ):
         answer = await asked.client.get("/v1/auth/permission", headers=headers)
-        assert answer.json() == {"permission": reported}
+        assert answer.json() == {"permission": permission}
 
 
 async def test_pages_may_call_only_where_the_configuration_says_so(tmp_path: Path) -> None:
@@ -441,10 +441,10 @@ async def test_loras_are_honest(asked: Running) -> None:
 
 
 async def test_the_service_introduces_itself(asked: Running) -> None:
-    reported = (await asked.client.get("/.well-known/serviceinfo")).json()
-    assert reported["software"]["name"] == "Roundhouse"
-    assert reported["api"]["openai"]["relative_url"] == "/v1"
-    assert reported["api"]["koboldai"]["relative_url"] == "/api"
+    about = (await asked.client.get("/.well-known/serviceinfo")).json()
+    assert about["software"]["name"] == "Roundhouse"
+    assert about["api"]["openai"]["relative_url"] == "/v1"
+    assert about["api"]["koboldai"]["relative_url"] == "/api"
 
 
 # ------------------------------------------------------------------------- templates and overrides
@@ -501,8 +501,8 @@ async def test_sampling_overrides_are_applied_until_they_are_unloaded(tmp_path: 
         switch = "/v1/sampling/override/switch"
         await running.client.post(switch, json={"preset": "short"}, headers=ADMIN)
         assert await spent() == 5
-        reported = (await running.client.get("/v1/sampling/overrides", headers=ADMIN)).json()
-        assert reported == {
+        in_force = (await running.client.get("/v1/sampling/overrides", headers=ADMIN)).json()
+        assert in_force == {
             "selected_preset": "short",
             "overrides": {"max_tokens": {"override": 5, "force": True, "additive": False}},
             "presets": ["short", "wrong"],

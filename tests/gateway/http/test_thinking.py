@@ -25,10 +25,10 @@ async def ask(running: Running, **changes: Any) -> dict[str, Any]:
 
 
 async def test_it_thinks_by_itself(running: Running) -> None:
-    reported = await ask(running)
-    assert reported["reasoning_content"]
-    assert reported["content"]
-    assert reported["reasoning_tokens"] > 3
+    answer = await ask(running)
+    assert answer["reasoning_content"]
+    assert answer["content"]
+    assert answer["reasoning_tokens"] > 3
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ async def test_it_thinks_by_itself(running: Running) -> None:
     ],
 )
 async def test_every_way_to_switch_it_off(off: dict[str, Any], running: Running) -> None:
-    reported = await ask(running, **off)
-    assert not reported.get("reasoning_content")
-    assert reported["content"]
-    assert reported["reasoning_tokens"] == 0
+    answer = await ask(running, **off)
+    assert not answer.get("reasoning_content")
+    assert answer["content"]
+    assert answer["reasoning_tokens"] == 0
 
 
 @pytest.mark.parametrize(
@@ -52,33 +52,33 @@ async def test_every_way_to_switch_it_off(off: dict[str, Any], running: Running)
     [{"thinking_budget": 3}, {"reasoning_budget_tokens": 3}, {"reasoning": {"max_tokens": 3}}],
 )
 async def test_every_way_to_limit_it(limit: dict[str, Any], running: Running) -> None:
-    reported = await ask(running, **limit)
+    answer = await ask(running, **limit)
     free = await ask(running)
-    assert free["reasoning_content"].startswith(reported["reasoning_content"])
-    assert len(reported["reasoning_content"]) < len(free["reasoning_content"])
-    assert reported["content"]
+    assert free["reasoning_content"].startswith(answer["reasoning_content"])
+    assert len(answer["reasoning_content"]) < len(free["reasoning_content"])
+    assert answer["content"]
 
 
 async def test_the_closing_message_is_said(running: Running) -> None:
-    reported = await ask(running, thinking_budget=3, reasoning_budget_message=" Enough thought.")
-    assert reported["reasoning_content"].endswith("Enough thought.")
-    assert reported["content"]
+    answer = await ask(running, thinking_budget=3, reasoning_budget_message=" Enough thought.")
+    assert answer["reasoning_content"].endswith("Enough thought.")
+    assert answer["content"]
 
 
 async def test_hidden_reasoning_is_counted_and_not_shown(running: Running) -> None:
-    reported = await ask(running, include_reasoning=False)
-    assert "reasoning_content" not in reported
-    assert reported["reasoning_tokens"] > 3
-    assert reported["content"]
+    answer = await ask(running, include_reasoning=False)
+    assert "reasoning_content" not in answer
+    assert answer["reasoning_tokens"] > 3
+    assert answer["content"]
 
 
 async def test_inline_reasoning_keeps_its_tags(running: Running) -> None:
-    reported = await ask(running, reasoning_format="none")
-    assert reported["content"].startswith("<think>")
-    assert "</think>" in reported["content"]
+    answer = await ask(running, reasoning_format="none")
+    assert answer["content"].startswith("<think>")
+    assert "</think>" in answer["content"]
 
 
 async def test_reasoning_cut_by_the_limit_stays_reasoning(running: Running) -> None:
-    reported = await ask(running, max_tokens=5)
-    assert reported["reasoning_content"]
-    assert not reported["content"]
+    answer = await ask(running, max_tokens=5)
+    assert answer["reasoning_content"]
+    assert not answer["content"]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 TINY = {"model": "roundhouse-tiny"}
 
 
-async def reported(running: Running, **body: Any) -> Any:
+async def tokenized(running: Running, **body: Any) -> Any:
     answer = await running.client.post("/tokenize", json={**TINY, **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -22,11 +22,11 @@ async def reported(running: Running, **body: Any) -> Any:
 async def test_a_text_by_each_name(running: Running) -> None:
     """vLLM adds what the model wants in front unless told not to, llama-server if told to."""
     llama, vllm = (
-        await reported(running, content="Hello!"),
-        await reported(running, prompt="Hello!"),
+        await tokenized(running, content="Hello!"),
+        await tokenized(running, prompt="Hello!"),
     )
-    bare = await reported(running, prompt="Hello!", add_special_tokens=False)
-    full = await reported(running, content="Hello!", add_special=True)
+    bare = await tokenized(running, prompt="Hello!", add_special_tokens=False)
+    full = await tokenized(running, content="Hello!", add_special=True)
     assert bare["tokens"] == llama["tokens"]
     assert vllm["tokens"] == full["tokens"]
     assert vllm["count"] == len(vllm["tokens"])
@@ -38,7 +38,7 @@ async def test_a_text_by_each_name(running: Running) -> None:
 async def test_a_conversation_is_the_prompt_of_its_answer(running: Running) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
     for more in ({}, {"tools": [tool]}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        found = await reported(running, messages=HELLO, **more)
+        found = await tokenized(running, messages=HELLO, **more)
         body = {**TINY, "messages": HELLO, "max_tokens": 1, **more}
         answer = (await running.client.post("/v1/chat/completions", json=body)).json()
         assert found["count"] == answer["usage"]["prompt_tokens"]
@@ -48,10 +48,10 @@ async def test_a_conversation_is_the_prompt_of_its_answer(running: Running) -> N
 
 async def test_the_texts_of_tokens_on_request(running: Running) -> None:
     for body in ({"prompt": "Hello there!", "add_special_tokens": False}, {"messages": HELLO}):
-        found = await reported(running, return_token_strs=True, **body)
+        found = await tokenized(running, return_token_strs=True, **body)
         back = await running.client.post("/detokenize", json={**TINY, "tokens": found["tokens"]})
         assert "".join(found["token_strs"]) == back.json()["prompt"]
-        assert "token_strs" not in await reported(running, **body)
+        assert "token_strs" not in await tokenized(running, **body)
 
 
 async def test_what_a_conversation_does_not_need_is_named(running: Running) -> None:

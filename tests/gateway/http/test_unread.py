@@ -111,12 +111,12 @@ async def test_a_stream_that_nobody_reads_gives_its_lease_back(then: bytes, tmp_
                     while any(status.in_use for status in running.registry.statuses()):
                         await anyio.sleep(0.01)
                 assert await rest(client) < TOKENS * len(NAME)
-        reported = (await running.client.get("/metrics")).text
+        numbers = (await running.client.get("/metrics")).text
     assert cut["client"] == "127.0.0.1"
     assert cut["unsent_bytes"] > 0
     assert answered["outcome"] == "send_timeout"
-    assert 'outcome="send_timeout"' in reported
-    assert "roundhouse_send_timeouts_total 1.0" in reported
+    assert 'outcome="send_timeout"' in numbers
+    assert "roundhouse_send_timeouts_total 1.0" in numbers
 
 
 @pytest.mark.parametrize(("anyio_backend", "ends"), [(SELECTOR, "close"), (UVLOOP, "keep-alive")])

@@ -84,7 +84,7 @@ async def test_anthropics_client_in_front_too(tmp_path: Path) -> None:
     async with front(tmp_path) as (first, _):
         client = anthropic.AsyncAnthropic(base_url=first.url, api_key="none")
         async with client:
-            reported = await client.messages.create(
+            message = await client.messages.create(
                 model="far",
                 max_tokens=2_048,
                 messages=says("think"),
@@ -94,12 +94,12 @@ async def test_anthropics_client_in_front_too(tmp_path: Path) -> None:
                 model="far", max_tokens=64, messages=says("think")
             )
 
-    assert [block.type for block in reported.content] == ["thinking", "text"]
-    assert reported.content[0].type == "thinking"
-    assert reported.content[0].thinking == "Let me see."
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert message.content[0].type == "thinking"
+    assert message.content[0].thinking == "Let me see."
     assert [block.type for block in silent.content] == ["text"]
-    assert reported.usage.input_tokens > 0
-    assert reported.usage.output_tokens > 0
+    assert message.usage.input_tokens > 0
+    assert message.usage.output_tokens > 0
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -145,12 +145,12 @@ async def test_errors_keep_status_and_message(tmp_path: Path) -> None:
 async def test_what_its_api_has_no_field_for_is_reported_or_refused(tmp_path: Path) -> None:
     async with front(tmp_path) as (first, _):
         body = {"model": "far", "messages": HELLO, "min_p": 0.1, "store": True, "top_k": 2}
-        reported = await first.client.post("/v1/chat/completions", json=body)
+        answer = await first.client.post("/v1/chat/completions", json=body)
         strict = await first.client.post(
             "/v1/chat/completions", json={**body, "strict_parameters": True}
         )
 
-    assert reported.headers["x-roundhouse-ignored"] == "min_p"
+    assert answer.headers["x-roundhouse-ignored"] == "min_p"
     assert strict.status_code == 400
     assert "min_p: Anthropic's API has no such field" in strict.json()["error"]["message"]
 

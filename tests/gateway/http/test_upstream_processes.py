@@ -47,13 +47,13 @@ async def stream(running: Running, number: int, began: asyncio.Event) -> str:
         "stream": True,
         "messages": [{"role": "user", "content": f"Go {number}"}],
     }
-    reported = ""
+    text = ""
     async with running.client.stream("POST", "/v1/chat/completions", json=body) as answer:
         async for part in answer.aiter_text():
-            reported += part
+            text += part
             if "content" in part:
                 began.set()
-    return reported
+    return text
 
 
 def configured(script: Path, pace: float) -> str:

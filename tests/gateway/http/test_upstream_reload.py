@@ -69,9 +69,9 @@ async def rest(lines: AsyncIterator[str]) -> list[str]:
 async def test_an_upstream_is_added_and_removed(tmp_path: Path) -> None:
     async with far(streams(*text("hello"))) as one, served(tmp_path) as (running, file):
         file.write(upstreams=[upstream(one)])
-        reported = await reload(running)
-        assert (reported["changed"], reported["restart"]) == (["upstreams"], [])
-        assert reported["models"]["added"] == ["far"]
+        report = await reload(running)
+        assert (report["changed"], report["restart"]) == (["upstreams"], [])
+        assert report["models"]["added"] == ["far"]
         assert await says(running, "far") == "hello"
 
         file.write(upstreams=[])
@@ -138,9 +138,9 @@ async def test_who_was_drained_stays_so_when_something_else_changes(tmp_path: Pa
             await running.client.post("/v1/upstreams/drain", json=order, headers=ADMIN)
             file.write(upstreams=[upstream(one, stall_timeout=7)])
             await reload(running)
-            (reported,) = (await running.client.get("/v1/upstreams", headers=ADMIN)).json()
+            (listed,) = (await running.client.get("/v1/upstreams", headers=ADMIN)).json()
 
-    assert reported["replicas"][0]["draining"]
+    assert listed["replicas"][0]["draining"]
 
 
 async def test_an_upstream_that_did_not_change_keeps_its_connections(tmp_path: Path) -> None:

@@ -100,8 +100,8 @@ async def test_llama_cpp_pythons_server(tmp_path: Path) -> None:
             assert msgspec.json.decode(held["choices"][0]["message"]["content"]) == {"n": 3}
             assert "schema_fault" not in held["choices"][0]
 
-            reported = await chat(running, "tiny", guided_regex="[0-9]+")
-            assert reported.headers["x-roundhouse-relaxed"] == "guided_regex"
+            answer = await chat(running, "tiny", guided_regex="[0-9]+")
+            assert answer.headers["x-roundhouse-relaxed"] == "guided_regex"
 
             body = {"model": "tiny", "prompt": "One", "max_tokens": 4}
             text = await running.client.post("/v1/completions", json=body)

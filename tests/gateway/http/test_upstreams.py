@@ -90,8 +90,8 @@ async def test_a_stream_is_relayed(tmp_path: Path) -> None:
     assert got.headers["x-roundhouse-model"] == "far"
     assert got.headers["x-roundhouse-backend"] == "upstream"
     assert got.text.endswith("data: [DONE]\n\n")
-    reported = events(got.text.replace("data: [DONE]", ""))
-    deltas = [one["choices"][0] for one in reported if one["choices"]]
+    chunks = events(got.text.replace("data: [DONE]", ""))
+    deltas = [one["choices"][0] for one in chunks if one["choices"]]
     assert [one["delta"] for one in deltas] == [
         {"role": "assistant"},
         {"content": "One"},
@@ -99,7 +99,7 @@ async def test_a_stream_is_relayed(tmp_path: Path) -> None:
         {},
     ]
     assert deltas[-1]["finish_reason"] == "stop"
-    assert reported[-1]["usage"]["total_tokens"] == 9
+    assert chunks[-1]["usage"]["total_tokens"] == 9
 
 
 async def test_a_whole_answer_is_relayed_with_reasoning_and_calls(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ async def test_completions_are_relayed(tmp_path: Path) -> None:
         body = {"model": "far", "prompt": "Say", "max_tokens": 2, "echo": True, "stream": True}
         got = await running.client.post("/v1/completions", json=body)
 
-    reported = events(got.text.replace("data: [DONE]", ""))
-    assert "".join(one["choices"][0]["text"] for one in reported) == "Sayab"
-    assert reported[-1]["choices"][0]["finish_reason"] == "length"
+    chunks = events(got.text.replace("data: [DONE]", ""))
+    assert "".join(one["choices"][0]["text"] for one in chunks) == "Sayab"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
     assert one.asked[0].json["prompt"] == "Say"
 
 
@@ -276,9 +276,9 @@ async def test_an_answer_whose_shape_was_not_held_there_is_reported(
     words = streams(*text(said[:4], said[4:]))
     got = await answer(tmp_path, words, stream=streamed, response_format=SHAPES[shape])
     last = events(got.text.replace("data: [DONE]", ""))[-1] if streamed else got.json()
-    reported = last["choices"][0].get("schema_fault")
+    found = last["choices"][0].get("schema_fault")
 
-    assert reported is None if fault is None else fault in reported
+    assert found is None if fault is None else fault in found
 
 
 async def test_a_schema_that_cannot_be_read_here_is_not_refused(tmp_path: Path) -> None:
@@ -355,10 +355,10 @@ async def test_parameters_tell_what_became_of_them(tmp_path: Path) -> None:
         asked = {"temperature": 0.9, "min_p": 0.1, "top_k": 4, "web_search_options": {"a": 1}}
         got = await ask(running, return_parameters=True, **asked)
 
-    reported = got.json()["parameters"]
-    assert reported["applied"] == {"temperature": 0.2, "top_k": 4, "web_search_options": {"a": 1}}
-    assert reported["changed"]["temperature"]["used"] == 0.2
-    assert reported["ignored"] == {"min_p": "the configuration of the upstream drops it"}
+    parameters = got.json()["parameters"]
+    assert parameters["applied"] == {"temperature": 0.2, "top_k": 4, "web_search_options": {"a": 1}}
+    assert parameters["changed"]["temperature"]["used"] == 0.2
+    assert parameters["ignored"] == {"min_p": "the configuration of the upstream drops it"}
 
 
 async def test_an_answer_that_was_cut_or_calls_is_not_checked(tmp_path: Path) -> None:
@@ -415,12 +415,12 @@ async def test_keys_never_reach_a_client_or_the_log(
 ) -> None:
     says = with_status(400, b'{"error": {"message": "bad key sk-our-secret at http://a.b/"}}')
     async with far(says) as one, relaying(tmp_path, one, key="sk-our-secret") as running:
-        reported = (await ask(running)).text + (await running.client.get("/metrics")).text
+        texts = (await ask(running)).text + (await running.client.get("/metrics")).text
         listed = (await running.client.get("/v1/models")).text
 
     out, err = capsys.readouterr()
     assert one.asked[0].headers["authorization"] == "Bearer sk-our-secret"
-    assert "sk-our-secret" not in reported + listed + out + err
+    assert "sk-our-secret" not in texts + listed + out + err
 
 
 # ------------------------------------------------------------------------------- as any other model
@@ -562,13 +562,13 @@ async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: 
 
     async def stream(number: int) -> str:
         body = chat(stream=True, messages=[{"role": "user", "content": str(number)}])
-        reported = ""
+        received = ""
         async with running.client.stream("POST", "/v1/chat/completions", json=body) as got:
             async for part in got.aiter_text():
-                reported += part
+                received += part
                 if '"content":"x"' in part:
                     begun.add(number)
-        return reported
+        return received
 
     async with far(dies) as dying, far(lives) as living:
         async with relaying(tmp_path, dying, living) as running, asyncio.timeout(HANG):
@@ -578,13 +578,13 @@ async def test_one_of_two_killed_under_load_costs_only_what_had_begun(tmp_path: 
             gone.set()
             answers = await asyncio.gather(*asking)
 
-    for number, reported in enumerate(answers):
+    for number, received in enumerate(answers):
         if number in begun:
-            assert "upstream_cut" in reported
-            assert "[DONE]" not in reported
+            assert "upstream_cut" in received
+            assert "[DONE]" not in received
         else:
-            assert reported.endswith("data: [DONE]\n\n")
-            assert '"content":"y"' in reported
+            assert received.endswith("data: [DONE]\n\n")
+            assert '"content":"y"' in received
 
 
 # -------------------------------------------------------------------------------- a second of ours
@@ -690,11 +690,11 @@ async def test_a_drained_server_gets_nothing_new_until_it_is_called_back(tmp_pat
     async with far(streams(*text("a"))) as one, far(streams(*text("b"))) as two:
         async with relaying(tmp_path, one, two) as running:
             order = {"upstream": "elsewhere", "url": one.url}
-            reported = await running.client.post("/v1/upstreams/drain", json=order)
+            answer = await running.client.post("/v1/upstreams/drain", json=order)
             for _ in range(4):
                 await ask(running)
             assert len(one.asked) == 0
-            (upstream,) = reported.json()
+            (upstream,) = answer.json()
             assert [each["draining"] for each in upstream["replicas"]] == [True, False]
 
             back = {**order, "draining": False}

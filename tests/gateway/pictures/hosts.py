@@ -54,8 +54,8 @@ class Host:
                     head += await stream.receive()
                 self.heads.append(head.decode())
                 self.asked.set()
-                if (reported := self.answers.get(head.split()[1].decode())) is not None:
-                    await stream.send(reported)
+                if (answer := self.answers.get(head.split()[1].decode())) is not None:
+                    await stream.send(answer)
                 else:
                     await stream.receive()
             self.left.set()

@@ -145,10 +145,10 @@ ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n" + LONG  # its end is the end of the connect
 
 
 @pytest.mark.parametrize(
-    "reported", [answer(LONG), CHUNKED, ENDLESS], ids=["reported", "chunked", "open"]
+    "sent", [answer(LONG), CHUNKED, ENDLESS], ids=["declared", "chunked", "open"]
 )
-async def test_the_size_is_counted_as_it_comes(reported: bytes) -> None:
-    async with hosting({"/": reported}) as host:
+async def test_the_size_is_counted_as_it_comes(sent: bytes) -> None:
+    async with hosting({"/": sent}) as host:
         lookups, url = Lookups(a=[PUBLIC]), f"http://a.example:{host.port}/"
         enough = ImagesConfig(max_bytes=len(LONG))
         assert await fetching(lookups, enough).bytes_of(url) == LONG
@@ -157,7 +157,7 @@ async def test_the_size_is_counted_as_it_comes(reported: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reported", "reason"),
+    ("sent", "reason"),
     [
         (answer(b"", status="404 Not Found"), "answered 404"),
         (answer(b"", status="204 No Content"), "answered 204"),
@@ -166,8 +166,8 @@ async def test_the_size_is_counted_as_it_comes(reported: bytes) -> None:
         (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "doesn't answer as it should"),
     ],
 )
-async def test_hosts_that_don_t_give_a_picture(reported: bytes, reason: str) -> None:
-    async with hosting({"/": reported}) as host:
+async def test_hosts_that_don_t_give_a_picture(sent: bytes, reason: str) -> None:
+    async with hosting({"/": sent}) as host:
         with pytest.raises(ImageRefused, match=reason):
             await fetching(Lookups(a=[PUBLIC])).bytes_of(f"http://a.example:{host.port}/")
 

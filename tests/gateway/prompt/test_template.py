@@ -265,7 +265,7 @@ def test_an_effort_is_the_nearest_that_the_model_knows(thinking: Thinking, effor
 
 
 @pytest.mark.parametrize(
-    ("thinking", "reported"),
+    ("thinking", "said"),
     [
         (Thinking(), "-"),
         (Thinking(enabled=True), "-"),
@@ -274,15 +274,13 @@ def test_an_effort_is_the_nearest_that_the_model_knows(thinking: Thinking, effor
         (Thinking(enabled=False, budget=512), "0"),
     ],
 )
-def test_a_budget_is_reported_to_templates_that_ask_for_it(
-    thinking: Thinking, reported: str
-) -> None:
+def test_a_budget_is_reported_to_templates_that_ask_for_it(thinking: Thinking, said: str) -> None:
     budgeting = ChatTemplate(
         "{{ thinking_budget if thinking_budget is defined else '-' }}|{{ messages[0].content }}",
         SPECIAL,
     )
     asked = request(user("Hi"), thinking=thinking)
-    assert budgeting.render(asked).text == f"{reported}|Hi"
+    assert budgeting.render(asked).text == f"{said}|Hi"
 
 
 def test_the_clients_own_variables_win() -> None:

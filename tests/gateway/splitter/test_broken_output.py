@@ -253,7 +253,7 @@ def test_without_tools_nothing_is_a_call(format: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "text", "reported"),
+    ("engine", "text", "expected"),
     [
         ("stop", "Hello", "stop"),
         ("length", "Hello", "length"),
@@ -264,8 +264,8 @@ def test_without_tools_nothing_is_a_call(format: str) -> None:
         ("length", '<tool_call>{"name": "weather"}', "length"),
     ],
 )
-def test_the_finish_reason(engine: FinishReason, text: str, reported: FinishReason) -> None:
-    assert read("hermes_json", text, engine).finished.reason == reported
+def test_the_finish_reason(engine: FinishReason, text: str, expected: FinishReason) -> None:
+    assert read("hermes_json", text, engine).finished.reason == expected
 
 
 def test_an_empty_output() -> None:

@@ -100,9 +100,9 @@ def test_what_the_client_puts_together_is_the_whole(
     for event in streamed(events, together, **fields):
         read = EVENT.validate_python(event, strict=True)
         message = accumulate_event(event=read, current_snapshot=message, json_bufs=buffers)
-    reported = Message.model_validate(whole(events, **fields), strict=True)
+    body = Message.model_validate(whole(events, **fields), strict=True)
     assert message.model_dump(exclude={"content": {"__all__": {"parsed_output"}}}) == (
-        reported.model_dump()
+        body.model_dump()
     )
 
 
@@ -111,14 +111,12 @@ def test_what_the_client_puts_together_is_the_whole(
 def test_each_block_begins_grows_and_ends_before_the_next(
     events: tuple[Event, ...], together: int
 ) -> None:
-    reported = streamed(events, together, **THINKS)
-    assert reported[0]["type"] == "message_start"
-    assert reported[0]["message"]["content"] == []
-    assert reported[0]["message"]["usage"]["input_tokens"] == 10
-    assert [event["type"] for event in reported[-2:]] == ["message_delta", "message_stop"]
-    kinds = [
-        (event["type"].removeprefix("content_block_"), event["index"]) for event in reported[1:-2]
-    ]
+    sent = streamed(events, together, **THINKS)
+    assert sent[0]["type"] == "message_start"
+    assert sent[0]["message"]["content"] == []
+    assert sent[0]["message"]["usage"]["input_tokens"] == 10
+    assert [event["type"] for event in sent[-2:]] == ["message_delta", "message_stop"]
+    kinds = [(event["type"].removeprefix("content_block_"), event["index"]) for event in sent[1:-2]]
     expected, count = [], 0
     for kind, index in kinds:
         assert index == count
@@ -130,9 +128,9 @@ def test_each_block_begins_grows_and_ends_before_the_next(
 
 
 def test_how_it_ended_and_what_it_cost() -> None:
-    reported = whole(ANSWERS[4])
-    assert (reported["stop_reason"], reported["stop_sequence"]) == ("stop_sequence", "END")
-    assert reported["usage"] == {
+    message = whole(ANSWERS[4])
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
+    assert message["usage"] == {
         "input_tokens": 6,
         "cache_read_input_tokens": 4,
         "cache_creation_input_tokens": 0,
@@ -164,9 +162,9 @@ def test_thinking_is_shown_to_those_who_asked_for_it() -> None:
     ],
 )
 def test_errors_are_anthropics(error: GatewayError, kind: str) -> None:
-    reported = msgspec.json.decode(error_body(error))
-    assert reported["type"] == "error"
-    assert reported["error"] == {
+    body = msgspec.json.decode(error_body(error))
+    assert body["type"] == "error"
+    assert body["error"] == {
         "type": kind,
         "message": error.message,
         "param": error.param,

@@ -56,30 +56,30 @@ def test_pieces_join_to_the_whole() -> None:
     streamed, whole = (
         CompletionReply(exchange, model="m", report=lambda _: None) for _ in range(2)
     )
-    reported = frames(b"".join(streamed.delta(delta) for delta in deltas) + streamed.closing(usage))
+    sent = frames(b"".join(streamed.delta(delta) for delta in deltas) + streamed.closing(usage))
     for delta in deltas:
         whole.add(delta)
     body = msgspec.json.decode(whole.whole(usage))
     for index, text in enumerate(("ac", "b")):
-        assert "".join(one["content"] for one in reported if one["index"] == index) == text
+        assert "".join(one["content"] for one in sent if one["index"] == index) == text
         assert body[index]["content"] == text
     assert [one["stop_type"] for one in body] == ["eos", "limit"]
-    assert [one["stop_type"] for one in reported if one["stop"]] == ["eos", "limit"]
+    assert [one["stop_type"] for one in sent if one["stop"]] == ["eos", "limit"]
     assert body[0]["tokens_evaluated"] == 3
-    (chosen,) = reported[0]["completion_probabilities"]
+    (chosen,) = sent[0]["completion_probabilities"]
     assert chosen["bytes"] == [0xC3]
     assert chosen["top_logprobs"][0]["token"] == "b"
     assert body[0]["completion_probabilities"] == [chosen]
 
 
 def test_a_load_is_reported_as_transformers_serve_tells_it() -> None:
-    reported = frames(
+    sent = frames(
         loading.progress("m", Progress("weights", 1, 4))
         + loading.ready("m", cached=False)
         + loading.failed("m", ModelUnavailable("no"))
     )
     step = {"stage": "weights", "progress": {"current": 1, "total": 4}}
-    assert reported == [
+    assert sent == [
         {"status": "loading", "model": "m", **step},
         {"status": "ready", "model": "m", "cached": False},
         {"status": "error", "model": "m", "message": "no"},

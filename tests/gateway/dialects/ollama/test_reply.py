@@ -71,13 +71,13 @@ def lines(one: OllamaReply, events: Sequence[Event], together: int) -> list[dict
 def test_the_lines_of_a_chat_are_the_whole(
     events: tuple[Event, ...], together: int, hides: bool
 ) -> None:
-    reported = lines(reply(hides=hides), events, together)
+    sent = lines(reply(hides=hides), events, together)
     one = reply(hides=hides)
     for event in events:
         one.add(Delta(0, (event,)))
     body = msgspec.json.decode(one.whole(USAGE))
     whole = ollama.ChatResponse.model_validate(body)
-    parts = [ollama.ChatResponse.model_validate(line) for line in reported]
+    parts = [ollama.ChatResponse.model_validate(line) for line in sent]
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
     thinking = "".join(part.message.thinking or "" for part in parts)
     assert thinking == (whole.message.thinking or "")
@@ -85,16 +85,16 @@ def test_the_lines_of_a_chat_are_the_whole(
     calls = [call for part in parts for call in part.message.tool_calls or ()]
     assert calls == list(whole.message.tool_calls or ())
     assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
-    last = {key: value for key, value in reported[-1].items() if key != "message"}
+    last = {key: value for key, value in sent[-1].items() if key != "message"}
     assert last == {key: value for key, value in body.items() if key != "message"}
 
 
 def test_generate_tells_a_response() -> None:
-    reported = lines(reply(chat=False), ANSWERS[1], 1)
-    parts = [ollama.GenerateResponse.model_validate(line) for line in reported]
+    sent = lines(reply(chat=False), ANSWERS[1], 1)
+    parts = [ollama.GenerateResponse.model_validate(line) for line in sent]
     assert "".join(part.thinking or "" for part in parts) == "Let me"
     assert "".join(part.response or "" for part in parts) == "Yes"
-    assert all("message" not in line for line in reported)
+    assert all("message" not in line for line in sent)
 
 
 def test_what_it_cost_is_reported_in_nanoseconds() -> None:
@@ -114,16 +114,16 @@ def test_log_probabilities() -> None:
     one = reply()
     streamed = b"".join((one.delta(delta), one.closing(USAGE)))
     found = [msgspec.json.decode(line) for line in streamed.splitlines()]
-    (reported,) = (line["logprobs"] for line in found if "logprobs" in line)
-    assert reported[0]["token"] == "Hi"
-    assert [entry["logprob"] for entry in reported[0]["top_logprobs"]] == [-0.5, -1.5]
+    (logprobs,) = (line["logprobs"] for line in found if "logprobs" in line)
+    assert logprobs[0]["token"] == "Hi"
+    assert [entry["logprob"] for entry in logprobs[0]["top_logprobs"]] == [-0.5, -1.5]
     whole = reply()
     whole.add(delta)
-    assert msgspec.json.decode(whole.whole(USAGE))["logprobs"] == reported
+    assert msgspec.json.decode(whole.whole(USAGE))["logprobs"] == logprobs
 
 
 def test_errors_are_a_text_and_its_field() -> None:
     error = ModelNotFound("There is no model 'x'.", param="model")
-    reported = {"error": error.message, "param": "model", "code": "model_not_found"}
-    assert msgspec.json.decode(error_body(error)) == reported
+    expected = {"error": error.message, "param": "model", "code": "model_not_found"}
+    assert msgspec.json.decode(error_body(error)) == expected
     assert error_line(error) == error_body(error) + b"\n"

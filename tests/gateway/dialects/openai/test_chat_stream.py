@@ -169,8 +169,8 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
 def test_usage_unasked_for_is_not_sent(options: object) -> None:
     data = stream(chat_reply(stream_options=options), said(Content("a"), STOP))
     assert b"usage" not in data
-    reported = ["timings" in payload for payload in objects(data)]
-    assert reported == [False] * (len(reported) - 1) + [True]
+    have_timings = ["timings" in payload for payload in objects(data)]
+    assert have_timings == [False] * (len(have_timings) - 1) + [True]
     assert objects(data)[-1]["choices"][0]["finish_reason"] == "stop"
     assert payloads(data)[-1] == DONE
 

@@ -142,7 +142,7 @@ def conversations(draw: st.DrawFn) -> tuple[int, list[Delta]]:
     return n, deltas
 
 
-def reported(completion: ChatCompletion) -> list[object]:
+def essence(completion: ChatCompletion) -> list[object]:
     """What a completion says, whether it was streamed or not."""
     return [
         (
@@ -175,5 +175,5 @@ def test_a_stream_put_together_is_the_body(
     }
     streamed = accumulated(stream(chat_reply(**asked), deltas))
     body = ChatCompletion.model_validate(whole(deltas, **asked))
-    assert reported(streamed) == reported(body)
+    assert essence(streamed) == essence(body)
     assert streamed.usage == body.usage

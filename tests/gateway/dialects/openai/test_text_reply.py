@@ -60,8 +60,8 @@ def test_usage_comes_once_and_last_when_asked_for() -> None:
 def test_every_prompt_has_n_choices() -> None:
     reply = text_reply(prompt=["x", "y"], n=2)
     deltas = [delta for k in range(4) for delta in said(Content(f"t{k}"), STOP, choice=k)]
-    reported = [(choice["index"], choice["text"]) for choice in whole(reply, deltas)["choices"]]
-    assert reported == [(0, "t0"), (1, "t1"), (2, "t2"), (3, "t3")]
+    choices = [(choice["index"], choice["text"]) for choice in whole(reply, deltas)["choices"]]
+    assert choices == [(0, "t0"), (1, "t1"), (2, "t2"), (3, "t3")]
 
 
 def test_the_echo_stands_before_every_choice_of_its_prompt() -> None:

@@ -61,10 +61,10 @@ def events(data: bytes) -> list[dict[str, Any]]:
     found = []
     for number, frame in enumerate(frames):
         name, _, payload = frame.partition("\n")
-        reported = msgspec.json.decode(payload.removeprefix("data: "))
-        assert name == f"event: {reported['type']}"
-        assert reported["sequence_number"] == number
-        found.append(reported)
+        event = msgspec.json.decode(payload.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == number
+        found.append(event)
     return found
 
 
@@ -101,8 +101,8 @@ def test_the_helper_puts_together_what_the_whole_says(
 
 
 def test_the_order_of_events() -> None:
-    reported = [event["type"].removeprefix("response.") for event in streamed(reply(), ANSWERS[3])]
-    assert reported == [
+    kinds = [event["type"].removeprefix("response.") for event in streamed(reply(), ANSWERS[3])]
+    assert kinds == [
         "created",
         "in_progress",
         *("output_item.added", "content_part.added"),
@@ -118,12 +118,12 @@ def test_the_order_of_events() -> None:
 
 
 def test_reasoning_is_a_summary_for_who_asks_for_one() -> None:
-    reported = streamed(reply(reasoning={"summary": "auto"}), ANSWERS[1])
-    kinds = [event["type"] for event in reported]
+    sent = streamed(reply(reasoning={"summary": "auto"}), ANSWERS[1])
+    kinds = [event["type"] for event in sent]
     assert "response.reasoning_summary_part.added" in kinds
     assert "response.reasoning_summary_text.delta" in kinds
     assert "response.reasoning_text.delta" not in kinds
-    item = reported[-1]["response"]["output"][0]
+    item = sent[-1]["response"]["output"][0]
     assert item["summary"] == [{"type": "summary_text", "text": "Let me"}]
 
 
@@ -162,13 +162,13 @@ def test_a_response_fails_before_and_after_its_beginning() -> None:
 
 def test_one_in_the_background_is_queued_first() -> None:
     one = reply(background=True)
-    reported = events(one.queued() + one.opening())
-    assert [event["type"] for event in reported] == [
+    sent = events(one.queued() + one.opening())
+    assert [event["type"] for event in sent] == [
         "response.created",
         "response.queued",
         "response.in_progress",
     ]
-    assert [event["response"]["status"] for event in reported] == [
+    assert [event["response"]["status"] for event in sent] == [
         "queued",
         "queued",
         "in_progress",
@@ -183,10 +183,10 @@ def test_log_probabilities_come_with_their_text() -> None:
     data += one.delta(Delta(0, (Content("Hi"),), logprobs))
     data += one.delta(Delta(0, (Content("Hi"),), logprobs))
     data += one.delta(Delta(0, (Finished("stop"),)))
-    reported = events(data + one.closing(USAGE))
-    deltas = [event for event in reported if event["type"] == "response.output_text.delta"]
+    sent = events(data + one.closing(USAGE))
+    deltas = [event for event in sent if event["type"] == "response.output_text.delta"]
     assert [len(event["logprobs"]) for event in deltas] == [1, 1]
-    (part,) = reported[-1]["response"]["output"][0]["content"]
+    (part,) = sent[-1]["response"]["output"][0]["content"]
     assert [one["logprob"] for one in part["logprobs"]] == [-0.5, -0.5]
 
 

@@ -10,7 +10,7 @@ from gateway.dialects.tabby.reply import LoadReply, problem_body
 from gateway.errors import ModelNotFound
 
 
-def reported(*steps: Progress) -> list[dict[str, Any]]:
+def events_of(*steps: Progress) -> list[dict[str, Any]]:
     reply = LoadReply()
     frames = b"".join([*(reply.progress(step) for step in steps), reply.loaded()])
     lines = frames.decode().strip().split("\n\n")
@@ -19,7 +19,7 @@ def reported(*steps: Progress) -> list[dict[str, Any]]:
 
 def test_each_phase_finishes_once() -> None:
     steps = (Progress("vision", 5, 9), Progress("draft", 1, 2), Progress("weights", 7, 8))
-    events = [(one["model_type"], one["module"], one["status"]) for one in reported(*steps)]
+    events = [(one["model_type"], one["module"], one["status"]) for one in events_of(*steps)]
     assert events == [
         ("vision", 5, "processing"),
         ("vision", 9, "finished"),
@@ -35,7 +35,7 @@ def test_each_phase_finishes_once() -> None:
     [(), (Progress("weights", 0, 0),), (Progress("draft", 1, 1),), (Progress("weights", 9, 8),)],
 )
 def test_a_load_always_ends_with_the_model(steps: tuple[Progress, ...]) -> None:
-    events = reported(*steps)
+    events = events_of(*steps)
     assert events[-1]["model_type"] == "model"
     assert events[-1]["status"] == "finished"
     assert all(0 <= one["module"] <= one["modules"] for one in events)
