@@ -79,9 +79,9 @@ def times_busy(rows: Sequence[report.Row]) -> Iterator[report.Target]:
     for (name, streams), speed in speeds.items():
         if name == report.OURS:
             theirs = speeds[report.LLAMA_SERVER, streams]
-            reported = f"{speed:,.0f} against {theirs:,.0f}"
+            both = f"{speed:,.0f} against {theirs:,.0f}"
             promise = f"beside a busy process, {streams} streams: {TIMES:g} times llama-server"
-            yield report.Target(promise, reported, speed > 0 and speed >= TIMES * theirs)
+            yield report.Target(promise, both, speed > 0 and speed >= TIMES * theirs)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -282,36 +282,36 @@ async def measure(folder: Path, rounds: int) -> Results:
 
 def lines(results: Results) -> Sequence[str]:
     """For people, with the targets."""
-    reported = []
+    written = []
     for name, least in (("llamacpp", 95), ("transformers", 90)):
         of = results.streams[name]
         shares = ", ".join(
             f"{way} {of[way]:,.0f} ({of[way] / of['free']:.0%})" for way in ("masks", "forced")
         )
-        reported.append(f"{name}, {STREAMS} streams: free {of['free']:,.0f} tokens/s, {shares};")
-        reported[-1] += f" target {least} %"
+        written.append(f"{name}, {STREAMS} streams: free {of['free']:,.0f} tokens/s, {shares};")
+        written[-1] += f" target {least} %"
     for name, of in results.keys.items():
         gain = of["forced"] / of["masks"]
-        reported.append(
+        written.append(
             f"{name}, fixed keys, one stream: {of['masks']:,.0f} tokens/s, "
             f"forced {of['forced']:,.0f} ({gain:.1f} times); target 1.5"
         )
     token = results.token
-    reported.append(
+    written.append(
         f"one token: free {token['free'] * 1e3:.2f} ms, ours {token['ours'] * 1e3:.2f}, GBNF "
         f"{token['gbnf'] * 1e3:.2f} ({token['gbnf'] / token['ours']:.1f} times ours); target 3"
     )
     made = results.compile
-    reported.append(
+    written.append(
         f"50 properties: {made['first'] * 1e3:.1f} ms, again {made['again'] * 1e3:.2f}; target 50 "
         f"and 1; with the tokenizer {made['tokenizer'] * 1e3:.0f}"
     )
     for name, of in results.first.items():
-        reported.append(
+        written.append(
             f"{name}, first text: free {of['free'] * 1e3:.1f} ms, held {of['held'] * 1e3:.1f}; "
             "target 1 ms more"
         )
-    return reported
+    return written
 
 
 def main() -> None:

@@ -65,8 +65,8 @@ async def cost(address: str, server: psutil.Process, api: str, streams: int) -> 
         """How many frames were told."""
         async with client.stream("POST", path, json={"model": "fox", **body}) as answer:
             answer.raise_for_status()
-            reported = b"".join([data async for data in answer.aiter_raw()])
-        return reported.count(b"\n{" if api == "ollama" else b"\ndata:")
+            received = b"".join([data async for data in answer.aiter_raw()])
+        return received.count(b"\n{" if api == "ollama" else b"\ndata:")
 
     async with httpx.AsyncClient(base_url=address, timeout=120.0) as client:
         await stream(client)  # what is done once, is done

@@ -100,11 +100,11 @@ def _cell(shape: Shape, memory: int) -> str:
     for cache in CACHES:
         if tokens := longest(shape, memory, cache):
             found.setdefault(tokens, cache)
-    reported = [
+    contexts = [
         f"{tokens // 1024}k" + ("" if cache == "f16" else f" {cache}")
         for tokens, cache in found.items()
     ]
-    return "; ".join(reported) or "no"
+    return "; ".join(contexts) or "no"
 
 
 if __name__ == "__main__":

@@ -166,8 +166,8 @@ def measured(rounds: int, prompts: int) -> tuple[dict[str, float], dict[str, Bes
     ):
         for _ in range(rounds):
             order = BarePrompts(TOKENS, prompts)
-            reported = run("benchmarks.long_prompt", order, BareSpeed, PATIENCE, "--bare")
-            speeds.setdefault(BARE, []).append(reported.tokens_per_second)
+            bare = run("benchmarks.long_prompt", order, BareSpeed, PATIENCE, "--bare")
+            speeds.setdefault(BARE, []).append(bare.tokens_per_second)
             for name, server in ((report.OURS, ours), (report.LLAMA_SERVER, theirs)):
                 speeds.setdefault(name, []).append(prefill(server, prompts, numbers))
                 gaps.setdefault(name, []).append(beside(server, prompts, numbers))
@@ -192,8 +192,8 @@ def table(speeds: Mapping[str, float], gaps: Mapping[str, Beside]) -> str:
     for name, speed in speeds.items():
         gap = gaps.get(name, Beside())
         known = (gap.alone, gap.beside, gap.longest)
-        reported = ["" if one is None else f"{one * 1000:.1f}" for one in known]
-        lines.append(f"| {name} | {speed:,.0f} | {' | '.join(reported)} |")
+        cells = ["" if one is None else f"{one * 1000:.1f}" for one in known]
+        lines.append(f"| {name} | {speed:,.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -119,8 +119,8 @@ def table(costs: Sequence[LoopCost]) -> str:
     ]
     for cost in costs:
         gaps = (cost.figures.gap_p50, cost.figures.gap_p99)
-        reported = " | ".join("" if gap is None else f"{gap * 1000:.2f}" for gap in gaps)
-        cells = f"{cost.loop:.1f} | {cost.others:.1f} | {reported}"
+        columns = " | ".join("" if gap is None else f"{gap * 1000:.2f}" for gap in gaps)
+        cells = f"{cost.loop:.1f} | {cost.others:.1f} | {columns}"
         lines.append(f"| {cost.engine} | {cost.streams} | {cells} |")
     return "\n".join(lines)
 

@@ -36,8 +36,8 @@ _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 def _chunk(delta: object, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    reported = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "stub"}
-    return b"data: " + msgspec.json.encode({**reported, "choices": [choice]}) + b"\n\n"
+    about = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "stub"}
+    return b"data: " + msgspec.json.encode({**about, "choices": [choice]}) + b"\n\n"
 
 
 def _piece(data: bytes) -> bytes:
@@ -57,8 +57,8 @@ def _whole() -> bytes:
     message = {"role": "assistant", "content": "word " * CHUNKS}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": CHUNKS, "total_tokens": CHUNKS + 5}
-    reported = {"id": "c", "object": "chat.completion", "created": 1, "model": "stub"}
-    body = msgspec.json.encode({**reported, "choices": [choice], "usage": usage})
+    about = {"id": "c", "object": "chat.completion", "created": 1, "model": "stub"}
+    body = msgspec.json.encode({**about, "choices": [choice], "usage": usage})
     head = (
         f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
@@ -279,16 +279,14 @@ async def measure(name: str, port: int, pid: int, seconds: float) -> None:
     """All loads on one server, printed."""
     for stream in (True, False):
         for clients in (1, 16):
-            reported = await best(port, pid, clients=clients, stream=stream, seconds=seconds)
+            load = await best(port, pid, clients=clients, stream=stream, seconds=seconds)
             kind = "stream" if stream else "whole "
-            line = (
-                f"{name:10} {kind} {clients:3} clients: {reported.requests_per_second:8.0f} req/s"
-            )
-            line += f", first {reported.first * 1e3:7.2f} ms"
+            line = f"{name:10} {kind} {clients:3} clients: {load.requests_per_second:8.0f} req/s"
+            line += f", first {load.first * 1e3:7.2f} ms"
             if stream:
-                line += f", {reported.chunks_per_second:8.0f} chunks/s"
-                line += f", {reported.cpu_per_chunk:6.2f} us CPU per chunk"
-            line += f", {reported.cpu_per_request * 1e3:6.2f} ms CPU per request"
+                line += f", {load.chunks_per_second:8.0f} chunks/s"
+                line += f", {load.cpu_per_chunk:6.2f} us CPU per chunk"
+            line += f", {load.cpu_per_request * 1e3:6.2f} ms CPU per request"
             print(line, flush=True)
 
 
@@ -314,5 +312,5 @@ if __name__ == "__main__":
     parser.add_argument("--stub", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--litellm", metavar="PYTHON", help="an interpreter that has LiteLLM")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round")
-    reported = parser.parse_args()
-    uvloop.run(_serve_stub(reported.stub) if reported.stub else main(reported))
+    arguments = parser.parse_args()
+    uvloop.run(_serve_stub(arguments.stub) if arguments.stub else main(arguments))

@@ -102,11 +102,11 @@ async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
             samples.append(sample(pid, began))
             for _ in range(STREAMS):
                 pause.release()
-            reported = ", ".join(f"{name} {n}" for name, n in samples[-1].threads.items())
+            threads = ", ".join(f"{name} {n}" for name, n in samples[-1].threads.items())
             print(
                 f"{samples[-1].seconds:7.0f} s {samples[-1].resident / 2**20:8.1f} MiB, "
                 f"anonymous {samples[-1].anonymous / 2**20:8.1f} MiB, {answers:6} answers, "
-                f"threads: {reported}",
+                f"threads: {threads}",
                 flush=True,
             )
         tasks.cancel_scope.cancel()

@@ -302,11 +302,11 @@ def _result(rng: Random, answered: Answered) -> tuple[str, str]:
         rng.choice(KEYS) if rng.random() < 0.6 else words.random_word(rng) for _ in range(count)
     ]
     fields: dict[str, str | int | float] = {key: _value(rng) for key in keys}
-    reported = ", ".join(f"{key} {value}" for key, value in fields.items())
+    facts = ", ".join(f"{key} {value}" for key, value in fields.items())
     if rng.random() < 0.25:
         fields = {**answered.arguments, **fields}
-        reported = ", ".join(f"{key} {value}" for key, value in fields.items())
-    return json.dumps(fields, ensure_ascii=False), f"{answered.subject}: {reported}."
+        facts = ", ".join(f"{key} {value}" for key, value in fields.items())
+    return json.dumps(fields, ensure_ascii=False), f"{answered.subject}: {facts}."
 
 
 def call_text(name: str, arguments: dict[str, str | int]) -> str:
@@ -319,8 +319,8 @@ def use(rng: Random, tool: Tool) -> tuple[Exchange, Exchange]:
     """A request with its call, and the tool's result with the answer."""
     answered = tool.ask(rng)
     call = call_text(tool.name, answered.arguments)
-    result, reported = _result(rng, answered)
+    result, answer = _result(rng, answered)
     return (
         Exchange(answered.request, f"I can look that up with {tool.name}.", call),
-        Exchange(result, "The tool has answered.", reported, role="tool"),
+        Exchange(result, "The tool has answered.", answer, role="tool"),
     )
