@@ -13,10 +13,19 @@ from config.check import convert
 from config.document import parse
 from config.environment import Setting, from_text, settings
 from config.errors import Source, suggestion
-from config.models import check_names, check_options
-from config.paths import rooted
-from config.settings import Config, KeyConfig
-from config.shape import Option, leaves, with_option
+from config.models import Engines, check_names, check_options, engines_of, option_kinds
+from config.settings import Config, KeyConfig, ModelConfig
+from config.shape import (
+    Kind,
+    Option,
+    is_path,
+    is_section,
+    leaves,
+    list_item,
+    mapping_item,
+    options,
+    with_option,
+)
 from config.upstreams import completed, is_secret_variable
 
 KEY_FROM_ENVIRONMENT = "env:"
@@ -172,3 +181,45 @@ def _keys(
             raise source.error(path, "the same key is listed twice")
         found[secret] = msgspec.structs.replace(key, key=secret)
     return tuple(found.values())
+
+
+# -------------------------------------------------------------------------------------------- paths
+# The relative paths of a configuration file, made absolute. Whether they exist is not asked.
+
+
+def rooted(config: Config, root: Path) -> Config:
+    """`config` with its relative paths made absolute, from `root`.
+
+    The models' options must have been checked.
+    """
+    whole: Config = _rooted(config, type(config), root)
+    known = engines_of(type(config))
+    models = tuple(_rooted_options(model, known, root) for model in whole.models)
+    return msgspec.structs.replace(whole, models=models)
+
+
+def _rooted_options(model: ModelConfig, known: Engines, root: Path) -> ModelConfig:
+    """The same for a model's options, which aren't typed yet."""
+    kinds = option_kinds(model, known)
+    placed = {name: _rooted(value, kinds[name], root) for name, value in model.options.items()}
+    return msgspec.structs.replace(model, options=placed)
+
+
+def _rooted(value: Kind, kind: Kind, root: Path) -> Kind:
+    if is_section(kind):
+        below = options(kind).items()
+        return msgspec.structs.replace(
+            value, **{name: _rooted(getattr(value, name), inner, root) for name, inner in below}
+        )
+    if (item := list_item(kind)) is not None:
+        return tuple(_rooted(part, item, root) for part in value)
+    if (item := mapping_item(kind)) is not None:
+        return {name: _rooted(part, item, root) for name, part in value.items()}
+    return _rooted_text(value, root) if isinstance(value, str) and is_path(kind) else value
+
+
+def _rooted_text(text: str, root: Path) -> str:
+    scheme, colon, _ = text.partition(":")
+    if colon and len(scheme) > 1 and scheme.isalpha():  # https://…, hf:owner/name
+        return text
+    return str(root / Path(text).expanduser())
