@@ -125,14 +125,14 @@ function Speed({ version, model = null }) {
   const parts = [
     timings?.predicted_per_second && [`${rate(timings.predicted_per_second)} tok/s`, "Tokens per second while it was written"],
     ttft !== null && [`${seconds(ttft)} to first`, "Time to the first token, as seen from this page"],
-    usage && [`${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens`, tokensTold(usage)],
+    usage && [`${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens`, tokensText(usage)],
     usage && version.seconds !== null && [seconds(version.seconds), "The whole request"],
     held && [bytes(held), "Memory that the model takes"],
   ].filter(Boolean);
   return html`<div class="speed num">${parts.map(([text, title]) => html`<span key=${title} title=${title}>${text}</span>`)}</div>`;
 }
 
-function tokensTold(usage) {
+function tokensText(usage) {
   const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
   const reasoning = usage.completion_tokens_details?.reasoning_tokens ?? 0;
   return `Prompt ${usage.prompt_tokens}, of which ${cached} from the cache; answer ${usage.completion_tokens}, of which ${reasoning} reasoning`;

@@ -31,7 +31,7 @@ export default function ChatPage() {
       onDragLeave=${(event) => { if (!event.currentTarget.contains(event.relatedTarget)) setOver(false); }}
       onDrop=${(event) => { event.preventDefault(); setOver(false); addPictures(event.dataTransfer.files); }}>
     <h1 class="unseen">Chat</h1>
-    <div class="unseen" role="status">${progressTold()}</div>
+    <div class="unseen" role="status">${progressText()}</div>
     ${isShown("list", hasList) && html`<${Aside} name="list" title="Conversations" isDrawer=${isNarrow}><${List} /></${Aside}>`}
     <section class="chat-main" aria-label="Conversation">
       <${Bar} onList=${toggle("list", hasList)} onPanel=${toggle("panel", hasPanel)} isPanel=${isShown("panel", hasPanel)} isList=${isShown("list", hasList)} />
@@ -43,7 +43,7 @@ export default function ChatPage() {
 }
 
 /** For screen readers: the text itself, which changes many times a second, is not announced. */
-function progressTold() {
+function progressText() {
   if (isBusy.value) return "The answer is being written.";
   return open.value.turns.length ? "The answer is complete." : "";
 }
