@@ -7,7 +7,8 @@ filtered by the same functions.
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -157,6 +158,22 @@ class Feed:
         self.ended = False
         self.readers = 0
         self._changed = Signal()
+        self._reader_came = Signal()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around the reading of one reader: what changes meanwhile is written."""
+        self.readers += 1
+        self._reader_came.give()
+        try:
+            yield
+        finally:
+            self.readers -= 1
+
+    async def wait_for_reader(self) -> None:
+        """Until there is one."""
+        while not self.readers:
+            await self._reader_came.wait()
 
     def add(self, news: News) -> None:
         """It happened now."""

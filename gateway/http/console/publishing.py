@@ -43,36 +43,44 @@ class Publisher:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._feed: Feed = services.feed
-        self._read = -LINGER  # time of the last read
-        self._sampled = -LINGER
         self._last_line = services.lines.last
+        self._publishes = False
 
     async def run(self) -> None:
         """Until the server stops."""
+        with self._services.registry.watchers.watching() as changes:
+            async with companions() as tasks:
+                tasks.start_soon(again_and_again, self._rest, self._services.history.every)
+                while not self._feed.ended:
+                    await self._feed.wait_for_reader()
+                    await self._publish(changes)
+
+    async def _publish(self, changes: Changes) -> None:
+        """Until there has been no reader for `LINGER` seconds, or the server stops."""
+        self._publishes = True
         async with companions() as tasks:
             tasks.start_soon(again_and_again, self._poll, POLL_EVERY)
             tasks.start_soon(again_and_again, self._measure, SECOND)
-            with self._services.registry.watchers.watching() as changes:
-                await self._follow_models(changes)
+            tasks.start_soon(self._cancel_when_unread, tasks.cancel_scope)
+            await self._follow_models(changes)
             self._feed.end()
-
-    def _is_read(self) -> bool:
-        """Whether there is a reader, or was one lately; else nothing is written."""
-        now = time.monotonic()
-        if self._feed.readers:
-            self._read = now
-        is_read = now - self._read < LINGER
-        if not is_read:
+        self._publishes = False
+        if not self._feed.ended:
             self._feed.interrupt()
-        return is_read
+
+    async def _cancel_when_unread(self, scope: anyio.CancelScope) -> None:
+        last_read = time.monotonic()
+        while (now := time.monotonic()) - last_read < LINGER:
+            last_read = now if self._feed.readers else last_read
+            await anyio.sleep(SECOND)
+        scope.cancel()
 
     async def _follow_models(self, changes: Changes) -> None:
         while names := await changes.read():
-            if self._is_read():
-                try:
-                    await self._publish_models(names)
-                except Exception:  # as in `again_and_again`
-                    log.exception("the console missed a model")
+            try:
+                await self._publish_models(names)
+            except Exception:  # as in `again_and_again`
+                log.exception("the console missed a model")
             await anyio.sleep(POLL_EVERY)
 
     async def _publish_models(self, names: frozenset[str]) -> None:
@@ -83,27 +91,30 @@ class Publisher:
             self._feed.add(ModelGone(name))
 
     async def _poll(self) -> None:
-        """Polls what has no notification of changes."""
-        is_read = self._is_read()
-        moved = self._services.activity.take_moved(running=False)
-        downloads, gone = self._services.downloads.take_moved()
-        lines = self._services.lines.after(self._last_line)
-        self._last_line = lines[-1].number if lines else self._last_line
-        if not is_read:
-            return
-        found: list[News] = [RequestNews(owner, standing) for owner, standing in moved]
-        for news in (*found, *downloads, *map(DownloadGone, gone), *lines):
+        """Publishes what has no notification of changes."""
+        for news in self._moved():
             self._feed.add(news)
+
+    def _moved(self) -> list[News]:
+        """What has changed since the last call."""
+        services = self._services
+        requests = services.activity.take_moved(running=False)
+        downloads, gone = services.downloads.take_moved()
+        lines = services.lines.after(self._last_line)
+        self._last_line = lines[-1].number if lines else self._last_line
+        found: list[News] = [RequestNews(owner, standing) for owner, standing in requests]
+        return [*found, *downloads, *map(DownloadGone, gone), *lines]
+
+    async def _rest(self) -> None:
+        """While nobody reads: what changed is forgotten, the history goes on."""
+        if not (self._publishes or self._feed.readers):
+            self._moved()
+            self._services.history.take(await self._services.sampler.sample())
 
     async def _measure(self) -> None:
         """The gauges; and requests that run, since their answers grow."""
-        services, is_read = self._services, self._is_read()
-        if not is_read and time.monotonic() - self._sampled < services.history.every:
-            return
-        self._sampled = time.monotonic()
-        gauges = await services.sampler.sample()
-        services.history.take(gauges)
-        if is_read:
-            self._feed.add(gauges)
-            for owner, standing in services.activity.take_moved(running=True):
-                self._feed.add(RequestNews(owner, standing))
+        gauges = await self._services.sampler.sample()
+        self._services.history.take(gauges)
+        self._feed.add(gauges)
+        for owner, standing in self._services.activity.take_moved(running=True):
+            self._feed.add(RequestNews(owner, standing))

@@ -68,16 +68,13 @@ class FeedReader:
     async def send_events(self, events: EventStream) -> None:
         """Until the server stops or the key is gone."""
         feed = self._services.feed
-        feed.readers += 1
-        try:
+        with feed.reading():
             await events.begin()
             while not feed.ended:
                 await events.write(await self._frames())
                 await feed.wait(self._position or 0)
                 if not self._is_let_in():
                     return
-        finally:
-            feed.readers -= 1
 
     def _is_let_in(self) -> bool:
         try:
