@@ -37,7 +37,16 @@ async def in_front(folder: Path, *ports: int) -> AsyncIterator[Running]:
     )
     server = msgspec.structs.replace(Config().server, port=0)
     async with serving(Config(server=server, upstreams=(upstream,)), folder) as running:
+        async with asyncio.timeout(HANG):
+            while not are_loaded(running):  # else all requests go where the first one loads it
+                await asyncio.sleep(0.01)
         yield running
+
+
+def are_loaded(running: Running) -> bool:
+    """Whether every server is known to have the model in memory."""
+    known = [one.standings or {} for one in running.registry.fleet.replicas()["two"]]
+    return all("slow" in each and each["slow"].state == "loaded" for each in known)
 
 
 async def stream(running: Running, number: int, began: asyncio.Event) -> str:
@@ -60,7 +69,9 @@ def configured(script: Path, pace: float) -> str:
     """The path of a configuration. `pace`: tokens a second."""
     path = script.with_name(f"{pace}.yaml")
     options = f"{{tokens_per_second: {pace}}}"
-    path.write_text(f"models: [{{name: slow, path: {script}, options: {options}}}]\n")
+    path.write_text(
+        f"models: [{{name: slow, path: {script}, preload: true, options: {options}}}]\n"
+    )
     return str(path)
 
 
