@@ -64,7 +64,7 @@ def scripted() -> Iterator[Running]:
     """A server whose model `endless` says more than any answer is long."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "endless.script.json"
-        script = {"context_length": 100_000, "lines": [{"say": "the quick brown fox " * 500}]}
+        script = {"context_length": 100_000, "lines": [{"say": "thequickbrownfox" * 600}]}
         path.write_bytes(msgspec.json.encode(script))
         with roundhouse(str(path), environment=ENVIRONMENT) as running:
             yield running
