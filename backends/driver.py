@@ -203,9 +203,9 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
             running = self._active.get(result.key)
             if running is None:  # it ended within this very step
                 continue
-            if isinstance(result, JobFailed):
-                self._drop(running)
             if not isinstance(result, Token):
+                if isinstance(result, JobFailed):
+                    self._drop(running)
                 outputs.append((running.mailbox, output_of(result)))
             elif left is None:
                 self._take(running, result, now, outputs, 0)

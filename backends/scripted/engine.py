@@ -127,10 +127,13 @@ class ScriptedEngine:
         return _prompt_tokens(job)
 
     def step(self) -> Sequence[Token | PromptScored | JobFailed]:
-        if self._pause:
-            time.sleep(self._pause)
+        """All within the time that a step is to take."""
+        begun = time.perf_counter()
         scored = [self._scored(key, one) for key, one in self._speakers.items() if not one.scored]
-        return [*scored, *(one for key in self._speakers for one in self._turn(key))]
+        tokens = [one for key in self._speakers for one in self._turn(key)]
+        if self._pause:
+            time.sleep(max(0.0, begun + self._pause - time.perf_counter()))
+        return [*scored, *tokens]
 
     def _turn(self, key: int) -> Sequence[Token | JobFailed]:
         """One token, or all that are forced."""
