@@ -228,11 +228,12 @@ class ChatReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
-        match delta.events:
-            case (Content(text) | Reasoning(text) as event,) if text and not self._has_logprobs:
+        if len(delta.events) == 1 and not self._has_logprobs:
+            (event,) = delta.events
+            if (type(event) is Content or type(event) is Reasoning) and event.text:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
                 template = self._frames[delta.choice].get(type(event))
-                return template.render(text) if template else b""
+                return template.render(event.text) if template else b""
         if delta.progress is not None:
             return frame(self._progress(delta.choice, delta.progress))
         choices = [_choice(delta.choice, step) for step in self._steps[delta.choice].of(delta)]
