@@ -29,8 +29,8 @@ from backends.transcript import Transcript, Written
 
 class Mailbox:
     """One job's outputs on the event loop's side. Pieces that were not fetched yet are joined into
-    one; while nothing waits here and the reader does, `take` may have a piece first (see
-    `protocol.Outputs.offer`).
+    one; while nothing waits here and the reader does, `take` may have a piece first, and `flush` is
+    called at the step's end (see `protocol.Outputs.offer`).
 
     The loop is asyncio's own (the server runs on it) and this is the hottest await there is, so it
     waits on a bare future: an anyio.Event costs several times as much.
@@ -44,6 +44,7 @@ class Mailbox:
         self._closed = False
         self._reader: asyncio.Future[None] | None = None
         self.take: Callable[[Piece], bool] | None = None
+        self.flush: Callable[[], None] | None = None
 
     def put(self, output: Output | BackendError) -> None:
         """Called on the event loop's thread, by the driver's one call per step."""
@@ -74,6 +75,17 @@ class Mailbox:
         except Exception as error:  # noqa: BLE001 - see above
             self._last = error
         return False
+
+    def send(self) -> None:
+        """The step's outputs are all in their mailboxes: what was taken of these goes on."""
+        if self.flush is None:
+            return
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001 - as in `_taken`
+            self._last = error
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_result(None)
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self
@@ -107,9 +119,14 @@ class Mailbox:
 
 
 def deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
-    """Put each into its mailbox, on the event loop's thread."""
+    """Put each into its mailbox, on the event loop's thread. What goes straight to connections is
+    sent when all are there: Python and the kernel in turns would take each other's place in the
+    caches at every token (benchmarks/README.md).
+    """
     for mailbox, output in outputs:
         mailbox.put(output)
+    for mailbox, _ in outputs:
+        mailbox.send()
 
 
 class JobOutputs:
@@ -125,9 +142,10 @@ class JobOutputs:
     def __anext__(self) -> Awaitable[Output]:
         return self._mailbox.__anext__()
 
-    def offer(self, take: Callable[[Piece], bool]) -> None:
+    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
         """See `protocol.Outputs.offer`."""
         self._mailbox.take = take
+        self._mailbox.flush = flush
 
 
 Job = TypeVar("Job")

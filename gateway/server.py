@@ -47,6 +47,7 @@ class DirectBody:
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._unsent = b""
 
     def free(self) -> bool:
         """The body has begun, and nothing of it waits for the client."""
@@ -57,7 +58,13 @@ class DirectBody:
 
     def write(self, body: bytes) -> None:
         """`body`, which is not empty, as a chunk (RFC 9112, 7.1)."""
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        self._unsent += b"%x\r\n%b\r\n" % (len(body), body)
+
+    def flush(self) -> None:
+        """Send all that was written, in one call to the kernel."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, b""
+            self._cycle.transport.write(unsent)
 
 
 class GuardedConnection(HttpToolsProtocol):

@@ -46,11 +46,15 @@ PLAIN = GenerationParams()
 
 
 class DeltaWriter(Protocol):
-    """Where deltas can go without a task's wake-up, as long as it is `free`."""
+    """Where deltas can go without a task's wake-up, as long as it is `free`. They may wait there
+    for `flush`.
+    """
 
     def free(self) -> bool: ...
 
     def write(self, delta: Delta) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 class Choice:
@@ -108,7 +112,7 @@ class Choice:
             return True
 
         if self._checked is None:
-            outputs.offer(take)
+            outputs.offer(take, writer.flush)
 
     async def _deltas(self, outputs: Outputs) -> AsyncIterator[Delta]:
         async for output in outputs:

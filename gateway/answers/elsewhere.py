@@ -50,7 +50,7 @@ class RemoteOutputs:
         """See `Outputs.stop`: no more is read."""
         self._stopped = True
 
-    def offer(self, take: Callable[[Piece], bool]) -> None:
+    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
         """See `Outputs.offer`: there is no direct path here."""
 
     async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:

@@ -100,7 +100,7 @@ class DirectFrames:
     """
 
     def __init__(self, events: EventStream, reply: Reply, account: RequestRecord) -> None:
-        self.free = events.free
+        self.free, self.flush = events.free, events.flush
         self._events = events
         self._reply = reply
         self._account = account

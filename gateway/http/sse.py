@@ -56,12 +56,15 @@ DIRECT = "roundhouse.direct"
 
 class Direct(Protocol):
     """A connection to which some of a streamed body can be written without waiting, as long as it
-    is `free`: the client takes what it is sent. ASGI's `send` has no such way.
+    is `free`: the client takes what it is sent. What was written goes out with `flush`. ASGI's
+    `send` has no such way.
     """
 
     def free(self) -> bool: ...
 
     def write(self, body: bytes) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 class EventStream:
@@ -125,10 +128,15 @@ class EventStream:
         return self._direct.free()
 
     def write_directly(self, frames: bytes) -> None:
-        """As `write`, at once."""
+        """As `write`, without waiting; the caller calls `flush` before anything else is written."""
         assert self._direct is not None, "it is free"
         self._last = time.monotonic()
         self._direct.write(frames)
+
+    def flush(self) -> None:
+        """Send what was written directly."""
+        if self._direct is not None:
+            self._direct.flush()
 
     async def end(self, frames: bytes) -> None:
         self._ended = True

@@ -8,7 +8,7 @@ import pytest
 
 from backends.engine_thread import Questions, question
 from backends.errors import GenerationFailed
-from backends.jobs import JobOutputs, Mailbox
+from backends.jobs import JobOutputs, Mailbox, deliver
 from backends.protocol import Ended, Piece
 
 pytestmark = pytest.mark.anyio
@@ -22,16 +22,20 @@ class Reader:
     def __init__(self, mailbox: Mailbox) -> None:
         self.free = True
         self.taken: list[str] = []
+        self.sent: list[str] = []  # as much of it as is on its way
         self.read: list[str] = []
         self.said: list[str] = []  # both, in the order in which they came
         self._outputs = JobOutputs(mailbox, lambda: None)
-        self._outputs.offer(self.take)
+        self._outputs.offer(self.take, self.flush)
 
     def take(self, piece: Piece) -> bool:
         if self.free:
             self.taken.append(piece.text)
             self.said.append(piece.text)
         return self.free
+
+    def flush(self) -> None:
+        self.sent = list(self.taken)
 
     async def run(self) -> None:
         async for output in self._outputs:
@@ -81,6 +85,50 @@ async def test_who_fails_to_take_a_piece_hears_of_it_alone() -> None:
         mailbox.put(Piece("b"))  # in the same step; the answer has a hole before it
         mailbox.put(ENDED)
     assert reader.said == []
+
+
+async def test_what_is_taken_is_sent_when_all_of_the_step_is_there() -> None:
+    loop = asyncio.get_running_loop()
+    mailboxes = [Mailbox(loop) for _ in range(2)]
+    first, second = readers = [Reader(mailbox) for mailbox in mailboxes]
+    unsent: list[tuple[str, ...]] = []
+
+    def watched() -> None:
+        unsent.append((*first.taken, *second.taken, *first.sent, *second.sent))
+        first.flush()
+
+    mailboxes[0].flush = watched
+    async with anyio.create_task_group() as tasks:
+        for reader in readers:
+            tasks.start_soon(reader.run)
+        await anyio.wait_all_tasks_blocked()
+        pieces = [(mailbox, Piece(text)) for mailbox, text in zip(mailboxes, "ab", strict=True)]
+        deliver([*pieces, (mailboxes[0], ENDED), (mailboxes[1], ENDED)])
+        assert unsent[0] == ("a", "b")
+        assert [reader.sent for reader in readers] == [["a"], ["b"]]
+
+
+async def test_who_fails_to_send_hears_of_it_alone() -> None:
+    loop = asyncio.get_running_loop()
+    broken, sound = Mailbox(loop), Mailbox(loop)
+    failing, reader = Reader(broken), Reader(sound)
+
+    def flush() -> None:
+        raise ZeroDivisionError
+
+    broken.flush = flush
+
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await failing.run()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        tasks.start_soon(reader.run)
+        await anyio.wait_all_tasks_blocked()
+        deliver([(broken, Piece("a")), (sound, Piece("b"))])
+        deliver([(sound, ENDED)])
+    assert reader.sent == ["b"]
 
 
 async def test_an_engine_s_error_comes_behind_what_was_said() -> None:

@@ -73,7 +73,7 @@ class GivenOutputs:
             raise StopAsyncIteration
         return self._coming.pop(0)
 
-    def offer(self, take: Callable[[Piece], bool]) -> None:
+    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
         self._coming = [one for one in self._coming if not (isinstance(one, Piece) and take(one))]
 
     def stop(self) -> None:
@@ -181,6 +181,8 @@ class Written:
 
     def write(self, delta: Delta) -> None:
         self._said.append(delta)
+
+    def flush(self) -> None: ...
 
 
 @given(st.sets(st.integers(1, len(SAID) - 1)), st.sampled_from(["Seen <", "en <b", "b", "."]))
