@@ -4,8 +4,9 @@
 
 CPU time of the server's threads, which a busy machine changes less than the clock: Linux' schedstat
 counts it in nanoseconds. The scripted engine with steps of 8 ms stands in for a card; each of its
-tokens is one byte. A stream's answer lasts longer than the measurement, so that nothing but
-streaming is in the steps.
+tokens is one byte, and its text has no spaces: a space waits for what follows it, since a marker
+would take it along, so that the next gap is two steps long. A stream's answer lasts longer than the
+measurement, so that nothing but streaming is in the steps.
 """
 
 import argparse
