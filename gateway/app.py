@@ -32,7 +32,6 @@ from gateway.http.auth import (
     is_loopback,
     server_names,
 )
-from gateway.http.console.activity import Activity
 from gateway.http.console.feed import Feed, reloaded
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
@@ -42,6 +41,7 @@ from gateway.http.exchange import HEADERS, ID_HEADER, TRUNCATED_HEADER
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
+from gateway.http.request_record import Activity
 from gateway.http.routes import (
     admin,
     anthropic,

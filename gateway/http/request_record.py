@@ -1,10 +1,13 @@
-"""The record of one request: its state and usage while it is answered, and one report at its end.
+"""The record of each request: its state and usage while it is answered, and one report at its end;
+and all records, of requests that run and of the last that are over.
 
 The hot path is `delta`: less than a microsecond, no locks. Keys never get here, and a prompt's end
 only where the configuration shows it.
 """
 
+import itertools
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, time
@@ -15,7 +18,7 @@ import msgspec
 import structlog
 
 from gateway.access import Access
-from gateway.errors import Cancelled, GatewayError
+from gateway.errors import Cancelled, GatewayError, NotFound
 from gateway.events import Usage
 from gateway.registry import Waiting
 
@@ -24,6 +27,7 @@ log = structlog.get_logger()
 Api: TypeAlias = str  # "chat", "text", …
 Stage: TypeAlias = Literal["queued", "loading"]
 
+LATELY = 200  # requests that are over
 SHOWN = 2000  # letters of a prompt's end, where prompts are shown at all
 
 # Upper bounds of the gaps between two deltas, in seconds; the last bucket is what is longer.
@@ -101,22 +105,6 @@ class RequestStanding(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str | None  # how it ends, where prompts are shown
 
 
-class Journal(Protocol):
-    """Lists requests while they run and when they are over."""
-
-    def began(self, record: "RequestRecord") -> int:
-        """Its number."""
-        ...
-
-    def moved(self, number: int) -> None:
-        """It waits elsewhere, or it is answered now."""
-        ...
-
-    def ended(self, number: int) -> None:
-        """Its standing is the last."""
-        ...
-
-
 class Answered(Protocol):
     """The model that answers a request, and the usage so far."""
 
@@ -142,7 +130,7 @@ class RequestRecord:
     def __init__(
         self,
         notify: Callable[[RequestReport], None],
-        journal: Journal,
+        activity: "Activity",
         *,
         api: Api,
         model: str,
@@ -151,7 +139,7 @@ class RequestRecord:
         shows_prompt: bool = False,
     ) -> None:
         self._notify = notify
-        self._journal = journal
+        self._activity = activity
         self._api = api
         self._model = model
         self.request = request
@@ -177,7 +165,7 @@ class RequestRecord:
         `was_cut_off`: whether it was cancelled because the client didn't read.
         """
         outcome = None  # cancelled: the client has left
-        self._number = self._journal.began(self)
+        self._number = self._activity.began(self)
         try:
             with self._cancellable():
                 yield
@@ -208,7 +196,7 @@ class RequestRecord:
         """Where the request stands in line now."""
         self._waits.now(news.stage, perf_counter())
         self._news = news
-        self._journal.moved(self._number)
+        self._activity.moved(self._number)
 
     def answered_by(self, answer: Answered) -> None:
         """Now it is known which model answers."""
@@ -216,14 +204,14 @@ class RequestRecord:
         self._model = answer.model
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
-        self._journal.moved(self._number)
+        self._activity.moved(self._number)
 
     def delta(self) -> None:
         """A delta was sent."""
         now = perf_counter()
         if self._first is None:
             self._first = now - self._began
-            self._journal.moved(self._number)
+            self._activity.moved(self._number)
         else:
             gap = now - self._last
             self._gaps[bisect_left(GAPS, gap)] += 1
@@ -246,7 +234,7 @@ class RequestRecord:
             usage=answer.usage() if answer else None,
         )
         self._report = report
-        self._journal.ended(self._number)
+        self._activity.ended(self._number)
         _log(self.request, report)
         self._notify(report)
 
@@ -291,6 +279,73 @@ class RequestRecord:
         if self._first is None or seconds <= self._first:
             return None
         return tokens / (seconds - self._first)
+
+
+class Activity:
+    """One per server: the requests that run, and the last that are over, for administrators and for
+    the key that sent them. A request that is not watched costs two entries in a table.
+    """
+
+    def __init__(self, lately: int = LATELY) -> None:
+        self._numbers = itertools.count(1)
+        self._running: dict[int, RequestRecord] = {}
+        self._lately: deque[tuple[str, RequestStanding]] = deque(maxlen=lately)
+        self._moved: set[int] = set()
+
+    # ---------------------------------------------------------------------------- from records
+
+    def began(self, record: RequestRecord) -> int:
+        """Its number."""
+        number = next(self._numbers)
+        self._running[number] = record
+        self._moved.add(number)
+        return number
+
+    def moved(self, number: int) -> None:
+        """It waits elsewhere, or it is answered now."""
+        if number in self._running:
+            self._moved.add(number)
+
+    def ended(self, number: int) -> None:
+        """Its standing is the last."""
+        record = self._running.pop(number)
+        self._lately.append((record.access.owner, record.standing()))
+        self._moved.add(number)
+
+    # ---------------------------------------------------------------------------- for watchers
+
+    def seen_by(self, access: Access) -> list[RequestStanding]:
+        """Those that run, the newest first, then those that are over."""
+        return [one for owner, one in self.all() if access.oversees(owner)]
+
+    def all(self) -> Iterator[tuple[str, RequestStanding]]:
+        """Each with its owner, in the order of `seen_by`."""
+        for record in reversed(self._running.values()):
+            yield record.access.owner, record.standing()
+        yield from reversed(self._lately)
+
+    def take_moved(self, *, running: bool) -> list[tuple[str, RequestStanding]]:
+        """What has changed since the last call, in the order it began; `running`: and all that
+        runs, since its numbers grow. What came and was forgotten in between is left out.
+        """
+        numbers, self._moved = self._moved, set()
+        over = [(owner, one) for owner, one in self._lately if one.number in numbers]
+        now = [
+            (record.access.owner, record.standing())
+            for number, record in self._running.items()
+            if running or number in numbers
+        ]
+        return sorted((*over, *now), key=lambda item: item[1].number)
+
+    def cancel(self, number: int, access: Access) -> RequestStanding:
+        """End a request that runs. Raises NotFound for one that doesn't, or that `access` may not
+        see.
+        """
+        record = self._running.get(number)
+        if record is None or not access.oversees(record.access.owner):
+            raise NotFound(f"There is no request {number} that runs.", param="number")
+        record.cancel()
+        return record.standing()
 
 
 def _log(request: str, report: RequestReport) -> None:

@@ -20,12 +20,11 @@ from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, foremost
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
-from gateway.http.console.activity import Activity
 from gateway.http.console.feed import Feed
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import RequestRecord
+from gateway.http.request_record import Activity, RequestRecord
 from gateway.http.runs import Runs
 from gateway.http.streams import KeptStreams
 from gateway.hub import Downloads, Hub, Uploads

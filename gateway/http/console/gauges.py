@@ -14,7 +14,6 @@ import anyio
 import msgspec
 
 from backends.slots import SlotState
-from gateway.http.console.activity import Activity
 from gateway.http.console.wire import (
     ClaimWire,
     DeviceColumns,
@@ -25,7 +24,7 @@ from gateway.http.console.wire import (
     SpeedColumns,
     SpeedWire,
 )
-from gateway.http.request_record import RequestStanding
+from gateway.http.request_record import Activity, RequestStanding
 from gateway.registry import ModelStatus, Registry, State
 from gateway.registry.survey import Ledger, Measured
 

@@ -16,9 +16,8 @@ from config.settings import KeyConfig, LlamaServerConfig
 from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
-from gateway.http.console.activity import Activity
 from gateway.http.metrics import Metrics
-from gateway.http.request_record import GAPS, RequestRecord, RequestReport, Waits
+from gateway.http.request_record import GAPS, Activity, RequestRecord, RequestReport, Waits
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
 from tests.hang import HANG
