@@ -159,7 +159,8 @@ class Moves:
 
     def are_files_changed(self, name: str) -> bool:
         """The files of a model in memory are there, but not as it was loaded from them."""
-        there = self.residents[name]
+        if (there := self.residents.get(name)) is None:
+            return False
         now = identity(there.plan.entry.files)
         return now.keys() == there.identity.keys() and now != there.identity
 

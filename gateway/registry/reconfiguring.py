@@ -105,12 +105,12 @@ class Reconfiguration:
         if there is not None and there.plan.options != plan.options:
             self._load_again(entry.name)
 
-    async def unchanged(self, entry: ModelEntry) -> ModelEntry:
+    async def reread(self, entry: ModelEntry) -> ModelEntry:
         """A model whose files were changed since it was loaded is unloaded as its last lease ends,
         and loaded as they are now: what is mapped into memory may be gone, or another file's.
         """
         if not self._is_outdated(entry.name):
-            return entry
+            return entry  # it leaves already
         await self._names.scan_soon().wait()  # its header may say something else now
         if self._is_outdated(entry.name):
             text = "the files of a loaded model were changed; it is loaded again"

@@ -22,13 +22,7 @@ from backends.catalog import CPU
 from backends.upstream.fleet import Fleet
 from config.settings import Config
 from gateway.access import ADMIN, Access
-from gateway.errors import (
-    Forbidden,
-    GatewayError,
-    ModelUnavailable,
-    ShuttingDown,
-    translated,
-)
+from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown, translated
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary, check_files
@@ -41,13 +35,7 @@ from gateway.registry.overview import Overview
 from gateway.registry.reconfiguring import PreparedModels, Reconfiguration, prepared
 from gateway.registry.record import Bytes
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import (
-    Happening,
-    Lease,
-    ModelStatus,
-    UnloadReport,
-    Watchers,
-)
+from gateway.registry.status import Happening, Lease, ModelStatus, UnloadReport, Watchers
 from gateway.registry.survey import Survey
 from gateway.tasks import companions
 
@@ -203,7 +191,7 @@ class Registry:
         load would be needed that `access` denies. The body is cancelled and ModelUnavailable (or
         ShuttingDown) raised, if the model is unloaded by force.
         """
-        entry = await self._reconfiguration.unchanged(await self.find(name, access))
+        entry = await self._as_on_disk(await self.find(name, access))
         if not access.autoload and self._overview.status(entry).state not in ("loading", "loaded"):
             text = f"{entry.name} is not loaded, and this key may not load it"
             raise Forbidden(text, param="model")
@@ -227,7 +215,7 @@ class Registry:
         loaded again. Raises as `lease`, and InvalidRequest for options its backend doesn't know; a
         failed load raises ModelUnavailable from the iteration.
         """
-        entry = await self._reconfiguration.unchanged(await self.find(name))
+        entry = await self._as_on_disk(await self.find(name))
         if options is not None:
             self._reconfiguration.change_options(entry, options)
         elif self._is_unloaded_there(entry):
@@ -339,6 +327,12 @@ class Registry:
         return self._overview.status(self.resolve(name, access))
 
     # ---------------------------------------------------------------------------- line
+
+    async def _as_on_disk(self, entry: ModelEntry) -> ModelEntry:
+        """Its files are checked before each use."""
+        if not self._moves.are_files_changed(entry.name):
+            return entry
+        return await self._reconfiguration.reread(entry)
 
     @property
     def _now(self) -> float:
