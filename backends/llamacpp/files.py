@@ -11,9 +11,8 @@ import msgspec
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
 from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking, soundness
-from backends.llamacpp.gguf import BrokenFile, Header, read_header
+from backends.llamacpp.gguf import BrokenFile, GgufModel, Header, read_header
 from backends.llamacpp.repacking import CpuLayouts
-from backends.llamacpp.soundness import GgufModel
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, FlashAttention, LlamaCppOptions
 
@@ -109,7 +108,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
     encodes = architecture in encoders.ENCODERS
-    soundness.check(GgufModel(header, tensors, encodes))
+    soundness.check(GgufModel(header, tensors))
     graph = dimensions.graph(header, tensors)
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(

@@ -120,6 +120,34 @@ class Header(msgspec.Struct, frozen=True):
         return self.number(key, default)
 
 
+class GgufModel(msgspec.Struct, frozen=True):
+    """A model's header. `tensors`: those of all its files."""
+
+    header: Header
+    tensors: Sequence[Tensor]
+
+    @property
+    def architecture(self) -> str:
+        return self.header.text("general.architecture")
+
+    def value(self, key: str) -> Value:
+        """Of the model's own architecture."""
+        return self.header.metadata.get(f"{self.architecture}.{key}")
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        found = self.value(key)
+        several = found if isinstance(found, tuple) else (found,)
+        return tuple(one for one in several if isinstance(one, int | float))
+
+    def number(self, key: str) -> int:
+        """The largest; 0: it isn't there."""
+        return int(max((one for one in self.numbers(key) if isfinite(one)), default=0))
+
+    def number_of(self, key: str, layer: int, default: int = 0) -> int:
+        """Of one layer, where each may have its own."""
+        return self.header.number_of(f"{self.architecture}.{key}", layer, default)
+
+
 def read_header(path: Path) -> Header:
     """Raises BrokenFile with the reason, OSError when the file can't be opened."""
     with path.open("rb") as file:

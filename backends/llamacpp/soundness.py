@@ -8,13 +8,12 @@ and tensor of a few files, one at a time (`tests/backends/llamacpp/test_soundnes
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-import msgspec
-
-from backends.llamacpp import encoders
-from backends.llamacpp.gguf import BrokenFile, GgufWords, Header, Tensor, Value
+from backends.llamacpp import attention, encoders
+from backends.llamacpp.architectures import GATED, NOT_ALONE, OWN_EXPERTS, WITH_EXPERTS, WITH_TRUNK
+from backends.llamacpp.gguf import BrokenFile, GgufModel, GgufWords, Header
 
 F32 = 0  # ggml_type
 KINDS: Mapping[int, str] = {
@@ -36,29 +35,47 @@ INDICES = re.compile(r"tid2eid")  # tables of whole numbers
 NUMBERS: Mapping[str, tuple[float, float]] = {
     "block_count": (1, 512),  # LLAMA_MAX_LAYERS
     "expert_count": (0, 1024),  # LLAMA_MAX_EXPERTS
+    "expert_gating_func": (0, 4),  # llama_expert_gating_func_type
     "pooling_type": (0, 4),  # llama_pooling_type
     "attention.layer_norm_epsilon": (0, math.inf),
     "attention.layer_norm_rms_epsilon": (0, math.inf),
     "attention.group_norm_epsilon": (0, math.inf),
 }
-# Architectures whose graphs assert it: that all of a head is turned (`n_embd_head == n_rot`), that
-# there are experts, and that the heads share the width evenly (or an array is reshaped to nothing).
-ALL_TURNED = frozenset(
-    {
-        *("apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "dbrx"),
-        *("cohere2moe", "deci", "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone"),
-        *("exaone-moe", "exaone4", "falcon", "granite", "granite_swa", "graniteswitch", "grok"),
-        *("grovemoe", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais2", "llada", "llama"),
-        *("llada-moe", "llama4", "maincoder", "mellum", "mistral3", "olmo", "olmo2", "olmoe"),
-        *("orion", "paddleocr", "pangu-embedded", "plamo", "pockettts", "qwen2", "qwen2moe"),
-        *("qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss", "smollm3"),
-        *("smallthinker", "starcoder2", "talkie", "xverse"),
-    }
-)
-WITH_EXPERTS = frozenset({"bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker"})
-SHARED_EVENLY = frozenset(
-    {"bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert", "nomic-bert-moe", "lfm2", "lfm2moe"}
-)
+# Whose states are in heads, and the heads in groups; and are twice as wide as the model.
+IN_GROUPS = frozenset({"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"})
+TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
+DELTA = frozenset({"qwen3next", "qwen35", "qwen35moe"})  # whose heads' states are square
+# Numbers that others are divided by, and in which architectures.
+DIVISORS: Mapping[str, frozenset[str]] = {
+    "full_attention_interval": frozenset({"minimax-01", "qwen3next", "qwen35", "qwen35moe"}),
+    "interleave_moe_layer_step": frozenset({"ernie4_5-moe"}),
+    "experts_per_group": frozenset({"grovemoe"}),
+}
+# What the loader lets a layer go without and its graph doesn't: where it has the first, it needs
+# all of one of the others.
+NEEDED: Mapping[str, tuple[str, tuple[frozenset[str], ...]]] = {
+    **dict.fromkeys(
+        ("falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"),
+        ("ssm_conv1d.weight", (frozenset({"ssm_conv1d.bias"}),)),
+    ),
+    **dict.fromkeys(
+        ("qwen35", "qwen35moe", "qwen3next"),
+        (
+            "ssm_conv1d.weight",
+            (frozenset({"attn_qkv.weight", "attn_gate.weight"}), frozenset({"ssm_in.weight"})),
+        ),
+    ),
+    **dict.fromkeys(
+        ("phi3", "pockettts"),
+        (
+            "attn_output.weight",
+            (
+                frozenset({"attn_qkv.weight"}),
+                frozenset({"attn_q.weight", "attn_k.weight", "attn_v.weight"}),
+            ),
+        ),
+    ),
+}
 UNSPECIFIED = 2**32 - 1  # a pooling: the same as none
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})  # llama_rope_scaling_type
 ALIGNMENT = 32  # TENSOR_ALIGNMENT (ggml-impl.h)
@@ -78,33 +95,6 @@ WITHOUT_BEGIN = frozenset({"chatglm-bpe", "glm4", "glm5"})  # `tokenizer.ggml.pr
 BYTE = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
 # What texts are made of, as bytes: UTF-8.
 IN_TEXTS = (*range(0x80), *range(0x80, 0xC0), *range(0xC2, 0xF5))
-
-
-class GgufModel(msgspec.Struct, frozen=True):
-    """All of a model's header. `tensors`: those of all its files; `encodes`: its architecture is
-    one that writes no text.
-    """
-
-    header: Header
-    tensors: Sequence[Tensor]
-    encodes: bool
-
-    @property
-    def architecture(self) -> str:
-        return self.header.text("general.architecture")
-
-    def value(self, key: str) -> Value:
-        """Of the model's own architecture."""
-        return self.header.metadata.get(f"{self.architecture}.{key}")
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        found = self.value(key)
-        several = found if isinstance(found, tuple) else (found,)
-        return tuple(one for one in several if isinstance(one, int | float))
-
-    def number(self, key: str) -> int:
-        """The largest; 0: it isn't there."""
-        return int(max((one for one in self.numbers(key) if math.isfinite(one)), default=0))
 
 
 Faults: TypeAlias = Iterator[str]
@@ -127,6 +117,35 @@ def _types(model: GgufModel) -> Faults:
             yield f"its tensor {tensor.name} is {kind}, in which nothing can be computed"
 
 
+def _empty(model: GgufModel) -> Faults:
+    for tensor in model.tensors:
+        if len(tensor.shape) > 1 and 0 in tensor.shape:
+            yield f"its tensor {tensor.name} has no values"
+
+
+def _lacking(model: GgufModel) -> Faults:
+    if (rule := NEEDED.get(model.architecture)) is None:
+        return
+    having, ways = rule
+    names = {tensor.name for tensor in model.tensors}
+    for name in names:
+        layer = name.removesuffix(having)
+        if layer != name and not any(all(layer + one in names for one in way) for way in ways):
+            needed = " and ".join(sorted(ways[0]))
+            yield f"its {layer.rstrip('.')} has {having} and lacks {needed}"
+
+
+def _alone(model: GgufModel) -> Faults:
+    if model.architecture in NOT_ALONE:
+        yield f"models of its architecture ({model.architecture}) can't write by themselves"
+
+
+def _divisors(model: GgufModel) -> Faults:
+    for key, architectures in DIVISORS.items():
+        if model.architecture in architectures and model.value(key) == 0:
+            yield f"its {key} is 0"
+
+
 def _bounds(model: GgufModel) -> Faults:
     for key, (low, high) in NUMBERS.items():
         for one in model.numbers(key):
@@ -137,43 +156,51 @@ def _bounds(model: GgufModel) -> Faults:
 
 def _predicting(model: GgufModel) -> Faults:
     layers, predicting = model.number("block_count"), model.number("nextn_predict_layers")
-    if predicting > layers:
+    if predicting > layers or (predicting == layers and model.architecture in WITH_TRUNK):
         yield f"{predicting:,} of its {layers:,} layers are said to predict (nextn_predict_layers)"
 
 
 def _experts(model: GgufModel) -> Faults:
     count, used = model.number("expert_count"), model.number("expert_used_count")
+    own = model.architecture in OWN_EXPERTS
     groups, chosen = model.number("expert_group_count"), model.number("expert_group_used_count")
     if used > count or (not used and (count or model.architecture in WITH_EXPERTS)):
         yield f"it has {count:,} experts and uses {used:,} (expert_used_count)"
+    if not own and len(set(model.numbers("expert_used_count"))) > 1:
+        yield "its expert_used_count differs between layers"
+    if count and model.architecture in GATED and not model.number("expert_gating_func"):
+        yield "it doesn't say how its experts are chosen (expert_gating_func)"
     if groups and groups >= count:
         yield f"its {count:,} experts are in {groups:,} groups (expert_group_count)"
     if groups > 1 and (count % groups or not 0 < chosen < groups):
         yield f"{chosen:,} of {groups:,} groups of its {count:,} experts are used"
 
 
-def _rotation(model: GgufModel) -> Faults:
+def _scaling(model: GgufModel) -> Faults:
     scaling = model.value("rope.scaling.type")
     if isinstance(scaling, str) and scaling not in SCALINGS:
         yield f"its rope.scaling.type is {scaling[:40]!r}; known are {', '.join(sorted(SCALINGS))}"
-    whole, length = model.architecture in ALL_TURNED, _head_length(model)
-    for turned in model.numbers("rope.dimension_count"):
-        odd = not turned or turned % 2 or (length and turned > length)
-        if odd or (whole and length and turned != length):
-            yield f"its rope.dimension_count is {turned:,} of {length:,} values of a head"
 
 
-def _head_length(model: GgufModel) -> int:
-    """Values of a head's keys; 0: the header doesn't say."""
-    if (length := model.number("attention.key_length")) or not model.encodes:
-        return length
-    return model.number("embedding_length") // max(model.number("attention.head_count"), 1)
+def _chunks(model: GgufModel) -> Faults:
+    if model.architecture == "llama4" and model.value("attention.sliding_window") == 0:
+        yield "its attention.sliding_window is 0, and then its scores have no scale"
 
 
-def _window(model: GgufModel) -> Faults:
-    pattern = model.value("attention.sliding_window_pattern")
-    if pattern == 1 and not isinstance(pattern, bool):
-        yield "its sliding_window_pattern is 1, so that no layer has the window it speaks of"
+def _states(model: GgufModel) -> Faults:
+    inner, heads = model.number("ssm.inner_size"), model.number("ssm.time_step_rank")
+    groups, width = model.number("ssm.group_count"), model.number("embedding_length")
+    if model.architecture in TWICE_AS_WIDE and inner != 2 * width:
+        yield f"its ssm.inner_size is {inner:,}, which is not twice the width of {width:,}"
+    state = model.number("ssm.state_size")
+    if model.architecture in DELTA and heads * state != inner:
+        yield f"its ssm.inner_size is {inner:,}; {heads:,} heads have {state:,} values each"
+    if model.architecture not in IN_GROUPS | DELTA:
+        return
+    if not heads or inner % heads:
+        yield f"its {inner:,} values of a state (ssm.inner_size) are in {heads:,} heads"
+    if not groups or inner % groups or heads % groups:
+        yield f"its {heads:,} heads of a state are in {groups:,} groups (ssm.group_count)"
 
 
 def _direction(model: GgufModel) -> Faults:
@@ -185,11 +212,6 @@ def _vectors(model: GgufModel) -> Faults:
     width, out = model.number("embedding_length"), model.number("embedding_length_out")
     if out > width:
         yield f"its vectors are said to have {out:,} values, and its layers have {width:,}"
-    heads = max(model.number("attention.head_count"), 1)
-    even = model.architecture in SHARED_EVENLY
-    for key in model.numbers("attention.key_length") if even else ():
-        if key * heads != width:
-            yield f"its attention.key_length is {key:,}; {heads:,} heads share {width:,} values"
 
 
 def _alignment(model: GgufModel) -> Faults:
@@ -234,12 +256,24 @@ def _frame(kind: str, header: Header, words: GgufWords) -> Faults:
 
 
 GUARDS: tuple[Guard, ...] = (
+    _alone,
     _types,
+    _lacking,
     _bounds,
+    _divisors,
     _predicting,
     _experts,
-    _rotation,
-    _window,
+    _empty,
+    _scaling,
+    attention.shares,
+    attention.evenly,
+    attention.alike,
+    attention.compressed,
+    attention.rotation,
+    attention.sections,
+    attention.window,
+    _chunks,
+    _states,
     _direction,
     _vectors,
     _alignment,

@@ -162,6 +162,7 @@ def tried(path: Path) -> str:
     child = os.fork()
     if not child:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.environ["GGML_NO_BACKTRACE"] = "1"
         signal.alarm(SECONDS)
         try:
             asyncio.run(compute(path))

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
 import bundled
 from backends.errors import LoadFailed
 from backends.llamacpp.files import recognise
-from tests.backends import encoder_gguf, gguf_raw, random_bert, random_gguf
+from tests.backends import encoder_gguf, gguf_grown, gguf_raw, random_bert, random_gguf
 from tests.backends.gguf_raw import (
     ARRAY,
     BOOL,
@@ -125,7 +125,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("nomic", number("nomic-bert.rope.dimension_count", 0), "dimension_count is 0"),
     ("experts", number("qwen3moe.rope.dimension_count", 16), "is 16 of 32 values"),
     ("windowed", number("gemma3.rope.dimension_count", 0), "dimension_count is 0"),
-    ("windowed", number("gemma3.attention.sliding_window_pattern", 1), "pattern is 1"),
+    ("windowed", number("gemma3.attention.sliding_window_pattern", 1), "pattern leaves no layer"),
     ("mixed", number("lfm2.attention.causal", False, BOOL), "reads in both directions"),
     ("mixed", number("lfm2.attention.head_count", 8), "8 heads share 512 values"),
     (
@@ -155,6 +155,39 @@ def test_what_would_end_the_process_is_refused_by_name(
 ) -> None:
     path = gguf_raw.write(change(bases[base]), tmp_path / "model.gguf")
     with pytest.raises(LoadFailed, match=f"not a usable GGUF file: .*{reason}"):
+        recognise(path)
+
+
+# The same of architectures that are grown: numbers, and a tensor that is taken away.
+GROWN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("llama", {"feed_forward_length": 0}, "", r"tensor blk\.\d\.ffn_\w+\.weight has no values"),
+    ("phi3", {}, "blk.2.attn_qkv.weight", r"blk\.2 has attn_output.weight and lacks attn_qkv"),
+    ("falcon-h1", {}, "blk.1.ssm_conv1d.bias", r"blk\.1 has .* lacks ssm_conv1d\.bias"),
+    ("qwen35", {"full_attention_interval": 0}, "", "full_attention_interval is 0"),
+    ("glm4moe", {"nextn_predict_layers": 4}, "", "4 of its 4 layers"),
+    ("gpt-oss", {"expert_count": 0, "expert_used_count": 0}, "", "0 experts and uses 0"),
+    ("qwen3moe", {"expert_used_count": [0, 2, 2, 2]}, "", "expert_used_count differs"),
+    ("mamba2", {"ssm.time_step_rank": 3, "attention.head_count": 0}, "", "64 .* in 3 heads"),
+    ("mamba2", {"ssm.group_count": 3, "attention.head_count": 0}, "", "in 3 groups"),
+    ("granitehybrid", {"ssm.inner_size": 64}, "", "inner_size is 64"),
+    ("qwen35", {"ssm.state_size": 8}, "", "inner_size is 64; 4 heads have 8"),
+    ("qwen35", {"rope.dimension_sections": [0, 0, 0, 0]}, "", "dimension_sections"),
+    ("t5", {}, "", "can't write by themselves"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("architecture", "numbers", "without", "words"), GROWN, ids=[one[3] for one in GROWN]
+)
+def test_what_would_end_the_process_is_refused_in_other_architectures(
+    architecture: str, numbers: dict[str, Any], without: str, words: str, tmp_path: Path
+) -> None:
+    path = gguf_grown.write(architecture, tmp_path / "model.gguf", numbers)
+    if without:
+        file = gguf_raw.read(path)
+        left = [tensor for tensor in file.tensors if tensor.name != without]
+        gguf_raw.write(RawFile(file.entries, left), path)
+    with pytest.raises(LoadFailed, match=f"not a usable GGUF file: .*{words}"):
         recognise(path)
 
 
