@@ -88,9 +88,11 @@ class Terminal:
 
 
 def _take_terminal() -> None:
+    """As a shell does: it heeds Ctrl-C, even if who runs the tests ignores it (`nohup`, `&`)."""
     import fcntl
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
