@@ -19,7 +19,7 @@ from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
 from tests.backends import random_folder, random_gguf
 from tests.backends.contract import run
 
-SPARE = 16  # tokens of the context left for the answer
+SPARE = 64  # tokens left for the answer: the last prompt is read while the first still answers
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -56,7 +56,7 @@ async def use(container: ModelContainer) -> None:
 
     async def one() -> None:
         prompt = tuple(rng.randrange(10, 700) for _ in range(length))
-        await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=8))
+        await run(container, Generation(prompt=prompt, sampling=GREEDY, max_tokens=SPARE))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(1 if at_once else container.info.max_concurrent):
@@ -98,7 +98,7 @@ async def main(backend: str, name: str) -> None:
     options = LlamaCppOptions(flash_attention="on") if llama else TransformersOptions()
     with tempfile.TemporaryDirectory() as folder:
         path = found(backend, name, Path(folder))
-        warm = msgspec.structs.replace(options, context_length=64)  # brings the library itself
+        warm = msgspec.structs.replace(options, context_length=256)  # brings the library itself
         await take(backend, found(backend, "bundled", Path(folder)), warm)
         sys.stdout.buffer.write(msgspec.json.encode(await take(backend, path, options)))
 

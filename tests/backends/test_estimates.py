@@ -99,6 +99,8 @@ async def test_transformers_takes_what_was_estimated(name: str, tmp_path: Path) 
 # What a process grew by: in the end; at its largest, where one pass takes most of it and gives it
 # back; or without the file's pages, where the weights were merged into new ones.
 IN_THE_END, AT_MOST, WITHOUT_FILES = "resident", "peak", "anonymous"
+# torch's allocator and its recorded passes keep more or less from run to run, by so many bytes.
+SPREAD = {"llamacpp": 0, "transformers": 16 << 20}
 GROWN = [
     ("llamacpp", "bundled", IN_THE_END),
     ("llamacpp", "long", IN_THE_END),
@@ -124,4 +126,5 @@ def test_a_process_grows_by_what_was_estimated_when_a_model_is_used_to_its_limit
     command = [sys.executable, "-m", "tests.backends.memory_taken", backend, name]
     measured = subprocess.run(command, capture_output=True, check=True, timeout=600)
     model = msgspec.json.decode(measured.stdout)
-    assert model[figure] / WITHIN < model["estimate"] < model[figure] * WITHIN
+    least, most = model[figure] / WITHIN - SPREAD[backend], model[figure] * WITHIN + SPREAD[backend]
+    assert least < model["estimate"] < most
