@@ -2,7 +2,7 @@
 
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import anyio
@@ -31,11 +31,10 @@ def run(arguments: Namespace) -> int:
     counts = _counts(arguments.streams)
     with Remote(arguments.url, arguments.key) as server:
         server.post("/v1/completions", {"model": arguments.model, "prompt": "a", "max_tokens": 1})
-    rows = []
-    with Console(stderr=True).status("") as status:
-        for count in counts:
-            status.update(f"{count} of {max(counts)} streams …")
-            rows.append(_row(count, arguments))
+    try:
+        rows = anyio.run(_rows, counts, arguments)
+    except ExceptionGroup as failed:  # one request fails: the others are given up
+        raise CommandFailed(str(failed.exceptions[0])) from None
     table(("STREAMS", "TTFT P50", "TOKENS/S", "PREFILL TOKENS/S"), rows)
     return 0
 
@@ -50,12 +49,22 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-def _row(count: int, arguments: Namespace) -> tuple[str, ...]:
+async def _rows(counts: Sequence[int], arguments: Namespace) -> list[tuple[str, ...]]:
+    """In one event loop: between two of them Ctrl-C could break off the making of the second."""
+    rows = []
+    with Console(stderr=True).status("") as status:
+        for count in counts:
+            status.update(f"{count} of {max(counts)} streams …")
+            rows.append(await _row(count, arguments))
+    return rows
+
+
+async def _row(count: int, arguments: Namespace) -> tuple[str, ...]:
     """Short prompts with long answers, then long prompts with short answers."""
-    answers = _measured(arguments, arguments.tokens, count, _short)
+    answers = await _round(arguments, arguments.tokens, count, _short)
     first = median(one.first for one in answers)
     speed = sum(one.tokens for one in answers) / max(one.seconds for one in answers)
-    prompts = _measured(arguments, 1, count, _long)
+    prompts = await _round(arguments, 1, count, _long)
     prefill = sum(one.prompt_tokens for one in prompts) / max(one.first for one in prompts)
     return str(count), f"{1_000 * first:.1f} ms", f"{speed:,.0f}", f"{prefill:,.0f}"
 
@@ -67,16 +76,6 @@ def _short(index: int) -> str:
 def _long(index: int) -> str:
     """Not in any cache: each run begins otherwise."""
     return f"{time.time_ns()}-{index} " + " ".join(["word"] * LONG_PROMPT)
-
-
-def _measured(
-    arguments: Namespace, tokens: int, count: int, prompt: Callable[[int], str]
-) -> list[BenchFigures]:
-    """As `_round`. Raises CommandFailed."""
-    try:
-        return anyio.run(_round, arguments, tokens, count, prompt)
-    except ExceptionGroup as failed:  # one fails: the others are given up
-        raise CommandFailed(str(failed.exceptions[0])) from None
 
 
 async def _round(

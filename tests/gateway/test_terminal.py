@@ -65,10 +65,11 @@ class Terminal:
         os.write(self._master, keys)
 
     def end(self) -> int:
-        """Its exit status, when it has shown all."""
+        """Its exit status as shells have it, when it has shown all."""
         while self._read():
             pass
-        return self.process.wait(HANG)
+        status = self.process.wait(HANG)
+        return status if status >= 0 else 128 - status  # ended by a signal
 
     def _read(self) -> bytes:
         guard = threading.Timer(HANG, self.process.kill)  # of this wait alone: servers stay long
