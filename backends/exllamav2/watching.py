@@ -70,10 +70,10 @@ class AnswerPenalties:
 
     def __call__(self, logits: torch.Tensor) -> Any:
         """`logits` as the recorder's; changed in place, as exllamav2 itself does."""
-        said = self._sequence.torch()[0, self._prompt_tokens :]
+        answer = self._sequence.torch()[0, self._prompt_tokens :]
         if (back := self._sampling.penalty_range) >= 0:
-            said = said[max(0, len(said) - back) :]
-        tokens, times = said.unique(return_counts=True)
+            answer = answer[max(0, len(answer) - back) :]
+        tokens, times = answer.unique(return_counts=True)
         logits[0, 0, tokens] -= (
             self._sampling.frequency_penalty * times + self._sampling.presence_penalty
         )

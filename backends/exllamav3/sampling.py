@@ -87,8 +87,8 @@ class OfTheAnswer:
         logit_mask: torch.Tensor | None = None,
     ) -> Any:
         """Called by the job once for every token."""
-        said = sequence_ids.shape[-1] - self._prompt_tokens
-        self._penalty.sustain_range = min(said, self._back)
+        length = sequence_ids.shape[-1] - self._prompt_tokens
+        self._penalty.sustain_range = min(length, self._back)
         return self._sampler.forward(
             logits, sequence_ids, rand_u32, tokenizer, logit_mask=logit_mask
         )

@@ -150,12 +150,12 @@ class LlamaJob:
         self.rewinds += 1
         prompt = tuple(cell for cell in self.tokens[: self.prompt_tokens] if cell >= 0)
         job = msgspec.structs.replace(self.job, prompt=prompt)
-        said = self.tokens[self.prompt_tokens :]
+        answer = self.tokens[self.prompt_tokens :]
         chain = Chain(
             job,
             vocabulary,
             context_length,
-            said=said,
+            answer=answer,
             banned=() if self.mask else banned,
             variant=self.rewinds,
         )

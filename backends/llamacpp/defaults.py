@@ -39,11 +39,11 @@ def carried(header: Header) -> Sampling | None:
     """What the header says; what it doesn't name, or names in an odd way, stays neutral, and so
     does what no request could ask for (`backends.bounds`).
     """
-    said = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
+    named = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
     found = Sampling(
         **{
             NAMES[name][0]: NAMES[name][1](value)
-            for name, value in said.items()
+            for name, value in named.items()
             if isinstance(value, int | float)
             and not isinstance(value, bool)
             and math.isfinite(value)

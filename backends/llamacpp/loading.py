@@ -26,7 +26,7 @@ from backends.llamacpp.files import (
     flash_attention,
     outputs,
 )
-from backends.llamacpp.logged import LISTENER, last_words, layers, listen, memory_taken
+from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
 from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
@@ -147,7 +147,7 @@ def load_model(
     params.progress_callback = callback
     model = api.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
-        raise LoadFailed(f"llama.cpp can't load {files.path.name}: {last_words()}")
+        raise LoadFailed(f"llama.cpp can't load {files.path.name}: {last_errors()}")
     return model  # type: ignore[no-any-return]
 
 
@@ -199,7 +199,7 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_words()}")
+        raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_errors()}")
     return context  # type: ignore[no-any-return]
 
 
@@ -245,7 +245,7 @@ def _open_projector(
     pointer = mtmd.mtmd_init_from_file(str(path).encode(), model, params)
     if not pointer:
         raise LoadFailed(
-            f"the projector {path.name} can't be loaded: {last_words()}; "
+            f"the projector {path.name} can't be loaded: {last_errors()}; "
             "`vision: false` loads the model for text"
         )
     at_once = min(options.micro_batch_size, options.batch_size)

@@ -27,28 +27,28 @@ _LAYER = re.compile(r"layer +\d+ assigned to device (?P<kind>[A-Za-z]+)(?P<numbe
 USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
 REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
 
-_heard = threading.local()  # on the thread that loads: its lines of errors, and of sizes
+_here = threading.local()  # on the thread that loads: its lines of errors, and of sizes
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: N802 - a C function
     """Takes every line; a load begins with `listen`."""
     if level in TROUBLE:
-        words = _heard.__dict__.setdefault("words", deque(maxlen=FEW))
-        words.append(text.decode(errors="replace").strip())
+        errors = _here.__dict__.setdefault("errors", deque(maxlen=FEW))
+        errors.append(text.decode(errors="replace").strip())
     elif (wanted := LEVELS.get(level)) is not None and wanted in text:
-        _heard.__dict__.setdefault("lines", []).append(text.decode(errors="replace"))
+        _here.__dict__.setdefault("lines", []).append(text.decode(errors="replace"))
 
 
 def listen() -> None:
     """Forget this thread's lines, and collect new ones."""
     api.llama_log_set(LISTENER, None)
-    _heard.__dict__.clear()
+    _here.__dict__.clear()
 
 
-def last_words() -> str:
+def last_errors() -> str:
     """Why something failed, as far as llama.cpp's log has it."""
-    return "; ".join(getattr(_heard, "words", ())) or "it gave no reason"
+    return "; ".join(getattr(_here, "errors", ())) or "it gave no reason"
 
 
 def memory_taken(files: ModelFiles) -> MemoryNeed | None:
@@ -67,7 +67,7 @@ def layers() -> Mapping[str, int]:
 
 def _lines() -> list[str]:
     """About buffers and layers."""
-    return list(getattr(_heard, "lines", ()))
+    return list(getattr(_here, "lines", ()))
 
 
 def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:

@@ -35,7 +35,7 @@ Link = Any  # llama_sampler_p, which ctypes can't distinguish from other pointer
 class Chain:
     """One job's samplers. `drawn` is called with each token drawn from it; `free` gives them back.
 
-    Where tokens are taken back a new chain is made: `said` is what is left of the answer, `banned`
+    Where tokens are taken back a new chain is made: `answer` are the tokens that are left, `banned`
     may not come next, and `variant` counts the chains of a job: each has random numbers of its own.
     """
 
@@ -45,12 +45,12 @@ class Chain:
         vocabulary: LlamaVocabulary,
         context_length: int,
         *,
-        said: Sequence[int] = (),
+        answer: Sequence[int] = (),
         banned: Collection[int] = (),
         variant: int = 0,
     ) -> None:
         self.pointer = api.llama_sampler_chain_init(api.llama_sampler_chain_default_params())
-        self._least = max(0, job.min_tokens - len(said))
+        self._least = max(0, job.min_tokens - len(answer))
         banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
         self._banned = bool(banned)
         self._ours: list[links.Link] = []
@@ -61,7 +61,7 @@ class Chain:
                 self._add(_bias(_bans(vocabulary.ends, vocabulary), vocabulary))
             for link in _links(job, vocabulary, context_length, variant):
                 self._add(link)
-            for token in said:
+            for token in answer:
                 api.llama_sampler_accept(self.pointer, token)
         except BaseException:
             self.free()
@@ -150,8 +150,8 @@ def _biases(sampling: Sampling, vocabulary: LlamaVocabulary) -> Biases | None:
     which no other thread gets the GIL.
     """
     ends = vocabulary.ends if sampling.ban_eos else ()
-    said = sampling.allowed_tokens, sampling.logit_bias, sampling.banned_tokens, ends
-    if not any(said):
+    given = sampling.allowed_tokens, sampling.logit_bias, sampling.banned_tokens, ends
+    if not any(given):
         return None
     bias = np.zeros(vocabulary.size, np.float32)
     if sampling.allowed_tokens:

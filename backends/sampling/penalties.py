@@ -20,9 +20,9 @@ class Penalties:
         self._rows = [row for row, state in enumerate(states) if state.counts]
         counts = [state.counts for state in states if state.counts]
         self._seen = torch.stack([count.seen for count in counts])
-        self._said = torch.stack([count.said for count in counts])
+        self._in_answer = torch.stack([count.in_answer for count in counts])
         for place, count in enumerate(counts):
-            count.seen, count.said = self._seen[place], self._said[place]
+            count.seen, count.in_answer = self._seen[place], self._in_answer[place]
         samplings = [states[row].sampling for row in self._rows]
         repetition = [
             1.0 if fades(sampling) else sampling.repetition_penalty for sampling in samplings
@@ -55,15 +55,15 @@ class Penalties:
             factor = torch.where(scores > 0, 1 / self._repetition, self._repetition)
             scores = torch.where(self._seen > 0, scores * factor, scores)
         if self._adds:
-            said = self._said
-            scores = scores - self._frequency * said - self._presence * (said > 0)
+            in_answer = self._in_answer
+            scores = scores - self._frequency * in_answer - self._presence * (in_answer > 0)
         return scores
 
     def count(self, tokens: torch.Tensor) -> None:
         """The jobs' new tokens, (jobs,)."""
         tokens = tokens if self._all else tokens[self._rows]
         self._seen.index_put_((self._places, tokens), self._one, accumulate=True)
-        self._said.index_put_((self._places, tokens), self._one, accumulate=True)
+        self._in_answer.index_put_((self._places, tokens), self._one, accumulate=True)
 
 
 class FadingPenalty:

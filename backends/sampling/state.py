@@ -26,12 +26,12 @@ class Counts(msgspec.Struct):
     """
 
     seen: torch.Tensor  # (vocabulary,): in prompt and answer
-    said: torch.Tensor  # (vocabulary,): in the answer
+    in_answer: torch.Tensor  # (vocabulary,): in the answer
 
-    def change(self, token: int, by: int, *, said: bool) -> None:
+    def change(self, token: int, by: int, *, in_answer: bool) -> None:
         self.seen[token] += by
-        if said:
-            self.said[token] += by
+        if in_answer:
+            self.in_answer[token] += by
 
 
 class SamplingContext:
@@ -97,7 +97,7 @@ class SamplerState:
     def accepted(self) -> None:
         """A token was forced upon the job: it counts like any other."""
         if self.counts is not None:
-            self.counts.change(self.tokens[-1], 1, said=True)
+            self.counts.change(self.tokens[-1], 1, in_answer=True)
         if self.last is not None:
             self.last[self.tokens[-1]] = len(self.tokens) - 1
         self.drawn()
@@ -110,7 +110,7 @@ class SamplerState:
         self.banned = ()
         gone = len(self.tokens) - 1 - self._range
         if self.counts is not None and self._range >= 0 and gone >= 0:
-            self.counts.change(self.tokens[gone], -1, said=gone >= self._prompt)
+            self.counts.change(self.tokens[gone], -1, in_answer=gone >= self._prompt)
 
     def rewound(self, banned: Collection[int]) -> None:
         """The newest tokens were taken back, and none of `banned` may come in their place."""
@@ -119,8 +119,8 @@ class SamplerState:
 
     def _counted(self) -> Counts:
         first = 0 if self._range < 0 else max(0, len(self.tokens) - self._range)
-        said = self.tokens[max(first, self._prompt) :]
-        return Counts(self._occurrences(self.tokens[first:]), self._occurrences(said))
+        answer = self.tokens[max(first, self._prompt) :]
+        return Counts(self._occurrences(self.tokens[first:]), self._occurrences(answer))
 
     def _occurrences(self, tokens: Sequence[int]) -> torch.Tensor:
         size = self._context.size

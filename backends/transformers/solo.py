@@ -120,10 +120,10 @@ class SoloJob:
         of a prompt (`attention_mask`, token types) is given for these as for text.
         """
         ids = self.inputs["input_ids"]
-        said = self.tokens[ids.shape[1] :]
-        if not said:
+        answer = self.tokens[ids.shape[1] :]
+        if not answer:
             return self.inputs
-        text = {"input_ids": torch.tensor([said], device=ids.device)}
+        text = {"input_ids": torch.tensor([answer], device=ids.device)}
         text["attention_mask"] = torch.ones_like(text["input_ids"])
         return {
             name: torch.cat([value, text.get(name, torch.zeros_like(text["input_ids"]))], 1)

@@ -26,7 +26,7 @@ class Http1Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.idle_since = 0.0
         self.is_open = True
-        self.heard = False  # a byte of the present response came
+        self.responded = False  # a byte of the present response came
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -40,7 +40,7 @@ class Http1Connection(asyncio.Protocol):
         self._head_size = 0
         self._parts: list[bytes] = []
         self._held = 0
-        self._paused = self._complete = self._headed = self.heard = self._stays = False
+        self._paused = self._complete = self._headed = self.responded = self._stays = False
 
     # ------------------------------------------------------------------------------- the event loop
 
@@ -48,7 +48,7 @@ class Http1Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
-        self.heard = True
+        self.responded = True
         if not self._headed:
             self._head_size += len(data)
         try:
@@ -191,7 +191,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
             try:
                 await self._asked(connection, head, body)
             except httpx.RemoteProtocolError:
-                if connection.heard:
+                if connection.responded:
                     raise
                 connection = None  # it was closed while it was idle: the request was not read
         if connection is None:

@@ -57,7 +57,7 @@ class _Logprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class _SaidWire(msgspec.Struct, frozen=True):
+class _TurnWire(msgspec.Struct, frozen=True):
     """A chunk's `delta`, or a body's `message`."""
 
     content: str | list[_Part] | None = None
@@ -71,8 +71,8 @@ class _SaidWire(msgspec.Struct, frozen=True):
 
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
-    delta: _SaidWire | None = None
-    message: _SaidWire | None = None
+    delta: _TurnWire | None = None
+    message: _TurnWire | None = None
     text: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
@@ -105,7 +105,7 @@ class Chunk(msgspec.Struct, frozen=True):
 Read: TypeAlias = Literal["stream", "whole"]
 
 _decode = msgspec.json.Decoder(Chunk).decode
-_NOTHING = _SaidWire()
+_NOTHING = _TurnWire()
 
 
 class AnswerReader:
@@ -142,32 +142,35 @@ class AnswerReader:
             events.append(_usage(chunk.usage))
 
     def _delta(self, choice: _Choice) -> RemoteDelta | None:
-        index, said = choice.index, choice.delta or choice.message or _NOTHING
+        index, message = choice.index, choice.delta or choice.message or _NOTHING
         if not 0 <= index < len(self._calls):
             raise broken(f"a choice with the index {index}, of {len(self._calls)}")
-        content = said.content if choice.text is None else choice.text
+        content = message.content if choice.text is None else choice.text
         if (
             type(content) is str
             and content
             and choice.finish_reason is None
             and choice.logprobs is None
-            and said.tool_calls is None
-            and not (said.reasoning_content or said.reasoning or said.reasoning_text)
+            and message.tool_calls is None
+            and not (message.reasoning_content or message.reasoning or message.reasoning_text)
         ):
             return RemoteDelta(choice=index, content=content)  # nearly every chunk
-        return self._whole_delta(index, choice, said, content)
+        return self._whole_delta(index, choice, message, content)
 
     def _whole_delta(
-        self, index: int, choice: _Choice, said: _SaidWire, content: str | list[_Part] | None
+        self, index: int, choice: _Choice, message: _TurnWire, content: str | list[_Part] | None
     ) -> RemoteDelta | None:
         thought, text = _split(content)
         finished = self._end(index, choice.finish_reason)
         stop = choice.stop_reason if finished == "stop" else None
         delta = RemoteDelta(
             choice=index,
-            reasoning=said.reasoning_content or said.reasoning or said.reasoning_text or thought,
-            content=text or said.refusal or "",
-            calls=self._called(index, said, whole=choice.message is not None),
+            reasoning=message.reasoning_content
+            or message.reasoning
+            or message.reasoning_text
+            or thought,
+            content=text or message.refusal or "",
+            calls=self._called(index, message, whole=choice.message is not None),
             logprobs=_logprobs(choice.logprobs) if choice.logprobs is not None else (),
             finished=finished,
             stop=stop if isinstance(stop, str) else None,
@@ -175,10 +178,10 @@ class AnswerReader:
         is_empty = not (delta.reasoning or delta.content or delta.calls or delta.logprobs)
         return None if is_empty and finished is None else delta
 
-    def _called(self, index: int, said: _SaidWire, *, whole: bool) -> tuple[RemoteCall, ...]:
-        wires = said.tool_calls or ()
-        if said.function_call is not None and not wires:
-            wires = [StreamedCallWire(index=0, function=said.function_call)]
+    def _called(self, index: int, message: _TurnWire, *, whole: bool) -> tuple[RemoteCall, ...]:
+        wires = message.tool_calls or ()
+        if message.function_call is not None and not wires:
+            wires = [StreamedCallWire(index=0, function=message.function_call)]
         order = self._calls[index]
         return tuple(call for wire in wires if (call := order.take(wire, whole=whole)) is not None)
 

@@ -68,7 +68,7 @@ def on_tensors(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int] =
 
 def in_llama_cpp(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int] = ()) -> Shares:
     job = Generation(prompt=PROMPT, sampling=sampling)
-    chain = Chain(job, cast("LlamaVocabulary", Vocabulary()), 1_000, said=answer)
+    chain = Chain(job, cast("LlamaVocabulary", Vocabulary()), 1_000, answer=answer)
     row = logits[0].tolist()
     data = (api.llama_token_data * len(row))(
         *(api.llama_token_data(token, logit, 0.0) for token, logit in enumerate(row))
