@@ -47,7 +47,6 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     generation_defaults: Sampling | None = None  # sampling defaults of the header
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
-    narrow_heads: bool = False  # for what this CPU computes at once, see `llamacpp.files`
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown
     attention_bytes: int = 0  # of them, what is there while attention computes its scores
     state_bytes: int = 0  # of one sequence in one recurrent layer

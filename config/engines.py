@@ -13,7 +13,6 @@ from config.values import RUNS_CODE, Counted, IdleSeconds, PathText, Threads
 # tokens; arrays of so many rows are taken at once
 Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
-FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 # fp16, or quantized with so many bits: q6, or those of keys and of values: 8,4
 QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
 
@@ -44,7 +43,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
-    flash_attention: FlashAttention = "auto"
+    flash_attention: Literal["auto", "on", "off"] = "auto"
     mmap: bool = True
     mlock: bool = False
     rope_freq_base: float | None = None

@@ -86,24 +86,64 @@ def test_without_a_card_it_builds_for_cpus(machine: Machine) -> None:
     assert "no card was found" in machine.run("llamacpp")
 
 
-HEADER = 'echo "__asm__ volatile (\\"ldtilecfg\\t%X0\\" :: \\"m\\" (*config));"'
-TILES = f"'-DCMAKE_CXX_FLAGS=-include \"{ROOT}/scripts/amx_tiles.h\"'"
+HEADER = ROOT / "scripts" / "ggml_cpu.h"
+INCLUDED = f"'-DCMAKE_CXX_FLAGS=-include \"{HEADER}\"'"
 
 
-def test_amx_is_mended_where_the_compiler_breaks_it(machine: Machine, tmp_path: Path) -> None:
+def test_a_header_mends_what_llama_cpp_does_badly_with_avx_512(
+    machine: Machine, tmp_path: Path
+) -> None:
     processor = tmp_path / "cpuinfo"
-    processor.write_text("flags : fpu avx512f amx_bf16 amx_int8 amx_tile\n")
-    assert machine.build(CPUINFO=str(processor)) == ""
-    machine.tool("c++", does=HEADER)
-    assert machine.build(CPUINFO=str(processor)) == TILES
-    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="none") == TILES
-    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="-DGGML_BLAS=on") == "-DGGML_BLAS=on"
-    assert machine.build(CPUINFO=str(processor), LLAMA_INDEX="https://wheels.test") == ""
     processor.write_text("flags : fpu avx2\n")
     assert machine.build(CPUINFO=str(processor)) == ""
+    processor.write_text("flags : fpu avx512f amx_int8 amx_tile\n")
+    assert machine.build(CPUINFO=str(processor)) == INCLUDED
+    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="none") == INCLUDED
+    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="-DGGML_BLAS=on") == "-DGGML_BLAS=on"
+    assert machine.build(CPUINFO=str(processor), LLAMA_INDEX="https://wheels.test") == ""
     machine.tool("nvidia-smi", "nvcc")
-    processor.write_text("flags : fpu amx_int8\n")
-    assert machine.build(CPUINFO=str(processor)) == f"-DGGML_CUDA=on {TILES}"
+    assert machine.build(CPUINFO=str(processor)) == f"-DGGML_CUDA=on {INCLUDED}"
+
+
+CPUINFO = Path("/proc/cpuinfo")
+AVX512 = CPUINFO.exists() and "avx512f" in CPUINFO.read_text().split()
+
+# What the header stands before, as llama.cpp has it; and where its values are used.
+MAPPINGS = """
+#pragma once
+#include <immintrin.h>
+typedef double ggml_float;
+#define GGML_F16_DOT_EPR {floats}
+#define GGML_F16_STEP 128
+#define GGML_F16_DOT_STEP 64
+#define GGML_F16_DOT_ARR 4
+#define GGML_F16_DOT_VEC_REDUCE(sum, x) sum = 0
+"""
+SUMS = """
+#include "simd-mappings.h"
+#include <cstdio>
+int main() {
+    float values[16];
+    for (int i = 0; i < 16; ++i) values[i] = i;
+    __m512 registers[2] = {_mm512_loadu_ps(values), _mm512_set1_ps(1)};
+    ggml_float sum;
+    GGML_F16_DOT_VEC_REDUCE(sum, registers);
+    printf("%d %d %d %g", GGML_F16_STEP, GGML_F16_DOT_STEP, GGML_F16_DOT_ARR, sum);
+}
+"""
+
+
+@pytest.mark.skipif(not AVX512, reason="the CPU has no AVX-512")
+@pytest.mark.parametrize(
+    ("floats", "printed"),
+    [(16, "32 32 2 136"), (8, "128 64 4 0")],  # another width than the header knows: as it was
+)
+def test_halves_are_added_in_steps_of_32(floats: int, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "simd-mappings.h").write_text(MAPPINGS.format(floats=floats))
+    (tmp_path / "sums.cpp").write_text(SUMS)
+    command = ["c++", "-O1", "-mavx512f", "-I.", "-include", str(HEADER), "sums.cpp", "-o", "sums"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert subprocess.check_output([tmp_path / "sums"], text=True) == printed
 
 
 def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:

@@ -21,13 +21,12 @@ CONVOLUTION_VALUES, SSM_VALUES = 7.5, 6.6
 class Graph(msgspec.Struct, frozen=True):
     """In bytes. `cache`: keys and values of one token over all layers that attend, at 16 bits;
     `state`: of one sequence in one recurrent layer; `activation`: of one token in a pass, and
-    `attention` while it attends. `head`: values of a head's key.
+    `attention` while it attends.
     """
 
     cache: int
     activation: int
     attention: int
-    head: int
     state: int = 0
     recurrent_layers: int = 0
 
@@ -40,7 +39,6 @@ def graph(header: Header, tensors: Iterable[Tensor]) -> Graph:
         cache=dimensions.cache(),
         activation=4 * max(dimensions.activations()),
         attention=4 * dimensions.activations()[1],
-        head=dimensions.heads()[1],
         state=4 * dimensions.state(),
         recurrent_layers=len(dimensions.recurrent()),
     )

@@ -14,7 +14,7 @@ from backends.llamacpp import defaults, dimensions, encoders, projectors, repack
 from backends.llamacpp.gguf import BrokenFile, GgufModel, Header, read_header
 from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
-from config.engines import EngineOptions, FlashAttention, LlamaCppOptions
+from config.engines import EngineOptions, LlamaCppOptions
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as gguf-split names them
 SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
@@ -25,10 +25,6 @@ SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-leng
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
-NARROW = (
-    128  # values of a head; below it AVX-512 computes flash attention slowly, see `flash_attention`
-)
-MOST_SCORES = 256 << 20  # bytes that attention without it may take
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
@@ -130,7 +126,6 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         generation_defaults=defaults.carried(header),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
-        narrow_heads="avx512f" in layouts.features and graph.head < NARROW and not encodes,
         activation_bytes=graph.activation,
         attention_bytes=graph.attention,
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
@@ -211,7 +206,7 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
     if files.task != "generate":
         return encoders.estimate(files, options, weights)
-    scores = options.flash_attention == "off"  # the image encoder follows the option alone
+    scores = options.flash_attention == "off"
     encoder = projectors.buffer(projector, scores=scores) if projector else 0
     bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     layout = cache_layout(files, options)
@@ -236,24 +231,6 @@ def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -
     return max(cache_layout(files, options).slots, cheap)
 
 
-def flash_attention(files: ModelFiles, options: LlamaCppOptions) -> FlashAttention:
-    """The option's effect for this model: none for narrow heads on AVX-512, where llama.cpp goes
-    through a head in steps of 64 halves, computes what is left one by one, and adds up behind every
-    head and cell. Without it answers come up to three times as fast, and long prompts are read by
-    up to three tenths slower (benchmarks/README.md).
-
-    Only where each sequence has its own part of the cache, since all of it is computed then, and
-    where the scores take little memory. A quantized cache needs it.
-    """
-    if options.flash_attention != "auto" or not files.narrow_heads or not on_cpu(options):
-        return options.flash_attention
-    layout = cache_layout(files, options)
-    tokens, cells = _pass(options, layout)
-    small = layout.split and 4 * tokens * cells * files.heads <= MOST_SCORES
-    quantized = min(CACHE_BITS[options.cache_type_k], CACHE_BITS[options.cache_type_v]) < 16
-    return "off" if small and not quantized else "auto"
-
-
 def _pass(options: LlamaCppOptions, layout: Layout) -> tuple[int, int]:
     """Tokens in one pass over the graph, and the cells that each may see."""
     cells = layout.cells // layout.slots if layout.split else layout.cells
@@ -267,7 +244,7 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
     tokens, cells = _pass(options, layout)
     mask = tokens * cells * (2 if files.windowed else 1)
     attending = 0
-    if flash_attention(files, options) == "off":  # the scores themselves lie in memory, at 32 bits
+    if options.flash_attention == "off":  # the scores themselves lie in memory, at 32 bits
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads
         attending = tokens * files.attention_bytes + scores
     else:

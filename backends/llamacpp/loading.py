@@ -23,7 +23,6 @@ from backends.llamacpp.files import (
     context_length,
     estimate,
     fitted,
-    flash_attention,
     outputs,
 )
 from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
@@ -194,7 +193,7 @@ def _make_context(
     params.n_threads_batch = batch_counts(options)[-1]
     params.type_k = CACHE_TYPES[options.cache_type_k]
     params.type_v = CACHE_TYPES[options.cache_type_v]
-    params.flash_attn_type = FLASH_ATTENTION[flash_attention(files, options)]
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
     params.rope_freq_base = options.rope_freq_base or 0.0
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)

@@ -45,7 +45,7 @@ AMX_BUILT, REPACK_BUILT = b"AMX is not ready", b"CPU_REPACK"
 # github.com/ggml-org/llama.cpp/pull/26954).
 COMPILER = re.compile(rb"GCC: \([^)\0]*\) (\d+)\.(\d+)")
 SOUND_FROM: Mapping[int, int] = {11: 5, 12: 4, 13: 3}
-MENDED = b"AMX tiles are configured whole"  # in a library compiled with scripts/amx_tiles.h
+MENDED = b"AMX tiles are configured whole"  # in a library compiled with scripts/ggml_cpu.h
 
 
 class CpuLayouts(msgspec.Struct, frozen=True):

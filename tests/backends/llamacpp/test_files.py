@@ -12,8 +12,7 @@ import pytest
 
 import bundled
 from backends.errors import BackendError, LoadFailed
-from backends.llamacpp.files import cache_layout, estimate, flash_attention, parts, recognise
-from backends.llamacpp.repacking import CpuLayouts
+from backends.llamacpp.files import cache_layout, estimate, parts, recognise
 from config.engines import LlamaCppOptions
 
 
@@ -85,24 +84,6 @@ def test_small_caches_are_split_and_large_ones_shared() -> None:
     assert (pool.cells, pool.split) == (1024, False)
     need = estimate(files, LlamaCppOptions(max_concurrent=4, context_length=512))
     assert need.cache == 2048 * files.cache_bytes_per_token
-
-
-def test_narrow_heads_go_without_flash_attention_where_that_is_slow() -> None:
-    wide = recognise(bundled.GGUF, CpuLayouts(frozenset({"avx2", "avx512f"})))
-    other = recognise(bundled.GGUF, CpuLayouts(frozenset({"avx2"})))
-    assert wide is not None
-    assert other is not None
-    usual = LlamaCppOptions(gpu_layers=0)
-    assert flash_attention(wide, usual) == "off"
-    assert estimate(wide, usual).engine > estimate(other, usual).engine
-    assert flash_attention(other, usual) == "auto"
-    for change in (
-        {"cache_type_v": "q8_0"},  # llama.cpp has no other way for it
-        {"cache_tokens": 4096},  # one pool: each answer would be computed over all of them
-        {"context_length": 65_536, "micro_batch_size": 2048},  # the scores take much memory
-    ):
-        assert flash_attention(wide, msgspec.structs.replace(usual, **change)) == "auto"
-    assert flash_attention(wide, msgspec.structs.replace(usual, flash_attention="on")) == "on"
 
 
 def test_a_cache_never_has_more_sequences_than_llama_cpp_takes() -> None:
