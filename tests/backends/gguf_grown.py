@@ -135,7 +135,7 @@ def _complaint(path: Path) -> str:
     ):
         api.llama_model_free(model)
         return ""
-    return logged.last_words()
+    return logged.last_errors()
 
 
 def _mended(file: RawFile, complaint: str) -> RawFile | None:
