@@ -89,11 +89,14 @@ class GgufWords(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What the file says of itself. `words`: None: it has no tokens."""
+    """What the file says of itself. `words`: None: it has no tokens. `kinds`: the types of the
+    values by their keys (gguf_type).
+    """
 
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
     words: GgufWords | None = None
+    kinds: Mapping[str, int] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -200,12 +203,14 @@ class _Reader:
         tensors, entries = self._count(), self._count()
         metadata: dict[str, Value] = {}
         places: dict[str, int] = {}
+        kinds: dict[str, int] = {}
         for _ in range(entries):
             key = self._text()
             places[key] = self._at
-            metadata[key] = self._value(self._number("<I"))
+            kinds[key] = self._number("<I")
+            metadata[key] = self._value(kinds[key])
         table = self._tensor_table(tensors, metadata)
-        return Header(metadata, table, self._vocabulary(places))
+        return Header(metadata, table, self._vocabulary(places), kinds)
 
     def _vocabulary(self, places: Mapping[str, int]) -> GgufWords | None:
         """`places`: where the values of keys are."""

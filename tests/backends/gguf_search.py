@@ -1,6 +1,7 @@
 """Changes every value and tensor of a GGUF file, one at a time, and loads what it became in a
-process of its own: `python -m tests.backends.gguf_search SOURCE PLACE` prints, as JSON, what became
-of each: "computed", "refused", or how the process ended.
+process of its own: `python -m tests.backends.gguf_search SOURCE PLACE [MODEL]` prints, as JSON,
+what became of each: "computed", "refused", or how the process ended. With MODEL the file is its
+projector.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import msgspec
 from backends import catalog
 from backends.errors import BackendError
 from backends.llamacpp import container as llamacpp
-from backends.protocol import Generation, Sampling
+from backends.protocol import Generation, Image, Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, RawFile, RawTensor
@@ -157,15 +158,29 @@ async def compute(path: Path) -> None:
     await container.aclose()
 
 
-def tried(path: Path) -> str:
-    """What becomes of it in a child of this process."""
+async def see(model: Path, projector: Path) -> None:
+    """Load both and have the model read a picture. Raises BackendError."""
+    options = msgspec.structs.replace(OPTIONS, mmproj=str(projector), context_length=256)
+    files = catalog.recognise(model)
+    container = await llamacpp.load(files, options, lambda _: None)
+    prompt = container.tokenize(f"a{container.info.image_marker}b", special=True)
+    image = Image(32, 48, bytes(range(256)) * 18)
+    job = Generation(prompt=prompt, sampling=Sampling(), max_tokens=2, images=(image,))
+    async with container.generate(job) as outputs:
+        async for _ in outputs:
+            pass
+    await container.aclose()
+
+
+def tried(path: Path, model: Path | None = None) -> str:
+    """What becomes of it in a child of this process. `model`: whose projector it is."""
     child = os.fork()
     if not child:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.environ["GGML_NO_BACKTRACE"] = "1"
         signal.alarm(SECONDS)
         try:
-            asyncio.run(compute(path))
+            asyncio.run(see(model, path) if model else compute(path))
         except BackendError:
             os._exit(1)
         except BaseException:  # noqa: BLE001 - whatever it is, it is no refusal
@@ -175,9 +190,9 @@ def tried(path: Path) -> str:
     return {0: "computed", 1: "refused"}.get(code, f"ended with {code}")
 
 
-def main(source: str, place: str) -> None:
-    path, file = Path(place), gguf_raw.read(Path(source))
-    found = {name: tried(gguf_raw.write(one, path)) for name, one in changes(file)}
+def main(source: str, place: str, model: str = "") -> None:
+    path, file, seen = Path(place), gguf_raw.read(Path(source)), Path(model) if model else None
+    found = {name: tried(gguf_raw.write(one, path), seen) for name, one in changes(file)}
     print(json.dumps(found))  # noqa: T201 - see above
 
 
