@@ -3,8 +3,7 @@ them (llama-arch.cpp). No engine.
 
 They follow `src/models/*.cpp`: each architecture was grown as a small file and changed, one trait
 at a time, with tensors that fit (`tests/backends/gguf_grown.py`); a name is in a table where the
-process then ended, or didn't. The long test of `tests/backends/llamacpp/test_attention.py` compares
-again.
+process then ended, or didn't. `tests/backends/llamacpp/test_attention.py` tries some of them.
 """
 
 

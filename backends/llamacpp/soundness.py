@@ -65,6 +65,7 @@ NEEDED: Mapping[str, tuple[str, tuple[frozenset[str], ...]]] = {
             (frozenset({"attn_qkv.weight", "attn_gate.weight"}), frozenset({"ssm_in.weight"})),
         ),
     ),
+    "t5encoder": ("token_embd.weight", (frozenset({"enc.blk.0.attn_rel_b.weight"}),)),
     **dict.fromkeys(
         ("phi3", "pockettts"),
         (
@@ -132,7 +133,7 @@ def _lacking(model: GgufModel) -> Faults:
         layer = name.removesuffix(having)
         if layer != name and not any(all(layer + one in names for one in way) for way in ways):
             needed = " and ".join(sorted(ways[0]))
-            yield f"its {layer.rstrip('.')} has {having} and lacks {needed}"
+            yield f"its {layer.rstrip('.') or 'file'} has {having} and lacks {needed}"
 
 
 def _alone(model: GgufModel) -> Faults:

@@ -172,6 +172,7 @@ GROWN: list[tuple[str, dict[str, Any], str, str]] = [
     ("granitehybrid", {"ssm.inner_size": 64}, "", "inner_size is 64"),
     ("qwen35", {"ssm.state_size": 8}, "", "inner_size is 64; 4 heads have 8"),
     ("qwen35", {"rope.dimension_sections": [0, 0, 0, 0]}, "", "dimension_sections"),
+    ("t5encoder", {"attention.relative_buckets_count": 32}, "", r"lacks enc\.blk\.0\.attn_rel_b"),
     ("t5", {}, "", "can't write by themselves"),
 ]  # fmt: skip
 
