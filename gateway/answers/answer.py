@@ -46,9 +46,7 @@ PLAIN = GenerationParams()
 
 
 class DeltaWriter(Protocol):
-    """Where deltas can go without a task's wake-up, as long as it is `free`. They may wait there
-    for `flush`.
-    """
+    """Where deltas go, to wait for `flush`, without a task's wake-up; as long as it is `free`."""
 
     def free(self) -> bool: ...
 
