@@ -316,6 +316,7 @@ def test_nothing_moves_above_what_is_being_written(stand: Stand, open_page: Open
     page.get_by_label("Message", exact=True).fill("Talk")
     page.keyboard.press("Enter")
     expect(page.locator(".markdown")).to_contain_text("Paragraph 60")
+    page.wait_for_function("document.querySelector('.thread').scrollTop > 200")  # it follows
     page.evaluate("""() => {
         window.first = document.querySelector('.markdown p');
         document.querySelector('.thread').scrollTop = 200;

@@ -17,6 +17,7 @@ export function Thread() {
     if (!frame.current) return;
     follows.current = true;
     frame.current.scrollTop = frame.current.scrollHeight;
+    last.current = frame.current.scrollTop; // its event comes a frame later, maybe behind the reader's
   };
   useLayoutEffect(toEnd, [id, turns.length]);
   useEffect(() => {
