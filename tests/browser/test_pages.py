@@ -99,7 +99,8 @@ def check(page: Page) -> None:
 
 
 def settled(page: Page) -> None:
-    """Fonts are there, and charts are drawn."""
+    """What is shown has been loaded, fonts are there, and charts are drawn."""
+    expect(page.get_by_label("Loading", exact=True)).to_have_count(0)
     page.evaluate("document.fonts.ready")
     for index in range(page.locator(".chart-frame").count()):
         page.locator(".chart-frame").nth(index).locator("canvas").wait_for()

@@ -35,7 +35,7 @@ export function Notice({ kind = "", icon = "info", children }) {
 
 /** What is shown while nothing is known yet: as tall as what will come, so that nothing jumps. */
 export function Bones({ rows = 5, height = 44 }) {
-  return html`<div aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, (_, row) => html`<div key=${row} class="row" style=${{ height: `${height}px` }}>
+  return html`<div role="group" aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, (_, row) => html`<div key=${row} class="row" style=${{ height: `${height}px` }}>
     <div class="bone" style=${{ width: `${28 + ((row * 17) % 30)}%` }} /><div class="bone" style=${{ width: "12%", marginLeft: "auto" }} /></div>`)}</div>`;
 }
 
