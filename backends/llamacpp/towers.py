@@ -8,11 +8,11 @@ and qwen2vl.cpp). Found by changing every value and tensor of two, one at a time
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from backends.llamacpp.gguf import BrokenFile, Header, Tensor
-from backends.llamacpp.soundness import F32, KINDS, NO_WEIGHTS
+from backends.llamacpp.soundness import F32, KINDS, NO_WEIGHTS, Faults
 
 UINT32, INT32, FLOAT32, BOOL, STRING = 4, 5, 6, 7, 8  # gguf_type
 # The types of values, by the ends of their keys; all others that are read are whole numbers.
@@ -35,7 +35,6 @@ IN_FRAMES = frozenset({"qwen2vl_merger", "qwen2.5vl_merger"})  # two of them, in
 LLAVA = "mlp"
 LARGEST = 1 << 16  # pixels of an edge
 
-Faults: TypeAlias = Iterator[str]
 Shape: TypeAlias = tuple[int | None, ...]  # None: any
 
 
