@@ -113,5 +113,18 @@ WITH_TRUNK = _names(
     bailingmoe2 deepseek2 exaone4 glm4 glm4moe hrm_text hy_v3 mimo2 mistral4 step35
     """
 )
+# Files may have the layers alone that predict (drafts): the loader takes them.
+MAY_BE_DRAFTS = _names(
+    """
+    bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe hy_v3 mimo2 nemotron_h
+    nemotron_h_moe qwen35 qwen35moe qwen3next step35
+    """
+)
+# Some layers attend, the others are recurrent: there is a memory of each kind.
+HYBRID = _names(
+    """
+    granitehybrid jamba lfm2 lfm2moe nemotron_h nemotron_h_moe plamo2 qwen35 qwen35moe qwen3next
+    """
+)
 # The graph wants what an encoder read, or another model's context: a draft.
 NOT_ALONE = frozenset({"dflash", "eagle3", "gemma4-assistant", "t5"})

@@ -11,8 +11,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from backends.llamacpp import attention, encoders
-from backends.llamacpp.architectures import GATED, NOT_ALONE, OWN_EXPERTS, WITH_EXPERTS, WITH_TRUNK
+from backends.llamacpp import attention, dimensions, encoders
+from backends.llamacpp.architectures import (
+    GATED,
+    HYBRID,
+    MAY_BE_DRAFTS,
+    NOT_ALONE,
+    OWN_EXPERTS,
+    WITH_EXPERTS,
+    WITH_TRUNK,
+)
 from backends.llamacpp.gguf import BrokenFile, GgufModel, GgufWords, Header
 
 F32 = 0  # ggml_type
@@ -44,6 +52,7 @@ NUMBERS: Mapping[str, tuple[float, float]] = {
 # Whose states are in heads, and the heads in groups; and are twice as wide as the model.
 IN_GROUPS = frozenset({"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"})
 TWICE_AS_WIDE = frozenset({"granitehybrid", "jamba"})
+UNGROUPED = "plamo2"  # whose are not
 DELTA = frozenset({"qwen3next", "qwen35", "qwen35moe"})  # whose heads' states are square
 # Numbers that others are divided by, and in which architectures.
 DIVISORS: Mapping[str, frozenset[str]] = {
@@ -77,6 +86,7 @@ NEEDED: Mapping[str, tuple[str, tuple[frozenset[str], ...]]] = {
         ),
     ),
 }
+FIRST_NORM = "blk.0.attn_norm.weight"
 UNSPECIFIED = 2**32 - 1  # a pooling: the same as none
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})  # llama_rope_scaling_type
 ALIGNMENT = 32  # TENSOR_ALIGNMENT (ggml-impl.h)
@@ -161,6 +171,24 @@ def _predicting(model: GgufModel) -> Faults:
         yield f"{predicting:,} of its {layers:,} layers are said to predict (nextn_predict_layers)"
 
 
+def _drafts(model: GgufModel) -> Faults:
+    names = {tensor.name for tensor in model.tensors}
+    drafts = model.architecture in MAY_BE_DRAFTS and model.number("nextn_predict_layers")
+    if drafts and FIRST_NORM not in names:
+        yield f"it lacks {FIRST_NORM}: it may have the layers alone that predict for a whole model"
+
+
+def _hybrid(model: GgufModel) -> Faults:
+    if model.architecture not in HYBRID:
+        return
+    found = dimensions.kinds(model)
+    if not (found.attending and found.recurrent):
+        yield (
+            f"{len(found.attending)} of its layers attend and {len(found.recurrent)} are "
+            f"recurrent; a {model.architecture} model has layers of both kinds"
+        )
+
+
 def _experts(model: GgufModel) -> Faults:
     count, used = model.number("expert_count"), model.number("expert_used_count")
     own = model.architecture in OWN_EXPERTS
@@ -193,14 +221,16 @@ def _states(model: GgufModel) -> Faults:
     groups, width = model.number("ssm.group_count"), model.number("embedding_length")
     if model.architecture in TWICE_AS_WIDE and inner != 2 * width:
         yield f"its ssm.inner_size is {inner:,}, which is not twice the width of {width:,}"
+    if model.architecture == UNGROUPED and groups:
+        yield f"its ssm.group_count is {groups:,}; {UNGROUPED} has no groups"
     state = model.number("ssm.state_size")
     if model.architecture in DELTA and heads * state != inner:
         yield f"its ssm.inner_size is {inner:,}; {heads:,} heads have {state:,} values each"
-    if model.architecture not in IN_GROUPS | DELTA:
-        return
-    if not heads or inner % heads:
+    grouped = model.architecture in IN_GROUPS | DELTA
+    in_heads = grouped or model.architecture == UNGROUPED
+    if in_heads and (not heads or inner % heads):
         yield f"its {inner:,} values of a state (ssm.inner_size) are in {heads:,} heads"
-    if not groups or inner % groups or heads % groups:
+    if grouped and (not groups or inner % groups or heads % groups):
         yield f"its {heads:,} heads of a state are in {groups:,} groups (ssm.group_count)"
 
 
@@ -263,6 +293,7 @@ GUARDS: tuple[Guard, ...] = (
     _bounds,
     _divisors,
     _predicting,
+    _drafts,
     _experts,
     _empty,
     _scaling,
@@ -275,6 +306,7 @@ GUARDS: tuple[Guard, ...] = (
     attention.window,
     _chunks,
     _states,
+    _hybrid,
     _direction,
     _vectors,
     _alignment,

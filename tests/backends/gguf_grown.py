@@ -61,6 +61,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     "llama4": EXPERTS,
     "minicpm3": LATENT,
     "nemotron_h": SOME_ATTEND | {"feed_forward_length": [0, 0, 96, 0]},
+    "plamo2": SOME_ATTEND | {"ssm.group_count": 0},
     "plm": LATENT,
     "qwen35": {"rope.dimension_sections": [2, 3, 3, 0]},
     "qwen3moe": EXPERTS,
