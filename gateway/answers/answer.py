@@ -24,7 +24,7 @@ from backends.protocol import (
     TokenLogprob,
 )
 from gateway.answers.constraints import Checked, ContentCheck
-from gateway.answers.stopping import Splitting, StopStrings
+from gateway.answers.stopping import Splitting
 from gateway.errors import translated
 from gateway.events import (
     ChoiceReport,
@@ -62,7 +62,7 @@ class Choice:
         self,
         index: int,
         job: Generation,
-        splitting: Splitting | StopStrings,
+        splitting: Splitting,
         *,
         prompt: int = 0,
         one_call: bool = False,
@@ -76,8 +76,7 @@ class Choice:
         self.ended: Ended | None = None
         self.generated = 0
         self.reasoning_tokens = 0
-        self._splitting: Splitting = splitting
-        self._stops = splitting if isinstance(splitting, StopStrings) else None
+        self._splitting = splitting
         self._one_call = one_call  # the answer is over after its first tool call
         self._checked = None if check is None else Checked(check)
         self._final: Delta | None = None  # the last one, where that comes before the job's end
@@ -116,7 +115,7 @@ class Choice:
         async for output in outputs:
             if isinstance(output, Ended):
                 self.ended = output
-                yield self._behind(Delta(self.index, self._last(output)))
+                yield self._behind(self._last(output))
                 return
             if isinstance(output, Scored | PromptProgress):
                 yield self._of_prompt(output)
@@ -143,13 +142,13 @@ class Choice:
         tokens, self._tokens = tuple(self._tokens), []
         return replace(delta, tokens=tokens)
 
-    def _last(self, ended: Ended) -> tuple[Event, ...]:
+    def _last(self, ended: Ended) -> Delta:
         events = self._splitting.finish(_reason(ended))
         if ended.stop_string is not None:
             finished = events[-1]
             assert isinstance(finished, Finished), "it is always the last"
             events[-1] = replace(finished, stop=ended.stop_string)
-        return tuple(events)
+        return Delta(self.index, tuple(events), tuple(self._delivered((), events)))
 
     async def _settle(self, outputs: Outputs) -> None:
         """The job's usage, up to where its answer ended. Output behind that is not counted."""
@@ -178,7 +177,7 @@ class Choice:
         events = self._grown(piece.text)
         self._count(piece, events)
         waits = piece.logprobs or self._logprobs
-        delivered = self._delivered(piece, events) if waits else ()
+        delivered = self._delivered(piece.logprobs, events) if waits else ()
         return Delta(self.index, tuple(events), tuple(delivered))
 
     def _grown(self, text: str) -> Sequence[Event]:
@@ -199,19 +198,20 @@ class Choice:
         if self._reasoning:
             self.reasoning_tokens += len(piece.tokens)
 
-    def _delivered(self, piece: Piece, events: Sequence[Event]) -> Sequence[TokenLogprob]:
+    def _delivered(
+        self, logprobs: Sequence[TokenLogprob], events: Sequence[Event]
+    ) -> Sequence[TokenLogprob]:
         """Log probabilities wait for the content they make; those of markers and reasoning go
         nowhere.
         """
+        self._logprobs += logprobs
         if not events:
-            self._logprobs += piece.logprobs
             return ()
-        waited = [*self._logprobs, *piece.logprobs]
+        waited, self._logprobs = self._logprobs, []
         if self._all_logprobs:
-            self._logprobs = []
             return waited
         content = "".join(event.text for event in events if isinstance(event, Content))
-        unsaid = self._stops.unsaid if self._stops else 0
+        unsaid = self._splitting.unsaid
         delivered = _ending(waited, len(content.encode()) + unsaid)
         # A token that ends in text held back waits for the rest of it.
         held = 0 if isinstance(events[-1], Finished) else len(_ending(delivered, unsaid))

@@ -27,6 +27,11 @@ class Splitting(Protocol):
         """The text fed so far ends inside reasoning, also where that is delivered as content."""
         ...
 
+    @property
+    def unsaid(self) -> int:
+        """Bytes of the text fed that no event has yet, and some event may have."""
+        ...
+
     def feed(self, text: str) -> list[Event]: ...
 
     def finish(self, reason: FinishReason) -> list[Event]: ...
@@ -36,6 +41,7 @@ class Unsplit:
     """Raw text: all of it is content."""
 
     in_reasoning = False
+    unsaid = 0
 
     def feed(self, text: str) -> list[Event]:
         return [Content(text)] if text else []
@@ -65,11 +71,15 @@ class StopStrings:
         self._by_letter = inline and not in_reasoning
         self._kind: type[Text] = Content  # of the stretch being scanned
         self._called = False  # a tool call was delivered whole
-        self.unsaid = 0  # bytes of content behind the last event: held back, or cut off
+        self._unsaid = 0  # bytes of content behind the last event: held back, or cut off
 
     @property
     def in_reasoning(self) -> bool:
         return self._splitting.in_reasoning
+
+    @property
+    def unsaid(self) -> int:
+        return self._unsaid + self._splitting.unsaid
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more output; after one that is `Finished` nothing may be fed."""
@@ -104,12 +114,12 @@ class StopStrings:
             held = self._scanner.held
             match self._scanner.feed(event.text):
                 case StopFound(before, stop):
-                    self.unsaid = _bytes(held, events[number:]) - len(before.encode())
+                    self._unsaid = _bytes(held, events[number:]) - len(before.encode())
                     finished = Finished("tool_calls" if self._called else "stop", stop=stop)
                     return [*passed, *self._text(before), finished]
                 case str(free):
                     passed += self._text(free)
-        self.unsaid = len(self._scanner.held.encode()) if self._kind is Content else 0
+        self._unsaid = len(self._scanner.held.encode()) if self._kind is Content else 0
         return passed
 
     def _held(self) -> Iterator[Event]:

@@ -115,6 +115,13 @@ class Reader:
         return self.at == len(self.text)
 
     @property
+    def waiting(self) -> int:
+        """Bytes that are unread, or on record. Linear in the record."""
+        text = self.text[self._mark if self._keeping else self.at :]
+        before = self._before if self._kept is None else self._kept.getvalue()
+        return len(text.encode()) + (len(before.encode()) if self._keeping else 0)
+
+    @property
     def over(self) -> bool:
         """Everything is read and no more will come."""
         return self.ended and self.drained

@@ -43,6 +43,11 @@ class Stretch:
         """Text has begun and nothing waits: what comes next can go out as it is."""
         return self.begun and not self._margin
 
+    @property
+    def waiting(self) -> int:
+        """Bytes of text that wait."""
+        return sum(len(text.encode()) for text in self._margin)
+
     def has_written(self, kind: type[Reasoning | Content]) -> bool:
         """Text of this kind was delivered."""
         return kind in self._written
@@ -136,6 +141,11 @@ class Splitter:
     def in_reasoning(self) -> bool:
         """The output so far ends inside reasoning."""
         return self._phase is Phase.REASONING
+
+    @property
+    def unsaid(self) -> int:
+        """Bytes of the output so far that are in no event, and may still be text."""
+        return self._stretch.waiting + self._reader.waiting
 
     def feed(self, text: str) -> list[Event]:
         """The events of some more output."""

@@ -101,6 +101,29 @@ async def test_tokens_and_logprobs_belong_to_their_own_phase(borders: list[int])
     assert spoken.decode() == "Seen <b."
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "if a < b, <tool_cal and <think are text.",  # beginnings of markers, and white space
+        "It is over.\n",
+        "It is over <tool",
+        'Now: <tool_call>\n{"name": "f", "argu',  # a call that was cut is text
+        "Now: <tool_call>none at all</tool_call> of them",
+    ],
+)
+async def test_what_was_held_back_has_its_log_probabilities_when_it_is_text(said: str) -> None:
+    splitter = Splitter(FORMATS["hermes_json"], in_reasoning=False, tools=(Tool(name="f"),))
+    choice = Choice(0, Generation(prompt=(1, 2, 3)), splitter)
+    letters = [
+        Piece(letter, (k,), (TokenLogprob(Candidate(k, letter.encode(), -0.1)),))
+        for k, letter in enumerate(said)
+    ]
+    deltas = [delta async for delta in choice.deltas(GivenOutputs([*letters, ENDED]))]
+    content = joined([event for delta in deltas for event in delta.events])[0]
+    assert content == Content(said)
+    assert b"".join(one.chosen.text for delta in deltas for one in delta.logprobs).decode() == said
+
+
 def test_only_neighbours_of_a_kind_are_joined() -> None:
     events: list[Event] = [
         Content("a"),
