@@ -32,6 +32,11 @@ class Splitting(Protocol):
         """Bytes of the text fed that no event has yet, and some event may have."""
         ...
 
+    @property
+    def damaged(self) -> bool:
+        """A call broke off: none is to be executed."""
+        ...
+
     def feed(self, text: str) -> list[Event]: ...
 
     def finish(self, reason: FinishReason) -> list[Event]: ...
@@ -42,6 +47,7 @@ class Unsplit:
 
     in_reasoning = False
     unsaid = 0
+    damaged = False
 
     def feed(self, text: str) -> list[Event]:
         return [Content(text)] if text else []
@@ -81,6 +87,10 @@ class StopStrings:
     def unsaid(self) -> int:
         return self._unsaid + self._splitting.unsaid
 
+    @property
+    def damaged(self) -> bool:
+        return self._splitting.damaged
+
     def feed(self, text: str) -> list[Event]:
         """The events of some more output; after one that is `Finished` nothing may be fed."""
         if not self._by_letter:
@@ -97,9 +107,12 @@ class StopStrings:
         return events
 
     def finish(self, reason: FinishReason) -> list[Event]:
-        """The events that end the answer; the last is Finished."""
+        """The events that end the answer; the last is Finished. What is left of a call that the end
+        cut is no answer, and the end is why it ended.
+        """
         inside = self._by_letter and self._splitting.in_reasoning
-        return self._scanned(self._splitting.finish(reason), () if inside else self._kinds)
+        events = self._splitting.finish(reason)
+        return self._scanned(events, () if inside or self.damaged else self._kinds)
 
     def _scanned(self, events: Sequence[Event], kinds: tuple[type[Event], ...]) -> list[Event]:
         passed: list[Event] = []
@@ -115,7 +128,8 @@ class StopStrings:
             match self._scanner.feed(event.text):
                 case StopFound(before, stop):
                     self._unsaid = _bytes(held, events[number:]) - len(before.encode())
-                    finished = Finished("tool_calls" if self._called else "stop", stop=stop)
+                    to_execute = self._called and not self.damaged
+                    finished = Finished("tool_calls" if to_execute else "stop", stop=stop)
                     return [*passed, *self._text(before), finished]
                 case str(free):
                     passed += self._text(free)

@@ -131,7 +131,7 @@ class Splitter:
         self._calls = Calls(self._reader, self._events, tools, format.ids, first_call_number)
         self._stretch = Stretch(self._events, self._kinds[self._phase])
         self._reasoned = False  # reasoning was opened, by the prompt or by the model, and closed
-        self._damaged = False
+        self.damaged = False  # a call broke off
         self._warning: str | None = None
         self._in_text = False
         self._flowing: re.Pattern[str] | None = None  # what text may not hold to pass unread
@@ -181,7 +181,7 @@ class Splitter:
 
     def _reason(self, reason: FinishReason) -> FinishReason:
         """A call that was cut or broken is not to be executed: then the engine's reason stands."""
-        delivered = self._calls.count > 0 and not self._damaged
+        delivered = self._calls.count > 0 and not self.damaged
         match reason:
             case "stop" if delivered:
                 return "tool_calls"
@@ -333,7 +333,7 @@ class Splitter:
     def _break_off(self, fault: Malformed) -> None:
         """Part of a call is delivered: what came of its arguments is made whole."""
         self._warning = f"a tool call broke off: {fault}"
-        self._damaged = True
+        self.damaged = True
         self._calls.close()
 
     def _give_up(self, fault: Malformed, opener: str, left: str) -> None:
