@@ -1,14 +1,19 @@
 """The log: one line per event, coloured in a terminal, JSON elsewhere; the last ones are kept for
-the console. Keys and prompts never get here.
+the console. Keys and prompts never get here. Nothing waits for who reads stdout and stderr.
 """
 
 import logging
+import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from time import time
-from typing import Any, Literal, TextIO, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from io import RawIOBase
+from itertools import groupby
+from operator import itemgetter
+from time import sleep, time
+from types import TracebackType
+from typing import Any, Literal, Self, TextIO, TypeAlias, cast
 
 import msgspec
 import structlog
@@ -19,6 +24,9 @@ MOST_LINES = 2000  # kept, and
 MOST_LETTERS = 4 << 20  # of all of them together
 LONGEST = 2000  # letters of one text in a line
 MOST_IN_FIELDS = 6000  # letters of all of a line's fields: readers of the log keep lines too
+MOST_UNWRITTEN = 1 << 20  # letters that wait for the readers of stdout and stderr
+TOGETHER = 0.02  # seconds: what is printed within them is written in one go
+AT_THE_END = 1.0  # seconds in which what waits may still be read
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
@@ -41,10 +49,6 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     fields: Mapping[str, str]
 
-    @property
-    def letters(self) -> int:
-        return len(self.event) + sum(len(name) + len(text) for name, text in self.fields.items())
-
     def holds(self, text: str) -> bool:
         """Whether `text` stands in it; it is in small letters."""
         texts = (self.event, *self.fields.keys(), *self.fields.values())
@@ -57,10 +61,10 @@ class LogLines:
     def __init__(self, most: int = MOST_LINES, letters: int = MOST_LETTERS) -> None:
         self._most = most
         self._most_letters = letters
-        self._lines: deque[LogLine] = deque()
+        self._lines: deque[tuple[LogLine, int]] = deque()  # each with how many letters it has
         self._letters = 0
         self._last = 0
-        self._one_writes = threading.Lock()
+        self._one_writes = threading.RLock()  # garbage that is collected meanwhile may log
 
     def __call__(
         self, _logger: Any, method: str, event: MutableMapping[str, Any]
@@ -75,16 +79,16 @@ class LogLines:
 
     def add(self, level: Level, event: str, fields: Mapping[str, Any]) -> None:
         """One more; the oldest go where there are too many."""
-        shown = dict(_shown(fields))
+        event = _cut(event)
+        shown, letters = _shown(fields)
+        letters += len(event)
         with self._one_writes:
             self._last += 1
-            line = LogLine(
-                number=self._last, time=time(), level=level, event=_cut(event), fields=shown
-            )
-            self._lines.append(line)
-            self._letters += line.letters
+            line = LogLine(number=self._last, time=time(), level=level, event=event, fields=shown)
+            self._lines.append((line, letters))
+            self._letters += letters
             while len(self._lines) > self._most or self._letters > self._most_letters:
-                self._letters -= self._lines.popleft().letters
+                self._letters -= self._lines.popleft()[1]
 
     @property
     def last(self) -> int:
@@ -96,7 +100,7 @@ class LogLines:
         if number >= self._last:
             return ()
         with self._one_writes:
-            return tuple(line for line in self._lines if line.number > number)
+            return tuple(line for line, _ in self._lines if line.number > number)
 
     def found(self, *, level: Level, text: str, after: int, limit: int) -> Sequence[LogLine]:
         """The last `limit` lines of at least that level that hold `text`, the oldest first."""
@@ -105,15 +109,17 @@ class LogLines:
         return lines[-limit:] if limit else ()
 
 
-def _shown(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """As many of them as a line takes."""
-    left = MOST_IN_FIELDS
+def _shown(fields: Mapping[str, Any]) -> tuple[Mapping[str, str], int]:
+    """As many of them as a line takes, and how many letters these have."""
+    shown: dict[str, str] = {}
+    letters = 0
     for name, value in fields.items():
-        one = str(name)[:LONGEST], _cut(str(value))
-        left -= len(one[0]) + len(one[1])
-        if left < 0:
-            return
-        yield one
+        title, text = str(name)[:LONGEST], _cut(str(value))
+        letters += len(title) + len(text)
+        if letters > MOST_IN_FIELDS:
+            return shown, letters - len(title) - len(text)
+        shown[title] = text
+    return shown, letters
 
 
 def _cut(text: str) -> str:
@@ -146,6 +152,149 @@ class _Stderr:
         sys.stderr.flush()
 
 
+class Printed:
+    """Stands for stdout or stderr; what is printed goes to the writer."""
+
+    def __init__(
+        self, stream: TextIO, raw: RawIOBase, put: Callable[["Printed", str], None]
+    ) -> None:
+        """`raw`: the file of `stream`, without Python's buffer: whoever waits for its reader holds
+        the buffer's lock, and the process could not end.
+        """
+        self._stream = stream
+        self._raw = raw
+        self._put = put
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._put(self, text)
+        return len(text)
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        self.write("".join(texts))
+
+    def flush(self) -> None:
+        """The writer does."""
+
+    def write_out(self, text: str) -> bool:
+        """Waits until all of it is taken; False: there is no reader any more."""
+        left = text.encode(self._stream.encoding, "backslashreplace")
+        try:
+            while left:
+                taken = self._raw.write(left)
+                if taken is None:  # somebody has made the file one that doesn't wait
+                    sleep(TOGETHER)
+                left = left[taken or 0 :]
+        except OSError:
+            return False
+        return True
+
+    def lead_nowhere(self) -> None:
+        """What is written from here on, by whatever means, is lost."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._raw.fileno())
+        os.close(nowhere)
+
+
+class Writer:
+    """While it is entered, a thread of its own writes what is printed to stdout and stderr, in the
+    order of printing. A terminal that is stopped (Ctrl-S) and a full pipe that nobody reads would
+    otherwise hold up whoever prints, the event loop and the engines among them.
+
+    Lines for which there is no room are left out; `left_out` is called with their number, on that
+    thread, once the reader reads on.
+    """
+
+    def __init__(self, left_out: Callable[[int], None]) -> None:
+        self._left_out = left_out
+        # Reentrant: while it is held Python may collect garbage, of which some prints.
+        self._changed = threading.Condition(threading.RLock())
+        self._texts: deque[tuple[Printed, str]] = deque()
+        self._letters = 0  # of these, and of those that are being written
+        self._lines_left_out = 0
+        self._ending = False
+        self._thread = threading.Thread(target=self._write_all, name="writer", daemon=True)
+        self._before = sys.stdout, sys.stderr
+
+    def __enter__(self) -> Self:
+        self._before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = map(self._instead_of, self._before)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), self._before
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        self._thread.join(AT_THE_END)
+        for stream in streams:
+            if self._thread.is_alive() and isinstance(stream, Printed):
+                stream.lead_nowhere()  # or the process's last words would wait in its stead
+
+    def drain(self) -> None:
+        """Wait until all is written, but not long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._letters, AT_THE_END)
+
+    def _instead_of(self, stream: TextIO) -> TextIO:
+        """`stream` itself where no file is behind it."""
+        buffer = getattr(stream, "buffer", None)
+        raw = getattr(buffer, "raw", buffer)
+        if not isinstance(raw, RawIOBase):
+            return stream
+        stream.flush()
+        return cast(TextIO, Printed(stream, raw, self._put))
+
+    def _put(self, stream: Printed, text: str) -> None:
+        """Have it written. From any thread."""
+        if not self._thread.is_alive():  # it has ended, or this is a fork of the process
+            stream.write_out(text)
+            return
+        with self._changed:
+            if self._letters + len(text) > MOST_UNWRITTEN:
+                self._lines_left_out += text.count("\n")
+                return
+            self._texts.append((stream, text))
+            self._letters += len(text)
+            self._changed.notify_all()
+
+    def _write_all(self) -> None:
+        while texts := self._take():
+            read = [
+                stream.write_out("".join(text for _, text in together))
+                for stream, together in groupby(texts, itemgetter(0))
+            ]
+            self._written(sum(len(text) for _, text in texts), tell=all(read))
+            sleep(TOGETHER)
+
+    def _take(self) -> Sequence[tuple[Printed, str]]:
+        """What waits to be written, as soon as there is something; nothing: it is the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._texts or self._ending)
+            texts = tuple(self._texts)
+            self._texts.clear()
+        return texts
+
+    def _written(self, letters: int, *, tell: bool) -> None:
+        """`tell`: somebody has taken them, and may hear what was left out, where there is room."""
+        with self._changed:
+            self._letters -= letters
+            tell = tell and self._letters < MOST_UNWRITTEN // 2
+            lines = self._lines_left_out if tell else 0
+            self._lines_left_out -= lines
+            self._changed.notify_all()
+        if lines:
+            self._left_out(lines)
+
+
 def configure(config: LogConfig, lines: LogLines) -> None:
     """Set structlog up for the process; uvicorn's own messages below warnings are left out."""
     human = config.format == "human" or (config.format == "auto" and sys.stderr.isatty())
@@ -165,6 +314,8 @@ def configure(config: LogConfig, lines: LogLines) -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+        level=logging.WARNING,
+        stream=cast(TextIO, _Stderr()),
+        format="%(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger().addHandler(OtherLogs(lines))

@@ -167,9 +167,10 @@ class Server(uvicorn.Server):
         *,
         timed_out: Callable[[], None] = lambda: None,
         hangup: Callable[[], None] = lambda: None,
+        drain: Callable[[], None] = lambda: None,
     ) -> None:
         """`timed_out` is called for each client that is cut off after `send_timeout`, `hangup` on
-        the event loop after SIGHUP.
+        the event loop after SIGHUP, `drain` before the process is ended: what was printed goes out.
         """
         connection = partial(
             GuardedConnection, send_timeout=config.send_timeout, timed_out=timed_out
@@ -196,6 +197,7 @@ class Server(uvicorn.Server):
         self._registry = registry
         self._greet = greet
         self._hangup = hangup
+        self._drain = drain
 
     def obstacle(self) -> str | None:
         """Why the address can't be listened on, in one line. Tried before anything is started."""
@@ -252,8 +254,7 @@ class Server(uvicorn.Server):
         if more and self.server_state.tasks:
             self._end_after(more, 0.0)
             return
-        sys.stdout.flush()
-        sys.stderr.flush()
+        self._drain()
         os._exit(self.status)
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]

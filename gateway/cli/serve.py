@@ -23,7 +23,7 @@ from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import brought, downloaded, log_reporter
-from gateway.logs import LogLines, configure
+from gateway.logs import LogLines, Writer, configure
 from gateway.registry import Happening, ModelEntry, ModelLibrary, Registry
 from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server, greeting
@@ -60,36 +60,42 @@ def run(arguments: Namespace) -> int:
 
     config = read()
     lines = LogLines()
-    configure(config.log, lines)
-    prepare_process(os.environ)
-    number_by_bus()
-    if any(model.path.startswith(SCHEME) for model in config.models):
-        config = _brought(config)
-    metrics, bars = Metrics(), Bars()
+    with Writer(_left_out) as writer:
+        configure(config.log, lines)
+        prepare_process(os.environ)
+        number_by_bus()
+        if any(model.path.startswith(SCHEME) for model in config.models):
+            config = _brought(config)
+        metrics, bars = Metrics(), Bars()
 
-    def watch(happening: Happening) -> None:
-        metrics.happened(happening)
-        bars.happened(happening)
+        def watch(happening: Happening) -> None:
+            metrics.happened(happening)
+            bars.happened(happening)
 
-    library = ModelLibrary(config, cache=cached_models(config))
-    registry = Registry(library, config, watch=watch)
-    warn_of_missing(library.entries())
-    source = ConfigSource(
-        read=lambda: downloaded(read()),
-        file=file,
-        understand=lambda text: downloaded(understood(text)),
-        explain=explained,
-    )
-    reloader = Reloader(config, source)
-    server = Server(
-        build(config, registry, metrics, reloader=reloader, lines=lines),
-        config.server,
-        registry,
-        greeting(first_model(config, registry), lambda: budgets(registry)),
-        timed_out=metrics.send_timed_out,
-        hangup=reloader.ask,
-    )
-    return run_server(server)
+        library = ModelLibrary(config, cache=cached_models(config))
+        registry = Registry(library, config, watch=watch)
+        warn_of_missing(library.entries())
+        source = ConfigSource(
+            read=lambda: downloaded(read()),
+            file=file,
+            understand=lambda text: downloaded(understood(text)),
+            explain=explained,
+        )
+        reloader = Reloader(config, source)
+        server = Server(
+            build(config, registry, metrics, reloader=reloader, lines=lines),
+            config.server,
+            registry,
+            greeting(first_model(config, registry), lambda: budgets(registry)),
+            timed_out=metrics.send_timed_out,
+            hangup=reloader.ask,
+            drain=writer.drain,
+        )
+        return run_server(server)
+
+
+def _left_out(lines: int) -> None:
+    log.warning("lines left out here: nobody read them", lines=lines)
 
 
 def _brought(config: Config) -> Config:

@@ -2,12 +2,14 @@
 
 import ctypes
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -37,12 +39,14 @@ def nothing_is_left() -> Iterator[None]:
             process.kill()
 
 
-def start(*arguments: str, folder: Path, **elsewhere: str) -> subprocess.Popen[str]:
+def start(
+    *arguments: str, folder: Path, stderr: int = subprocess.PIPE, **elsewhere: str
+) -> subprocess.Popen[str]:
     home = {"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd=folder,
         env={**home, **elsewhere},
@@ -89,6 +93,35 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
     assert answer.json()["choices"][0]["message"]["content"] == "The"
     assert stop(process, kind) == 0
+
+
+@pytest.mark.parametrize("read", ["not any more", "not yet"])
+def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(
+    read: str, tmp_path: Path
+) -> None:
+    reader, end = os.pipe()
+    fill(end)
+    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path, stderr=end)
+    os.close(end)
+    url = greeting(process)[1].rpartition(" ")[2]
+    if read == "not any more":
+        os.close(reader)
+    body = {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
+    for _ in range(3):
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
+        assert answer.text.endswith("data: [DONE]\n\n")
+    assert stop(process, signal.SIGINT) == 0
+    if read == "not yet":
+        os.close(reader)
+
+
+def fill(end: int) -> None:
+    """Until a pipe takes no more."""
+    os.set_blocking(end, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(end, bytes(1))
+    os.set_blocking(end, True)
 
 
 def test_without_a_model_the_bundled_one_is_served(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+import httpx
 import pytest
 
 from tests.hang import HANG
 
 COMMAND = (sys.executable, "-m", "gateway.cli")
 INTERRUPT = b"\x03"
+STOP = b"\x13"  # Ctrl-S: the terminal takes nothing until the next key that means something
 END = b"\x04"
 SCRIPT = {
     "lines": [
@@ -134,6 +136,23 @@ def test_a_load_is_a_bar_in_the_servers_terminal_and_lines_stand_above_it(
         server.read_to("model loaded")
         assert client.end() == 0
     assert "demo is loaded" in client.text
+
+
+def test_a_server_in_a_stopped_terminal_loads_and_answers_and_can_be_ended(tmp_path: Path) -> None:
+    (tmp_path / "demo.script.json").write_text(json.dumps(SCRIPT))
+    (tmp_path / "roundhouse.yaml").write_text("engines: {scripted: {load_seconds: 0.5}}\n")
+    with Terminal("serve", "--port", "0", "demo.script.json", folder=tmp_path) as terminal:
+        terminal.read_to("try:")
+        url = re.search(r"listens on (\S+)", terminal.text)
+        assert url is not None
+        terminal.press(STOP)
+        body = {"messages": [{"role": "user", "content": "Hello!"}]}
+        for _ in range(3):
+            answer = httpx.post(f"{url[1]}/v1/chat/completions", json=body, timeout=HANG)
+            assert answer.json()["choices"][0]["message"]["content"] == "The engine turns."
+            httpx.post(f"{url[1]}/v1/model/unload", timeout=HANG).raise_for_status()
+        terminal.press(INTERRUPT)
+        assert terminal.end() == 0
 
 
 def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:
