@@ -77,13 +77,17 @@ class Mailbox:
         return False
 
     def send(self) -> None:
-        """The step's outputs are all in their mailboxes: what was taken of these goes on."""
+        """The step's outputs are all in their mailboxes: what was taken of these goes on. Where it
+        doesn't the answer has a hole: what came behind that is worth nothing, its end neither.
+        """
         if self.flush is None:
             return
         try:
             self.flush()
         except Exception as error:  # noqa: BLE001 - as in `_taken`
-            self._last = error
+            self._pieces.clear()
+            if not isinstance(self._last, Exception):  # which came first, and may be why
+                self._last = error
             if self._reader is not None and not self._reader.done():
                 self._reader.set_result(None)
 

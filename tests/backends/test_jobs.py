@@ -1,15 +1,15 @@
 """What a mailbox promises whoever reads it, and whoever its pieces are offered to first."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
 
 from backends.engine_thread import Questions, question
-from backends.errors import GenerationFailed
+from backends.errors import BackendError, GenerationFailed
 from backends.jobs import JobOutputs, Mailbox, deliver
-from backends.protocol import Ended, Piece
+from backends.protocol import Ended, Output, Piece
 
 pytestmark = pytest.mark.anyio
 
@@ -108,27 +108,48 @@ async def test_what_is_taken_is_sent_when_all_of_the_step_is_there() -> None:
         assert [reader.sent for reader in readers] == [["a"], ["b"]]
 
 
-async def test_who_fails_to_send_hears_of_it_alone() -> None:
-    loop = asyncio.get_running_loop()
-    broken, sound = Mailbox(loop), Mailbox(loop)
-    failing, reader = Reader(broken), Reader(sound)
+BROKEN = GenerationFailed("broken")
+
+
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        pytest.param((), ZeroDivisionError, id="nothing"),
+        pytest.param((ENDED,), ZeroDivisionError, id="the end"),
+        pytest.param((Piece("z"), ENDED), ZeroDivisionError, id="what was not taken"),
+        pytest.param((BROKEN,), GenerationFailed, id="another error"),
+    ],
+)
+@pytest.mark.parametrize("place", range(3))
+async def test_who_fails_to_send_hears_of_it_alone_whatever_else_the_step_brought(
+    place: int, behind: Sequence[Output | BackendError], told: type[Exception]
+) -> None:
+    mailboxes = [Mailbox(asyncio.get_running_loop()) for _ in range(3)]
+    readers = [Reader(mailbox) for mailbox in mailboxes]
+    broken, failing = mailboxes[place], readers[place]
 
     def flush() -> None:
         raise ZeroDivisionError
 
     broken.flush = flush
+    broken.take = lambda piece: piece.text != "z" and failing.take(piece)
 
     async def run() -> None:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(told):
             await failing.run()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        tasks.start_soon(reader.run)
+        for reader in readers:
+            tasks.start_soon(run if reader is failing else reader.run)
         await anyio.wait_all_tasks_blocked()
-        deliver([(broken, Piece("a")), (sound, Piece("b"))])
-        deliver([(sound, ENDED)])
-    assert reader.sent == ["b"]
+        step: list[Output | BackendError] = [Piece("a"), *behind]
+        sound = [mailbox for mailbox in mailboxes if mailbox is not broken]
+        begun = [(mailbox, Piece("a")) for mailbox in sound]
+        deliver([*begun[:place], *((broken, output) for output in step), *begun[place:]])
+        deliver([(mailbox, Piece("b")) for mailbox in sound])
+        deliver([(mailbox, ENDED) for mailbox in sound])
+    assert failing.read == []
+    assert [reader.sent for reader in readers if reader is not failing] == [["a", "b"]] * 2
 
 
 async def test_an_engine_s_error_comes_behind_what_was_said() -> None:
