@@ -34,8 +34,15 @@ class Plain:
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """As ASGI wants them. What Latin-1 can't hold (a model's name) is replaced."""
+    """As ASGI wants them. What no header can hold is replaced: a model's name comes from a file's,
+    or from another server.
+    """
     return [
-        (name.lower().encode(), value.encode("latin-1", "replace"))
+        (name.lower().encode(), _one_line(value).encode("latin-1", "replace"))
         for name, value in headers.items()
     ]
+
+
+def _one_line(value: str) -> str:
+    """`value` without control characters (RFC 9110, section 5.5)."""
+    return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)

@@ -36,8 +36,8 @@ class Framing(msgspec.Struct, frozen=True):
 
 
 def comment(text: str) -> bytes:
-    """A comment of server-sent events: one line, which clients pass over."""
-    return f": {text}\n\n".encode()
+    """A comment of server-sent events: one line, which clients pass over, whatever `text` names."""
+    return f": {' '.join(text.splitlines())}\n\n".encode()
 
 
 def _white_space(_text: str) -> bytes:

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from config.settings import KeyConfig
-from tests.gateway.http.serving import Running, config, serving
+from tests.gateway.http.serving import HELLO, SCRIPT, Running, config, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -98,3 +98,19 @@ async def test_the_default_is_named_while_nothing_is_loaded(tmp_path: Path) -> N
             answer = await running.client.get(path, headers=header("one"))
             assert answer.status_code == 503, path
             assert "scripted" not in answer.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_model_whose_file_has_a_line_feed_in_its_name_answers(
+    tmp_path: Path, *, stream: bool
+) -> None:
+    """It stands in a header and in comments of the stream."""
+    name = "two\ndata: lines"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / f"{name}.script.json").write_text(SCRIPT)
+    settings = msgspec.structs.replace(config(tmp_path), model_dirs=(str(tmp_path / "models"),))
+    async with serving(settings, tmp_path) as running:
+        body = {"model": name, "messages": HELLO, "stream": stream}
+        answer = await running.client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-roundhouse-model"] == "two?data: lines"
