@@ -3,6 +3,8 @@
 A command's module is imported when it is called, so that `--help` answers at once.
 """
 
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,8 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     mistake in arguments or configuration.
     """
     arguments = parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names and answers have letters of any alphabet
     try:
         status: int = import_module(f"gateway.cli.{arguments.module}").run(arguments)
+        sys.stdout.flush()
     except ConfigError as error:
         return _failed(str(error), 2)
     except CommandFailed as error:
@@ -30,9 +35,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(file=sys.stderr)  # the shell's prompt doesn't follow the terminal's ^C
         return INTERRUPTED
     except BrokenPipeError:  # `roundhouse models | head`
-        sys.stderr.close()
+        _drop_output()
         return 0
+    except OSError as error:  # the disk is full, say
+        _drop_output()
+        return _failed(str(error), 1)
     return status
+
+
+def _drop_output() -> None:
+    """What is left of it can't be written either: Python would try once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(message: str, status: int) -> int:

@@ -63,8 +63,10 @@ def _remote(commands: Commands, name: str, module: str, text: str) -> argparse.A
 
 
 def address(text: str) -> str:
-    """A URL as it is asked, without a slash at its end; `localhost:9000` is enough."""
-    url = (text if "://" in text else f"http://{text}").rstrip("/")
+    """A URL as it is asked, without a slash at its end; `localhost:9000` is enough, and so is the
+    address that OpenAI's clients take.
+    """
+    url = (text if "://" in text else f"http://{text}").rstrip("/").removesuffix("/v1")
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:

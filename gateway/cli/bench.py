@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gateway.cli.errors import CommandFailed
 from gateway.cli.listing import table
-from gateway.cli.remote import Remote, refusal
+from gateway.cli.remote import Remote, bearer, refusal
 
 LONG_PROMPT = 400  # words of the prompt whose prefill is measured
 
@@ -83,10 +83,9 @@ async def _round(
 ) -> list[BenchFigures]:
     """`count` requests at once, each for `tokens`."""
     answers: list[BenchFigures] = []
-    headers = {"Authorization": f"Bearer {arguments.key}"} if arguments.key else {}
     async with httpx.AsyncClient(
         base_url=arguments.url,
-        headers=headers,
+        headers=bearer(arguments.key),
         timeout=None,  # noqa: S113 - a busy server may take its time
         limits=httpx.Limits(max_connections=None),
     ) as client:
@@ -119,6 +118,8 @@ async def _answer(client: httpx.AsyncClient, model: str, tokens: int, prompt: st
             if line.startswith("data: {"):
                 first = first or time.perf_counter() - started
                 usage = msgspec.json.decode(line[6:]).get("usage") or usage
+    if not usage:
+        raise CommandFailed("the server doesn't count a stream's tokens")
     return BenchFigures(
         first=first,
         seconds=time.perf_counter() - started,

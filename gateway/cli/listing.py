@@ -24,8 +24,8 @@ def run(arguments: Namespace) -> int:
 
     with Remote(arguments.url, arguments.key) as server:
         if arguments.command == "ps":
-            return _residents(server.get("/status"), as_json=arguments.json)
-        return _models(server.get("/v1/models")["data"], as_json=arguments.json)
+            return _residents(server.get("/status", "models"), as_json=arguments.json)
+        return _models(server.get("/v1/models", "data")["data"], as_json=arguments.json)
 
 
 def _listens(url: str) -> bool:
@@ -115,8 +115,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         shown.add_row(*(_plain(cell) for cell in row))
     console = Console()
-    # Rows are cut at a terminal's edge, and never in a pipe.
-    console.print(shown, no_wrap=True, width=None if console.is_terminal else 1_000)
+    if not console.is_terminal:  # cells fold at a terminal's edge, and never in a pipe
+        console.width = 1_000
+    console.print(shown)
 
 
 def _plain(cell: str) -> str:

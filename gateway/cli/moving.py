@@ -35,7 +35,7 @@ def _load(server: Remote, arguments: Namespace) -> None:
 
 def _unload(server: Remote, arguments: Namespace) -> None:
     body = {"model": arguments.model} if arguments.model else {}
-    print(server.post("/unload", body)["message"])
+    print(server.post("/unload", body, "message")["message"])
 
 
 def _pull(server: Remote, arguments: Namespace) -> None:

@@ -1,7 +1,7 @@
 """A client of a running server's public API."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -19,9 +19,8 @@ class Remote:
     """One server. Every failure is a CommandFailed in the server's own words."""
 
     def __init__(self, url: str, key: str | None) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.url = url
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
+        self._http = httpx.Client(base_url=self.url, headers=bearer(key), timeout=PATIENCE)
 
     def __enter__(self) -> Self:
         return self
@@ -34,21 +33,21 @@ class Remote:
     ) -> None:
         self._http.close()
 
-    def get(self, path: str) -> Any:
-        """The JSON of an answer."""
+    def get(self, path: str, *fields: str) -> Any:
+        """The JSON of an answer, which is an object that has `fields`."""
         with self._translated():
-            return _checked(self._http.get(path)).json()
+            return self._json(self._http.get(path), fields)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def post(self, path: str, body: Mapping[str, Any], *fields: str) -> Any:
         """As `get`; of an empty answer, None."""
         with self._translated():
-            answer = _checked(self._http.post(path, json=body))
-            return answer.json() if answer.content else None
+            answer = self._http.post(path, json=body)
+            return self._json(answer, fields) if fields or _checked(answer).content else None
 
     def delete(self, path: str, **params: str) -> Any:
         """As `get`."""
         with self._translated():
-            return _checked(self._http.delete(path, params=params)).json()
+            return self._json(self._http.delete(path, params=params))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The JSON of a stream's events as they come; comments are left out. An event that is an
@@ -62,6 +61,8 @@ class Remote:
             if answer.is_error:
                 answer.read()
             _checked(answer)
+            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                raise self._is_another()
             for line in answer.iter_lines():
                 data = line.removeprefix("data: ")
                 if data is line or data == "[DONE]":
@@ -70,6 +71,18 @@ class Remote:
                 if "error" in event:
                     raise CommandFailed(_message(event))
                 yield event
+
+    def _json(self, answer: httpx.Response, fields: Sequence[str] = ()) -> Any:
+        try:
+            found = _checked(answer).json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found.keys() >= set(fields):
+            raise self._is_another()
+        return found
+
+    def _is_another(self) -> CommandFailed:
+        return CommandFailed(f"what answers at {self.url} is no Roundhouse; --url names another")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -82,6 +95,14 @@ class Remote:
             ) from None
         except httpx.HTTPError as error:
             raise CommandFailed(f"{self.url}: {error}") from None
+        except UnicodeEncodeError:  # arguments and stdin may hold any bytes
+            raise CommandFailed("what is to be sent is no UTF-8") from None
+
+
+def bearer(key: str | None) -> dict[bytes, bytes]:
+    """The header that carries a key; a file or a variable may have ended it with a line feed."""
+    sent = (key or "").strip().encode(errors="surrogateescape")
+    return {b"authorization": b"Bearer " + sent} if sent else {}
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:

@@ -17,16 +17,18 @@ class Display:
     def __init__(self) -> None:
         self.content = ""
         self._console = Console(highlight=False)
-        self._thinks = False
+        self._began = self._thinks = False
 
     def show(self, server: Remote, body: dict[str, Any]) -> None:
         """To its end; Ctrl-C leaves what has come in `content`. Raises CommandFailed."""
         try:
             for choice in self._choices(server, body):
+                self._began = True
                 self._take(choice["delta"])
                 self._note(choice)
         finally:
-            self._console.print()
+            if self._began:
+                self._console.print()
 
     def _choices(self, server: Remote, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A spinner turns until the first: a model may be loaded before it."""

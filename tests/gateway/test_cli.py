@@ -2,9 +2,12 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -100,6 +103,72 @@ def test_no_server_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no server answers at http://127.0.0.1:9" in capsys.readouterr().err
 
 
+@pytest.fixture(params=[b"<html>hi</html>", b"{}", b"[]"])
+def another(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that isn't ours and answers everything with 200."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200)
+            self.send_header("content-length", str(len(request.param)))
+            self.end_headers()
+            self.wfile.write(request.param)
+
+        do_POST = do_GET  # noqa: N815 - http.server's name
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the test looks at what commands print."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "command", ["models", "ps", "load x", "unload x", "pull hf:a/b", "run x Hello!"]
+)
+def test_a_server_that_is_no_roundhouse_is_named_as_such(
+    command: str, another: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(" "), "--url", another]) == 1
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert f"{another} is no Roundhouse" in shown.err
+
+
+def test_a_key_may_have_letters_of_any_alphabet_and_a_line_feed_at_its_end(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says(capsys, "ps", "--url", url, "--key", "ключ\n")
+
+
+def test_what_is_no_text_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "demo", os.fsdecode(b"\xff"), "--url", url]) == 1
+    assert "no UTF-8" in capsys.readouterr().err
+
+
+def test_rows_are_whole_in_a_pipe(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [_, row] = says(capsys, "models", "--url", url).splitlines()
+    assert "engine 0.0; free" in row
+
+
+def test_neither_a_strange_alphabet_nor_a_full_disk_is_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "ключ.script.json").write_text(json.dumps(SCRIPT))
+    command = [sys.executable, "-m", "gateway.cli", "check", "ключ.script.json"]
+    variables = {"PYTHONPATH": str(Path.cwd()), "HOME": str(tmp_path), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path, env=variables)
+    assert b"????" in done.stdout
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=variables
+        )
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    assert b"No space left" in done.stderr
+
+
 def test_run_prints_the_answer_and_nothing_that_moves_a_terminal(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,7 +195,9 @@ def test_run_reads_stdin_and_gives_json(
 
 def test_a_refusal_is_the_servers_own(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "nobody", "Hello!", "--url", url]) == 1
-    assert "nobody" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "nobody" in shown.err
+    assert not shown.out
 
 
 def test_chat_goes_on_after_a_refusal(
@@ -188,6 +259,7 @@ def test_a_schema_that_cannot_be_read_is_named(
         ("localhost:9000", "http://localhost:9000"),
         ("https://box.example/", "https://box.example"),
         ("[::1]:8000", "http://[::1]:8000"),
+        ("http://box:8000/v1/", "http://box:8000"),
     ],
 )
 def test_a_server_is_named_shortly(text: str, url: str) -> None:
