@@ -14,7 +14,7 @@ from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:
-    from backends.llamacpp import encoder, loading
+    from backends.llamacpp import encoder, loading, trial
     from backends.llamacpp.engine import LlamaCppEngine
 except (ImportError, OSError, RuntimeError) as error:  # not installed, or built for another machine
     raise BackendMissing(
@@ -25,6 +25,7 @@ except (ImportError, OSError, RuntimeError) as error:  # not installed, or built
 async def load(files: ModelFiles, options: EngineOptions, report: Report) -> ModelContainer:
     """Loads on a thread of its own. When cancelled, llama.cpp stops at its next tensor."""
     assert isinstance(options, LlamaCppOptions)
+    await trial.check(files, options)
     chosen, reporting = options, _reporting(files, report)
     loaded = await run_abandonable(
         lambda wanted: loading.load(files, chosen, reporting(wanted)), loading.LlamaModel.free
@@ -38,6 +39,7 @@ async def load_encoder(
 ) -> EncoderContainer:
     """As `load`."""
     assert isinstance(options, LlamaCppOptions)
+    await trial.check(files, options)
     chosen, reporting = options, _reporting(files, report)
     loaded = await run_abandonable(
         lambda wanted: encoder.load(files, chosen, reporting(wanted)),
