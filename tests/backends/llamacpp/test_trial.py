@@ -3,16 +3,20 @@ this one goes on.
 """
 
 import asyncio
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles, recognise
 from backends.errors import LoadFailed
-from backends.llamacpp import container, trial
-from tests.backends import gguf_grown
+from backends.llamacpp import container, logged, trial
+from backends.llamacpp.architectures import TRIED
+from tests.backends import gguf_grown, gguf_raw
+from tests.backends.gguf_raw import STRING, Entry, RawFile
 from tests.backends.gguf_search import OPTIONS
 
 pytestmark = pytest.mark.anyio
@@ -83,3 +87,41 @@ async def test_an_error_is_the_loads_own(tmp_path: Path) -> None:
     files = grown("gptj", {}, tmp_path)
     with pytest.raises(LoadFailed, match="unsupported model architecture"):
         await container.load(files, OPTIONS, lambda _: None)
+
+
+# Of these, and of none else, files are tried.
+NOT_SEARCHED = frozenset(
+    """
+    afmoe arwkv7 bailingmoe3 chameleon deepseek32 deepseek4 dflash dots1 dots3note eagle3
+    gemma4-assistant glm-dsa glm5-next gptj graniteswitch hy_v4 jina-bert-v2 kimi-k3 kimi-linear
+    laguna minimax-01 minimax-m2 minimax-m3 paddleocr qwen4exp rwkv6 rwkv6qwen2 rwkv7 smallthinker
+    t5 t5encoder wavtokenizer-dec
+    """.split()  # noqa: SIM905 - as a list it is a column
+)
+PROJECTORS = "clip"  # no model; llama.cpp would end
+PARAMETERS = api.llama_model_default_params()
+
+
+def test_the_installed_llama_cpp_has_the_architectures_that_the_tables_are_of(
+    tmp_path: Path,
+) -> None:
+    """Fails where another version has more or fewer. A new one may stand in `NOT_SEARCHED`; those
+    of the tables may have changed too: `make test-long` searches some of them.
+    """
+    expected = TRIED | NOT_SEARCHED
+    texts = texts_in(Path(api.__file__).parent / "lib" / "libllama.so") | expected
+    known = {one for one in texts - {PROJECTORS} if is_architecture(one, tmp_path / "model.gguf")}
+    assert known == expected
+
+
+def texts_in(library: Path) -> set[str]:
+    """That may be names, but for those that are the end of another: linkers store both once."""
+    found = re.findall(rb"(?<=\0)[a-z][a-z0-9_.-]{1,28}(?=\0)", library.read_bytes())
+    return {text.decode() for text in found}
+
+
+def is_architecture(name: str, path: Path) -> bool:
+    gguf_raw.write(RawFile({"general.architecture": Entry(STRING, name.encode())}, ()), path)
+    logged.listen()
+    assert not api.llama_model_load_from_file(str(path).encode(), PARAMETERS)
+    return "unknown model architecture" not in logged.last_errors()
