@@ -1,8 +1,10 @@
 """What every engine's folder says of itself, so that nothing above the backends knows an engine."""
 
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -122,3 +124,12 @@ def test_a_model_is_called_as_its_file_without_what_the_engine_wants(file: str, 
 def test_what_is_not_there_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match="there is no file or folder"):
         BACKENDS.recognise(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("contract", ["engines-apart", "no-engine"])
+def test_every_engine_is_named_in_the_import_rules(contract: str) -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    rules = tomllib.loads(project.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    [rule] = (one for one in rules if one["id"] == contract)
+    named = " ".join(rule.get("layers", ()) or rule["forbidden_modules"])
+    assert set(BACKENDS) <= set(re.findall(r"\w+", named))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from gateway.splitter import FORMATS
 from tests.every import for_every
 from tests.gateway.splitter.corpus import Answer, Case, check, join, load, run
 
@@ -19,6 +20,10 @@ def assert_cuts_change_nothing(case: Case, whole: Answer, cuts: Iterable[int]) -
     for cut in cuts:
         pieces = [case.raw[:cut], case.raw[cut:]]
         assert join(run(case, pieces)).without_ids() == whole.without_ids(), pieces
+
+
+def test_every_format_has_a_case() -> None:
+    assert {FORMATS[case.format].id for case in ALL} == {entry.id for entry in FORMATS.values()}
 
 
 @by_id

@@ -167,14 +167,6 @@ class TestHeaders:
     def test_plain_text_without_a_header(self) -> None:
         assert read("harmony", "Hello.") == ("", "Hello.", ())
 
-    def test_muse(self) -> None:
-        text = (
-            " to=self<|message|>Dark.<|eom|><|start|>assistant to=user<|message|>Wait.<|eom|>"
-            '<|start|>assistant to=tool<|message|><atem:function_calls>\n<atem:invoke name="lamp">'
-            "\n</atem:invoke>\n</atem:function_calls><|eom|>"
-        )
-        assert read("muse", text) == ("Dark.", "Wait.", ("lamp",))
-
 
 class TestImpliedOpener:
     """Functionary 3.2: the prompt ends with what opens the first message."""
