@@ -11,9 +11,12 @@ from importlib import import_module
 
 from config.errors import ConfigError
 from gateway.cli.arguments import parser
-from gateway.cli.errors import CommandFailed
 
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT
+
+
+class CommandFailed(Exception):
+    """The message is for the user; exit status 1."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

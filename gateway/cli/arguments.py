@@ -19,9 +19,9 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action=_ShowVersion, nargs=0, help="show it and exit")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     _serve(commands)
-    _asking(commands)
-    _moving(commands)
-    _talking(commands)
+    _listing(commands)
+    _loading(commands)
+    _chat(commands)
     _local(commands)
     return root
 
@@ -95,7 +95,7 @@ def _serve(commands: Commands) -> None:
     command.add_argument("--port", help="port to listen on; 0 takes a free one")
 
 
-def _asking(commands: Commands) -> None:
+def _listing(commands: Commands) -> None:
     command = _remote(
         commands, "models", "listing", "list the models; without a server, the configured ones"
     )
@@ -105,23 +105,23 @@ def _asking(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="the server's answer as it is")
 
 
-def _moving(commands: Commands) -> None:
-    command = _remote(commands, "load", "moving", "load a model, with its progress")
+def _loading(commands: Commands) -> None:
+    command = _remote(commands, "load", "loading", "load a model, with its progress")
     command.add_argument("model", metavar="MODEL")
-    command = _remote(commands, "unload", "moving", "unload a model, or all of them")
+    command = _remote(commands, "unload", "loading", "unload a model, or all of them")
     command.add_argument("model", metavar="MODEL", nargs="?")
-    command = _remote(commands, "pull", "moving", "download a model to the server's machine")
+    command = _remote(commands, "pull", "loading", "download a model to the server's machine")
     command.add_argument("model", metavar="hf:OWNER/NAME[:QUANT]")
-    command = _remote(commands, "rm", "moving", "delete a model's files")
+    command = _remote(commands, "rm", "loading", "delete a model's files")
     command.add_argument("model", metavar="MODEL")
     command.add_argument("--yes", action="store_true", help="don't ask")
 
 
-def _talking(commands: Commands) -> None:
-    command = _remote(commands, "chat", "talking", "talk with a model; /help lists what else")
+def _chat(commands: Commands) -> None:
+    command = _remote(commands, "chat", "chat", "talk with a model; /help lists what else")
     command.add_argument("model", metavar="MODEL", nargs="?", default="")
     command.add_argument("--system", metavar="TEXT", help="the system message")
-    command = _remote(commands, "run", "talking", "one answer to one prompt")
+    command = _remote(commands, "run", "chat", "one answer to one prompt")
     command.add_argument("model", metavar="MODEL", help='its name; "" is the default')
     command.add_argument("prompt", metavar="PROMPT", nargs="?", help="read from stdin if left out")
     command.add_argument("--system", metavar="TEXT", help="the system message")
@@ -136,7 +136,7 @@ def _talking(commands: Commands) -> None:
 
 def _local(commands: Commands) -> None:
     command = _command(
-        commands, "check", "checking", "what would be served, what it takes, what is wrong"
+        commands, "check", "check", "what would be served, what it takes, what is wrong"
     )
     _config(command)
     command.add_argument("models", nargs="*", metavar="MODEL", help="as with serve")

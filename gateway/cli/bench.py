@@ -10,7 +10,7 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from gateway.cli.errors import CommandFailed
+from gateway.cli import CommandFailed
 from gateway.cli.listing import table
 from gateway.cli.remote import Remote, bearer, refusal
 

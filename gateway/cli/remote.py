@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import httpx
 
-from gateway.cli.errors import CommandFailed
+from gateway.cli import CommandFailed
 
 # A model may be loaded, and others served, before the first byte of an answer.
 PATIENCE = httpx.Timeout(10.0, read=None)

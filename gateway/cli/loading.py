@@ -9,7 +9,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.cli.errors import CommandFailed
+from gateway.cli import CommandFailed
 from gateway.cli.remote import Remote
 
 
