@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from gateway.hub import DownloadProgress
-from gateway.registry import Happening, ModelProgressed
+from gateway.registry import ModelEvent, ModelProgressed
 
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
@@ -52,11 +52,11 @@ class Bars:
         """Shows one model's download."""
         return lambda step: self._show(f"downloading {model}", step.done, step.total)
 
-    def happened(self, happening: Happening) -> None:
+    def on_model_event(self, event: ModelEvent) -> None:
         """A load goes on, or is over."""
-        title = f"loading {happening.model}"
-        if isinstance(happening, ModelProgressed):
-            step = happening.progress
+        title = f"loading {event.model}"
+        if isinstance(event, ModelProgressed):
+            step = event.progress
             self._show(title, step.done, step.total)
         elif title in self._tasks:
             self._drop(title)

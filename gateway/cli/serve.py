@@ -24,7 +24,7 @@ from gateway.http.metrics import Metrics
 from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import brought, downloaded, log_reporter
 from gateway.logs import LogLines, Writer, configure
-from gateway.registry import Happening, ModelEntry, ModelLibrary, Registry
+from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, Registry
 from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
@@ -68,9 +68,9 @@ def run(arguments: Namespace) -> int:
             config = _brought(config)
         metrics, bars = Metrics(), Bars()
 
-        def watch(happening: Happening) -> None:
-            metrics.happened(happening)
-            bars.happened(happening)
+        def watch(event: ModelEvent) -> None:
+            metrics.on_model_event(event)
+            bars.on_model_event(event)
 
         library = ModelLibrary(config, cache=cached_models(config))
         registry = Registry(library, config, watch=watch)

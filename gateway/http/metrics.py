@@ -31,7 +31,7 @@ from prometheus_client.registry import Collector
 from gateway.events import Usage
 from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
-    Happening,
+    ModelEvent,
     ModelLoaded,
     ModelLoadFailed,
     ModelProgressed,
@@ -129,7 +129,7 @@ _LENGTHS = tuple(float(2**power) for power in range(4, 19))  # tokens, 16 to 262
 
 
 class Metrics:
-    """One per server. `happened` is for `Registry(watch=…)`, `answered` for accounts."""
+    """One per server. `on_model_event` is for `Registry(watch=…)`, `answered` for accounts."""
 
     def __init__(self) -> None:
         self._metrics = _Families()
@@ -231,9 +231,9 @@ class Metrics:
         self._cached.labels(model).observe(usage.cached_tokens)
         self._answers.labels(model).observe(usage.completion_tokens)
 
-    def happened(self, happening: Happening) -> None:
+    def on_model_event(self, event: ModelEvent) -> None:
         """A model came or went, or did not come."""
-        match happening:
+        match event:
             case ModelLoaded(model, seconds):
                 self._loads.labels(model).observe(seconds)
             case ModelLoadFailed(model, _, reason):

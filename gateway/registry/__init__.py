@@ -9,8 +9,8 @@ from gateway.registry.line import Waiting
 from gateway.registry.reconfiguring import ModelChanges, PreparedModels
 from gateway.registry.registry import Registry
 from gateway.registry.status import (
-    Happening,
     Lease,
+    ModelEvent,
     ModelLoaded,
     ModelLoadFailed,
     ModelProgressed,
@@ -24,11 +24,11 @@ from gateway.registry.status import (
 __all__ = [
     "CacheOfModels",
     "Gauge",
-    "Happening",
     "History",
     "Lease",
     "ModelChanges",
     "ModelEntry",
+    "ModelEvent",
     "ModelLibrary",
     "ModelLoadFailed",
     "ModelLoaded",

@@ -12,7 +12,7 @@ from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, P
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (
-    Happening,
+    ModelEvent,
     ModelLoaded,
     ModelLoadFailed,
     ModelProgressed,
@@ -35,7 +35,7 @@ class Orders:
         present: dict[str, ModelEntry],
         clock: Clock,
         changed: Callable[[str], None],
-        watch: Callable[[Happening], None],
+        watch: Callable[[ModelEvent], None],
     ) -> None:
         """`present` is kept: what is in memory. `changed` is called with a model that has another
         state, `watch` with what happened to it.

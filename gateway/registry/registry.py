@@ -35,7 +35,7 @@ from gateway.registry.overview import Overview
 from gateway.registry.reconfiguring import PreparedModels, Reconfiguration, prepared
 from gateway.registry.record import Bytes
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.status import Happening, Lease, ModelStatus, UnloadReport, Watchers
+from gateway.registry.status import Lease, ModelEvent, ModelStatus, UnloadReport, Watchers
 from gateway.registry.survey import Survey
 from gateway.tasks import companions
 
@@ -54,7 +54,7 @@ class Registry:
         gauge: Gauge | None = None,
         history: History | None = None,
         clock: Clock | None = None,
-        watch: Callable[[Happening], None] = lambda _: None,
+        watch: Callable[[ModelEvent], None] = lambda _: None,
     ) -> None:
         self._library = library
         self._config = config

@@ -237,4 +237,4 @@ class ModelProgressed(msgspec.Struct, frozen=True):
     progress: Progress
 
 
-Happening: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded | ModelProgressed
+ModelEvent: TypeAlias = ModelLoaded | ModelLoadFailed | ModelUnloaded | ModelProgressed

@@ -98,7 +98,7 @@ async def serving(
         settings,
         loader=CatalogLoader(catalog),
         history=History(folder / "needs.json"),
-        watch=metrics.happened,
+        watch=metrics.on_model_event,
     )
     listening = anyio.Event()
     addresses: list[str] = []

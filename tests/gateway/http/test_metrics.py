@@ -123,10 +123,10 @@ async def test_metrics_ask_for_a_key(tmp_path: Path) -> None:
 
 async def test_two_servers_dont_share_numbers() -> None:
     one, other = Metrics(), Metrics()
-    one.happened(ModelLoaded("a", 1.0))
-    one.happened(ModelLoadFailed("a", 1.0, "broken"))
-    one.happened(ModelLoadFailed("a", 1.0, None))
-    one.happened(ModelUnloaded("a", 1.0, "room"))
+    one.on_model_event(ModelLoaded("a", 1.0))
+    one.on_model_event(ModelLoadFailed("a", 1.0, "broken"))
+    one.on_model_event(ModelLoadFailed("a", 1.0, None))
+    one.on_model_event(ModelUnloaded("a", 1.0, "room"))
     numbers = samples(one.text().decode())
     assert numbers["roundhouse_load_failures_total{model=a,why=failed}"] == 1
     assert numbers["roundhouse_load_failures_total{model=a,why=cancelled}"] == 1
@@ -267,7 +267,7 @@ def test_the_process_and_the_build_are_reported_and_no_series_of_creation() -> N
     (build,) = by_name(numbers, "build_info")
     assert "version=" in build
     metrics = Metrics()
-    metrics.happened(ModelUnloaded("a", 1.0, "idle"))
+    metrics.on_model_event(ModelUnloaded("a", 1.0, "idle"))
     assert not [name for name in samples(metrics.text().decode()) if "_created" in name]
 
 

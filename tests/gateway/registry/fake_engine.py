@@ -20,7 +20,7 @@ from backends.slots import Slots
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError
-from gateway.registry import Happening, History, Lease, ModelLibrary, Registry, Waiting
+from gateway.registry import History, Lease, ModelEvent, ModelLibrary, Registry, Waiting
 from gateway.registry.record import Bytes
 
 AT_ONCE = SwapConfig(min_stay=0.0)
@@ -319,13 +319,13 @@ class Watcher:
     """Keeps what the registry tells those who watch it."""
 
     def __init__(self) -> None:
-        self.happenings: list[Happening] = []
+        self.events: list[ModelEvent] = []
 
-    def __call__(self, happening: Happening) -> None:
-        self.happenings.append(happening)
+    def __call__(self, event: ModelEvent) -> None:
+        self.events.append(event)
 
-    def of(self, kind: type[Happening]) -> list[Happening]:
-        return [one for one in self.happenings if isinstance(one, kind)]
+    def of(self, kind: type[ModelEvent]) -> list[ModelEvent]:
+        return [one for one in self.events if isinstance(one, kind)]
 
 
 def model(name: str, **settings: object) -> ModelConfig:

@@ -246,7 +246,7 @@ async def test_a_watcher_hears_of_loads_failures_and_unloads_with_their_reasons(
         await registry.unload("b60")
         await registry.load("a60")
         await clock.advance(5.0)
-    moves = [one for one in watcher.happenings if not isinstance(one, ModelProgressed)]
+    moves = [one for one in watcher.events if not isinstance(one, ModelProgressed)]
     assert moves == [
         ModelLoadFailed("c10", 0.0, "the header is broken"),
         ModelLoaded("a60", 0.0),
@@ -256,5 +256,5 @@ async def test_a_watcher_hears_of_loads_failures_and_unloads_with_their_reasons(
         ModelLoaded("a60", 0.0),
         ModelUnloaded("a60", 0.0, "idle"),
     ]
-    steps = [one for one in watcher.happenings if isinstance(one, ModelProgressed)]
+    steps = [one for one in watcher.events if isinstance(one, ModelProgressed)]
     assert {one.model for one in steps} == {"a60", "b60", "c10"}
