@@ -24,27 +24,27 @@ from gateway.reloading import ReloadReport
 from gateway.tasks import Signal
 
 
-class ModelNews(msgspec.Struct, frozen=True):
+class ModelUpdate(msgspec.Struct, frozen=True):
     """A model as it is now. `why_failed`: its own without places on the disk."""
 
     model: ModelWire
     why_failed: str | None
 
 
-class ModelGone(msgspec.Struct, frozen=True):
+class ModelRemoved(msgspec.Struct, frozen=True):
     """There is no such model any more."""
 
     id: str
 
 
-class RequestNews(msgspec.Struct, frozen=True):
+class RequestUpdate(msgspec.Struct, frozen=True):
     """A request as it is now, and its owner."""
 
     owner: str
     standing: RequestStanding
 
 
-class DownloadGone(msgspec.Struct, frozen=True):
+class DownloadRemoved(msgspec.Struct, frozen=True):
     """A download is not listed any more."""
 
     id: str
@@ -62,47 +62,47 @@ def reloaded(report: ReloadReport) -> Reloaded:
     return Reloaded(report.changed, report.restart)
 
 
-News: TypeAlias = (
-    ModelNews
-    | ModelGone
-    | RequestNews
+ConsoleEvent: TypeAlias = (
+    ModelUpdate
+    | ModelRemoved
+    | RequestUpdate
     | GaugesWire
     | DownloadState
-    | DownloadGone
+    | DownloadRemoved
     | LogLine
     | Reloaded
 )
 SeenEvent: TypeAlias = tuple[str, msgspec.Struct]  # the event's name, and its data
 
 
-def seen_event(news: News, access: Access) -> SeenEvent | None:
+def seen_event(event: ConsoleEvent, access: Access) -> SeenEvent | None:
     """An event as the holder of a key may see it; None: not at all."""
-    match news:
-        case ModelNews(model=model):
-            return ("model", seen_model(news, access)) if access.allows(model.id) else None
-        case ModelGone(id=id):
-            return ("model_removed", news) if access.allows(id) else None
-        case RequestNews(owner=owner, standing=standing):
+    match event:
+        case ModelUpdate(model=model):
+            return ("model", seen_model(event, access)) if access.allows(model.id) else None
+        case ModelRemoved(id=id):
+            return ("model_removed", event) if access.allows(id) else None
+        case RequestUpdate(owner=owner, standing=standing):
             return ("request", standing) if access.oversees(owner) else None
         case GaugesWire():
-            return "gauges", seen_gauges(news, access)
+            return "gauges", seen_gauges(event, access)
         case DownloadState():
-            return ("download", news) if access.role == "admin" else None
-        case DownloadGone():
-            return ("download_removed", news) if access.role == "admin" else None
+            return ("download", event) if access.role == "admin" else None
+        case DownloadRemoved():
+            return ("download_removed", event) if access.role == "admin" else None
         case LogLine():
-            return ("log", news) if access.role == "admin" else None
+            return ("log", event) if access.role == "admin" else None
         case Reloaded():
-            return ("reloaded", news) if access.role == "admin" else None
+            return ("reloaded", event) if access.role == "admin" else None
 
 
-def seen_model(news: ModelNews, access: Access) -> ModelWire:
+def seen_model(update: ModelUpdate, access: Access) -> ModelWire:
     """Keys that are no administrator's get nothing of other models, nor of file paths."""
     if access.role == "admin":
-        return news.model
+        return update.model
     return replace(
-        news.model,
-        why_failed=news.why_failed,
+        update.model,
+        why_failed=update.why_failed,
         memory=None,
         fit=None,
         missing_bytes=None,
@@ -140,11 +140,7 @@ def seen_history(history: HistoryWire, access: Access) -> HistoryWire:
 MOST = 4096  # events
 
 
-class Event(msgspec.Struct, frozen=True):
-    """Something that happened, with its number."""
-
-    number: int
-    news: News
+NumberedEvent: TypeAlias = tuple[int, ConsoleEvent]
 
 
 class Feed:
@@ -152,7 +148,7 @@ class Feed:
 
     def __init__(self, most: int = MOST) -> None:
         self._epoch = secrets.token_hex(4)  # of this server: another one counts from 1 as well
-        self._events: deque[Event] = deque(maxlen=most)
+        self._events: deque[NumberedEvent] = deque(maxlen=most)
         self._first = 1  # earlier events are dropped
         self.last = 0
         self.ended = False
@@ -175,11 +171,11 @@ class Feed:
         while not self.readers:
             await self._reader_came.wait()
 
-    def add(self, news: News) -> None:
+    def add(self, event: ConsoleEvent) -> None:
         """It happened now."""
         self.last += 1
-        self._events.append(Event(self.last, news))
-        self._first = self._events[0].number
+        self._events.append((self.last, event))
+        self._first, _ = self._events[0]
         self._changed.give()
 
     def interrupt(self) -> None:
@@ -193,7 +189,7 @@ class Feed:
         self.ended = True
         self._changed.give()
 
-    def since(self, number: int) -> Sequence[Event] | None:
+    def since(self, number: int) -> Sequence[NumberedEvent] | None:
         """The events behind `number`; None where some of them are gone."""
         if not self._first - 1 <= number <= self.last:
             return None

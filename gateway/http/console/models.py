@@ -5,23 +5,23 @@ import time
 from msgspec.structs import replace
 
 from gateway.answers.capabilities import Known
-from gateway.http.console.feed import ModelNews
+from gateway.http.console.feed import ModelUpdate
 from gateway.http.console.wire import LoadProgress, ModelWire
 from gateway.http.services import Services
 from gateway.registry import ModelStatus
 from gateway.registry.survey import Fit, ModelCost
 
 
-async def model_news(services: Services, statuses: list[ModelStatus]) -> list[ModelNews]:
+async def model_updates(services: Services, statuses: list[ModelStatus]) -> list[ModelUpdate]:
     """The models with everything that is known of them."""
     known = await services.capabilities.of_all(statuses)
     default = services.registry.default_name()
-    return [_news(services, one, known.get(one.id), default) for one in statuses]
+    return [_update(services, one, known.get(one.id), default) for one in statuses]
 
 
-def _news(
+def _update(
     services: Services, status: ModelStatus, known: Known | None, default: str | None
-) -> ModelNews:
+) -> ModelUpdate:
     survey, entry = services.registry.survey, status.entry
     cost = survey.cost(entry) if entry is not None else None
     fit = survey.fit(entry) if entry is not None else Fit(verdict="unknown")
@@ -30,7 +30,7 @@ def _news(
         default=_is_called(status, default),
         copy_of=services.reloader.copies.get(status.id),
     )
-    return ModelNews(model, services.without_paths(status.why_failed))
+    return ModelUpdate(model, services.without_paths(status.why_failed))
 
 
 def _is_called(status: ModelStatus, name: str | None) -> bool:

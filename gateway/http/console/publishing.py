@@ -10,8 +10,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 import structlog
 
-from gateway.http.console.feed import DownloadGone, Feed, ModelGone, News, RequestNews
-from gateway.http.console.models import model_news
+from gateway.http.console.feed import (
+    ConsoleEvent,
+    DownloadRemoved,
+    Feed,
+    ModelRemoved,
+    RequestUpdate,
+)
+from gateway.http.console.models import model_updates
 from gateway.http.services import Services
 from gateway.registry.status import Changes
 from gateway.tasks import companions
@@ -24,7 +30,7 @@ REST = 10.0  # seconds after a poll that failed
 log = structlog.get_logger(__name__)
 
 
-async def again_and_again(
+async def poll_forever(
     poll: Callable[[], Awaitable[None]], every: float, rest: float = REST
 ) -> None:
     """For ever. The server survives any error in a poll: no answer depends on it."""
@@ -50,7 +56,7 @@ class Publisher:
         """Until the server stops."""
         with self._services.registry.watchers.watching() as changes:
             async with companions() as tasks:
-                tasks.start_soon(again_and_again, self._rest, self._services.history.every)
+                tasks.start_soon(poll_forever, self._rest, self._services.history.every)
                 while not self._feed.ended:
                     await self._feed.wait_for_reader()
                     await self._publish(changes)
@@ -59,8 +65,8 @@ class Publisher:
         """Until there has been no reader for `LINGER` seconds, or the server stops."""
         self._publishes = True
         async with companions() as tasks:
-            tasks.start_soon(again_and_again, self._poll, POLL_EVERY)
-            tasks.start_soon(again_and_again, self._measure, SECOND)
+            tasks.start_soon(poll_forever, self._poll, POLL_EVERY)
+            tasks.start_soon(poll_forever, self._measure, SECOND)
             tasks.start_soon(self._cancel_when_unread, tasks.cancel_scope)
             await self._follow_models(changes)
             self._feed.end()
@@ -79,31 +85,31 @@ class Publisher:
         while names := await changes.read():
             try:
                 await self._publish_models(names)
-            except Exception:  # as in `again_and_again`
+            except Exception:  # as in `poll_forever`
                 log.exception("the console missed a model")
             await anyio.sleep(POLL_EVERY)
 
     async def _publish_models(self, names: frozenset[str]) -> None:
         statuses = list(self._services.registry.statuses(names))
-        for one in await model_news(self._services, statuses):
+        for one in await model_updates(self._services, statuses):
             self._feed.add(one)
         for name in sorted(names.difference(one.id for one in statuses)):
-            self._feed.add(ModelGone(name))
+            self._feed.add(ModelRemoved(name))
 
     async def _poll(self) -> None:
         """Publishes what has no notification of changes."""
-        for news in self._moved():
-            self._feed.add(news)
+        for event in self._moved():
+            self._feed.add(event)
 
-    def _moved(self) -> list[News]:
+    def _moved(self) -> list[ConsoleEvent]:
         """What has changed since the last call."""
         services = self._services
         requests = services.activity.take_moved(running=False)
         downloads, gone = services.downloads.take_moved()
         lines = services.lines.after(self._last_line)
         self._last_line = lines[-1].number if lines else self._last_line
-        found: list[News] = [RequestNews(owner, standing) for owner, standing in requests]
-        return [*found, *downloads, *map(DownloadGone, gone), *lines]
+        found: list[ConsoleEvent] = [RequestUpdate(owner, standing) for owner, standing in requests]
+        return [*found, *downloads, *map(DownloadRemoved, gone), *lines]
 
     async def _rest(self) -> None:
         """While nobody reads: what changed is forgotten, the history goes on."""
@@ -117,4 +123,4 @@ class Publisher:
         self._services.history.take(gauges)
         self._feed.add(gauges)
         for owner, standing in self._services.activity.take_moved(running=True):
-            self._feed.add(RequestNews(owner, standing))
+            self._feed.add(RequestUpdate(owner, standing))

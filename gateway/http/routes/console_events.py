@@ -12,7 +12,7 @@ from gateway.access import Access
 from gateway.dialects import openai
 from gateway.errors import InvalidKey
 from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
-from gateway.http.console.models import model_news
+from gateway.http.console.models import model_updates
 from gateway.http.console.wire import GaugesWire, HistoryWire, ModelWire
 from gateway.http.plain import Plain
 from gateway.http.request_record import RequestStanding
@@ -88,16 +88,16 @@ class FeedReader:
     async def _frames(self) -> bytes:
         """The events to send; a snapshot where the next ones were dropped."""
         feed, access = self._services.feed, self._access
-        there = None if self._position is None else feed.since(self._position)
-        if there is None:
+        missed = None if self._position is None else feed.since(self._position)
+        if missed is None:
             self._position = feed.last  # what happens meanwhile is sent again
             snapshot = await snapshot_for(self._services, access, address(self._request))
             return frame("snapshot", snapshot, feed.id(self._position, access))
         frames = b""
-        for event in there:
-            self._position = event.number
-            if (one := seen_event(event.news, access)) is not None:
-                frames += frame(*one, feed.id(event.number, access))
+        for number, event in missed:
+            self._position = number
+            if (one := seen_event(event, access)) is not None:
+                frames += frame(*one, feed.id(number, access))
         return frames
 
 
@@ -132,7 +132,7 @@ def _log(services: Services) -> Sequence[LogLine]:
 async def models_for(services: Services, access: Access) -> list[ModelWire]:
     """The models the caller may use, as it may see them."""
     statuses = [one for one in services.registry.statuses() if access.allows(one.id)]
-    return [seen_model(one, access) for one in await model_news(services, statuses)]
+    return [seen_model(one, access) for one in await model_updates(services, statuses)]
 
 
 @get("/v1/admin/events")

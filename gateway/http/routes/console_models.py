@@ -24,7 +24,7 @@ from gateway.answers.parameters import lacking
 from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
-from gateway.http.console.models import model_news
+from gateway.http.console.models import model_updates
 from gateway.http.console.wire import ModelWire
 from gateway.http.plain import Plain
 from gateway.http.services import Services
@@ -104,8 +104,8 @@ class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _model_wire(services: Services, name: str) -> ModelWire:
     """A model as an administrator sees it."""
-    (news,) = await model_news(services, [services.registry.status(name)])
-    return news.model
+    (update,) = await model_updates(services, [services.registry.status(name)])
+    return update.model
 
 
 def _free_options(services: Services, asked: Mapping[str, Any]) -> Mapping[str, Any]:

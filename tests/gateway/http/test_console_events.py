@@ -12,10 +12,10 @@ import pytest
 from backends.slots import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
-from gateway.http.console.feed import Feed, ModelGone
+from gateway.http.console.feed import Feed, ModelRemoved
 from gateway.http.console.gauges import kept_tokens
 from gateway.http.console.models import progress_of
-from gateway.http.console.publishing import again_and_again
+from gateway.http.console.publishing import poll_forever
 from gateway.registry import ModelStatus
 from gateway.registry.survey import NO_PARTS, ModelCost
 from gateway.reloading import ConfigSource
@@ -309,7 +309,7 @@ async def test_what_goes_wrong_behind_the_stream_stops_nothing() -> None:
 
     with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(again_and_again, look, 0.0, 0.0)
+            tasks.start_soon(poll_forever, look, 0.0, 0.0)
             while len(looks) < 5:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
@@ -321,9 +321,9 @@ async def test_what_goes_wrong_behind_the_stream_stops_nothing() -> None:
 def test_what_is_kept_has_a_bound_and_its_end_is_noticed() -> None:
     feed = Feed(most=3)
     for number in range(5):
-        feed.add(ModelGone(str(number)))
-    assert [one.number for one in feed.since(2) or ()] == [3, 4, 5]
-    assert [one.number for one in feed.since(4) or ()] == [5]
+        feed.add(ModelRemoved(str(number)))
+    assert [number for number, _ in feed.since(2) or ()] == [3, 4, 5]
+    assert [number for number, _ in feed.since(4) or ()] == [5]
     assert feed.since(5) == ()
     assert feed.since(1) is None  # the second is gone
     assert feed.since(6) is None  # nobody was told of it
@@ -331,12 +331,12 @@ def test_what_is_kept_has_a_bound_and_its_end_is_noticed() -> None:
 
 def test_after_an_interruption_everybody_begins_anew() -> None:
     feed = Feed()
-    feed.add(ModelGone("a"))
+    feed.add(ModelRemoved("a"))
     feed.interrupt()
     assert feed.since(1) is None
-    feed.add(ModelGone("b"))
+    feed.add(ModelRemoved("b"))
     assert feed.since(1) is None
-    assert [one.number for one in feed.since(2) or ()] == [3]
+    assert [number for number, _ in feed.since(2) or ()] == [3]
 
 
 def test_an_id_holds_for_one_server_and_one_key() -> None:
