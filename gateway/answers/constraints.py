@@ -15,7 +15,7 @@ from backends.constraints.tokenizer import control_tokens
 from backends.protocol import Constraint, ModelContainer
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
-from gateway.constraints.compiling import fault_elsewhere, grammar_of
+from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
 from gateway.errors import InvalidRequest
 from gateway.events import Content, Delta, Finished
@@ -124,15 +124,15 @@ class Constraints:
         bound = self._bound(output, compiled, answering)
         return msgspec.structs.replace(bound, optional=optional)
 
-    def elsewhere(self, shape: Shape | None) -> ContentCheck | None:
+    def remote(self, shape: Shape | None) -> ContentCheck | None:
         """The check of another server's answer, since it is unknown here whether that server
         enforces a shape; None where there is none.
         """
-        return None if shape is None else partial(self._fault_elsewhere, shape)
+        return None if shape is None else partial(self._fault_unconstrained, shape)
 
-    async def _fault_elsewhere(self, shape: Shape, content: str) -> str | None:
+    async def _fault_unconstrained(self, shape: Shape, content: str) -> str | None:
         """A shape that can't be read here is for the other server to refuse."""
-        return await self._threads.run(lambda _wanted: fault_elsewhere(shape, content))
+        return await self._threads.run(lambda _wanted: fault_unconstrained(shape, content))
 
     async def _shape(self, shape: Shape) -> ShapeGrammar:
         return await self._shapes.of(

@@ -18,7 +18,7 @@ from backends.encoding import ITEM, EncoderContainer, EncoderInput, shortened
 from backends.protocol import Task, Vectors
 from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
 from gateway.access import Access
-from gateway.answers.handing import embedding_parameters, rerank_parameters
+from gateway.answers.remote_parameters import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT, foremost
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage
@@ -79,7 +79,7 @@ class Encoders:
         async with await self._leased(request, access, "embed", on_wait) as lease:
             if isinstance(lease.container, RemoteContainer):
                 asked = embedding_parameters(request, caller)
-                return await _encoded_there(lease, request, lease.container.embed(asked))
+                return await _encoded_remotely(lease, request, lease.container.embed(asked))
             info = lease.encoder.info
             assert info.vectors is not None, "its task is to embed"
             prompt, ignored = _prompt(request, info.vectors)
@@ -109,7 +109,7 @@ class Encoders:
         async with await self._leased(request, access, "rank", on_wait) as lease:
             if isinstance(lease.container, RemoteContainer):
                 asked = rerank_parameters(request, caller)
-                return await _encoded_there(lease, request, lease.container.rerank(asked))
+                return await _encoded_remotely(lease, request, lease.container.rerank(asked))
 
             def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
                 for document in request.documents:
@@ -186,7 +186,7 @@ class Encoders:
         return work(lambda: True) if short else await self._threads.run(work)
 
 
-async def _encoded_there(
+async def _encoded_remotely(
     lease: Lease, request: EncodingParams, asked: Awaitable[RemoteVectors]
 ) -> Encoded:
     """What another server answers. Raises GatewayError."""

@@ -91,7 +91,7 @@ SET = "the configuration of the upstream sets it"
 _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is another
 
 
-def ignored_there(changes: RemoteChanges, asked: GenerationParams) -> tuple[str, ...]:
+def ignored_by_remote(changes: RemoteChanges, asked: GenerationParams) -> tuple[str, ...]:
     """What is not handed on, by the names that the client used."""
     return tuple(_as_asked(name, asked) for name in sorted(_left_out(changes, asked)))
 
@@ -109,7 +109,7 @@ def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
         raise InvalidRequest(f"{reasons}.", param=_as_asked(refused[0], named))
 
 
-def parameters_there(
+def parameters_sent(
     request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
 ) -> Parameters:
     """The same for a request sent to another server; whether that one applies them is not known

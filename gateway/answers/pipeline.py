@@ -27,10 +27,10 @@ from gateway.access import Access
 from gateway.answers.answer import Answer, Choice
 from gateway.answers.choices import jobs_of, merged, unmet
 from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
-from gateway.answers.elsewhere import Elsewhere
 from gateway.answers.overrides import SamplingOverrides
 from gateway.answers.parameters import ignored_by, parameters, refuse_unread
 from gateway.answers.remote import LeasedRemote, reporting_wait
+from gateway.answers.remote_pipeline import RemotePipeline
 from gateway.answers.stopping import Unsplit, stopping
 from gateway.answers.text_prompts import echoes, text_prompts
 from gateway.answers.tokens import Tokens
@@ -71,7 +71,7 @@ class Pipeline:
         self._pictures = pictures
         self._tokens = tokens
         self._constraints = constraints
-        self._elsewhere = Elsewhere(tokens, constraints)
+        self._remote = RemotePipeline(tokens, constraints)
         self._strict = strict
         self._max_choices = max_choices
         self._numbers = itertools.count(1)  # of requests, by which jobs take turns in line
@@ -166,7 +166,7 @@ class Pipeline:
                 messages = with_data(request.messages, await album.as_data())
                 request = msgspec.structs.replace(request, messages=messages)
             with reporting_wait(on_wait, lease.name):
-                return await self._elsewhere.chat(
+                return await self._remote.chat(
                     held, LeasedRemote(lease, lease.container, caller), request, asked
                 )
         prompt = await self._tokens.chat(request, lease)
@@ -212,7 +212,7 @@ class Pipeline:
         asked = self._asked(request.answering)
         if isinstance(lease.container, RemoteContainer):
             with reporting_wait(on_wait, lease.name):
-                return await self._elsewhere.text(
+                return await self._remote.text(
                     held, LeasedRemote(lease, lease.container, caller), request, asked
                 )
         bound = await self._constraints.text(request.answering, lease.local)

@@ -25,8 +25,13 @@ from backends.remote import (
     RemoteUsage,
 )
 from gateway.answers.answer import Answer
-from gateway.answers.handing import chat_parameters, text_parameters, thinking_of, unmet_elsewhere
-from gateway.answers.parameters import ignored_there, parameters_there, refuse_ignored
+from gateway.answers.parameters import ignored_by_remote, parameters_sent, refuse_ignored
+from gateway.answers.remote_parameters import (
+    chat_parameters,
+    text_parameters,
+    thinking_of,
+    unmet_by_remote,
+)
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
     ArgumentsGrown,
@@ -259,7 +264,7 @@ async def remote_chat(
         streamed=asked.streamed,
         caller=target.caller,
     )
-    changes = changes_there(target, remote, request.answering)
+    changes = remote_changes(target, remote, request.answering)
     with translated():
         events = await held.enter_async_context(target.container.chat(remote))
     choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
@@ -282,7 +287,7 @@ async def remote_text(
         streamed=asked.streamed,
         caller=target.caller,
     )
-    changes = changes_there(target, remote, request.answering)
+    changes = remote_changes(target, remote, request.answering)
     with translated():
         events = await held.enter_async_context(target.container.complete(remote))
     count = asked.n * len(prompts)
@@ -290,7 +295,7 @@ async def remote_text(
     return _answer(target.lease, changes, remote, asked, choices, events)
 
 
-def changes_there(
+def remote_changes(
     target: LeasedRemote, remote: RemoteRequest, answering: GenerationParams
 ) -> RemoteChanges:
     """What the server does not apply as it was asked for. Raises InvalidRequest where the client is
@@ -328,7 +333,7 @@ def _answer(
     choices: Sequence[RemoteChoice],
     events: RemoteEvents,
 ) -> RemoteAnswer:
-    ignored = (*ignored_there(changes, asked), *unmet_elsewhere(asked))
+    ignored = (*ignored_by_remote(changes, asked), *unmet_by_remote(asked))
     answer = RemoteAnswer(lease, ignored, choices, events)
     report_changes(answer, changes, remote, asked)
     return answer
@@ -343,4 +348,4 @@ def report_changes(
     if remote.shape is not None and not changes.holds_shape:
         answer.relaxed = (remote.shape.field,)
     if asked.reports:
-        answer.parameters = parameters_there(remote, changes, asked)
+        answer.parameters = parameters_sent(remote, changes, asked)

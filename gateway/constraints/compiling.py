@@ -57,7 +57,7 @@ def _of_lark(name: str, lark: str, field: str) -> ShapeGrammar:
 AT_ONCE = 4_096  # bytes between two reads of the clock
 
 
-def fault_elsewhere(shape: Shape, text: str) -> str | None:
+def fault_unconstrained(shape: Shape, text: str) -> str | None:
     """How `text` misses `shape`, or why that can't be decided; None where it has it."""
     try:
         match shape:

@@ -53,7 +53,7 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
     return found
 
 
-def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
+def unmet_by_remote(asked: GenerationParams) -> tuple[str, ...]:
     """Requested features that another server's API has no field for, by the clients' names."""
     features = (
         ("return_progress", asked.reports_progress),
@@ -63,7 +63,7 @@ def unmet_elsewhere(asked: GenerationParams) -> tuple[str, ...]:
     return tuple(name for name, is_asked in features if is_asked)
 
 
-def _refuse_ours(asked: GenerationParams) -> None:
+def _refuse_local_only(asked: GenerationParams) -> None:
     """Raises InvalidRequest for what takes the model's own vocabulary or samplers."""
     where = "the model runs on another server"
     if asked.sampling.text_biases:
@@ -75,7 +75,7 @@ def _refuse_ours(asked: GenerationParams) -> None:
 
 
 def _shared(asked: GenerationParams, lease: Lease) -> Body:
-    _refuse_ours(asked)
+    _refuse_local_only(asked)
     found: Body = dict(asked.further)
     if asked.slot is not None:
         found["id_slot"] = asked.slot

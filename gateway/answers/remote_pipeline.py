@@ -16,16 +16,16 @@ from backends.remote import RemoteEvents, RemoteText, RemoteUsage
 from gateway.answers.answer import Answer, Choice
 from gateway.answers.choices import merged
 from gateway.answers.constraints import Constraints
-from gateway.answers.handing import text_parameters
 from gateway.answers.interpreter import Interpreter
-from gateway.answers.parameters import ignored_there
+from gateway.answers.parameters import ignored_by_remote
 from gateway.answers.remote import (
     LeasedRemote,
-    changes_there,
+    remote_changes,
     remote_chat,
     remote_text,
     report_changes,
 )
+from gateway.answers.remote_parameters import text_parameters
 from gateway.answers.stopping import stopping
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
@@ -34,7 +34,7 @@ from gateway.request import ChatRequest, GenerationParams, TextRequest
 
 
 class RemoteOutputs:
-    """The events of one raw answer as an engine's outputs. Tokens are known elsewhere alone."""
+    """The events of one raw answer as an engine's outputs, without token ids."""
 
     def __init__(self, events: RemoteEvents) -> None:
         self._outputs = self._read(events)
@@ -107,14 +107,14 @@ async def split_here(
     remotes = [
         _request(rendered.text, request, _varied(asked, index), target) for index in range(asked.n)
     ]
-    changes = changes_there(target, remotes[0], request.answering)
+    changes = remote_changes(target, remotes[0], request.answering)
     outputs: list[Outputs] = []
     with translated():
         for remote in remotes:
             events = await held.enter_async_context(target.container.complete(remote))
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
-    answer = Answer(target.lease, ignored_there(changes, asked), choices, source)
+    answer = Answer(target.lease, ignored_by_remote(changes, asked), choices, source)
     report_changes(answer, changes, remotes[0], asked)
     return answer
 
@@ -142,7 +142,7 @@ def _varied(asked: GenerationParams, index: int) -> GenerationParams:
     return msgspec.structs.replace(asked, stop=(), sampling=sampling)
 
 
-class Elsewhere:
+class RemotePipeline:
     """One per server. What an answer holds is held by `held`; all raise GatewayError."""
 
     def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
@@ -179,5 +179,5 @@ class Elsewhere:
         return answer
 
     def _check(self, answer: Answer, asked: GenerationParams) -> None:
-        if (check := self._constraints.elsewhere(asked.shape)) is not None:
+        if (check := self._constraints.remote(asked.shape)) is not None:
             answer.check_with(check)
