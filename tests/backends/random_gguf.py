@@ -1,9 +1,10 @@
 """GGUF files of any size with random weights, for what depends on a model's dimensions alone."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gguf
 import msgspec
@@ -64,6 +65,9 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(every is not None and n % every == 0 for n in range(self.layers))
 
 
+DRAWN = 1_000_003  # numbers
+
+
 def write(path: Path, model: Dimensions) -> Path:
     """A model that loads and says nothing sensible."""
     writer = gguf.GGUFWriter(path, model.architecture)
@@ -96,9 +100,16 @@ def write(path: Path, model: Dimensions) -> Path:
     for name, shape in _tensors(model):
         plain = len(shape) == 1 or "conv" in name or name.endswith("ssm_a")
         kind = numpy.float32 if plain else numpy.float16
-        writer.add_tensor(name, (rng.standard_normal(shape) * 0.1).astype(kind))
+        writer.add_tensor(name, numpy.resize(_drawn(rng, shape).astype(kind), shape))
     finish(writer)
     return path
+
+
+def _drawn(rng: numpy.random.Generator, shape: Sequence[int]) -> "numpy.typing.NDArray[Any]":
+    """The weights of one tensor. Those of a large one repeat, because drawing them all takes
+    seconds; no row's length divides `DRAWN`, a prime number, so that rows differ.
+    """
+    return rng.standard_normal(min(math.prod(shape), DRAWN)) * 0.1
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, size: int, last: tuple[str, ...]) -> None:

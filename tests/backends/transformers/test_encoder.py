@@ -4,14 +4,15 @@ whatever steps a folder names. GGUF files of the same weights agree with them.
 
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import numpy
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from backends import catalog
 from backends.encoding import EncoderContainer
@@ -25,6 +26,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 TOLERANCE = 1e-4  # of a value
 MODULE = "sentence_transformers.models."
 STEPS = [{"idx": 0, "name": "0", "path": "", "type": f"{MODULE}Transformer"}]
+
+
+def sentence_transformers() -> ModuleType:
+    """Imported where it is used: it takes a second, which each worker would spend on collecting
+    these tests, which are slow ones.
+    """
+    return import_module("sentence_transformers")
 
 
 def modules(**paths: str) -> list[dict[str, object]]:
@@ -139,7 +147,9 @@ def made(path: Path, changes: Mapping[str, object]) -> Path:
 @pytest.mark.parametrize("name", FOLDERS)
 async def test_vectors_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     folder = made(tmp_path / "folder", FOLDERS[name])
-    expected = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+    expected = (
+        sentence_transformers().SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+    )
     found = await encoded(folder, TEXTS)
     assert found.shape == expected.shape
     assert numpy.abs(found - expected).max() < TOLERANCE
@@ -149,7 +159,9 @@ async def test_a_bare_encoder_takes_the_mean_as_sentence_transformers_does(tmp_p
     bare = dict.fromkeys(("modules.json", "sentence_bert_config.json"))
     folder = encoder_folders.copied(tmp_path / "folder", bare)
     shutil.rmtree(folder / "1_Pooling")
-    expected = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+    expected = (
+        sentence_transformers().SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+    )
     assert numpy.abs(await encoded(folder, TEXTS) - expected).max() < TOLERANCE
 
 
@@ -159,7 +171,7 @@ async def test_scores_are_those_of_sentence_transformers(
 ) -> None:
     own = {"activation_fn": activation} if activation else {}
     folder = encoder_folders.cross_encoder(tmp_path / "folder", sentence_transformers=own)
-    model = CrossEncoder(str(folder), device="cpu")
+    model = sentence_transformers().CrossEncoder(str(folder), device="cpu")
     texts = [*TEXTS, "word " * 600]  # too long: what is cut is cut alike
     expected = model.predict([(QUERY, text) for text in texts])
     found = await encoded(folder, texts)
