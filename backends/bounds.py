@@ -83,7 +83,7 @@ SHARE = Number(low=0, high=1)
 SOME = Number(low=0, high=100)
 OF_CONTEXT = Number(low=0, enough="context")
 RANGE = Number(low=-1, enough="context")  # -1: the whole context
-MARKER = Texts(1, 1_000)
+MARKERS = Texts(64, 1_000)
 
 SAMPLING: Mapping[str, Bound] = {
     "seed": Number(low=-(2**63), high=2**64 - 1),  # engines take of it what they can
@@ -146,8 +146,9 @@ GENERATION: Mapping[str, Bound] = {
 BUDGET: Mapping[str, Bound] = {
     "tokens": OF_CONTEXT,
     "closing": TokenIds(),
-    "open": MARKER,
-    "close": MARKER,
+    "opens": MARKERS,
+    "closes": MARKERS,
+    "anywhere": Flag(),
     "is_open": Flag(),
 }
 ENCODER_INPUT: Mapping[str, Bound] = {

@@ -87,15 +87,16 @@ SAMPLERS = Sampling.__struct_fields__
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Stop reasoning after `tokens` tokens and go on with the answer.
 
-    The driver counts while the text is inside `open`…`close`; at the limit the engine is made to
-    continue with `closing` (a closing message and the close marker, tokenized) as if the model had
-    written it.
+    The driver counts from one of `opens` to the first of `closes` (a call may end reasoning, too);
+    at the limit the engine is made to continue with `closing` (a closing message and a close
+    marker, tokenized) as if the model had written it.
     """
 
     tokens: int
     closing: tuple[int, ...]
-    open: str
-    close: str
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    anywhere: bool = False  # what opens does so wherever it stands, else only before all other text
     is_open: bool  # the rendered prompt ends inside reasoning
 
 

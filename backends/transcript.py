@@ -79,7 +79,7 @@ class StopScanner:
 
 
 class BudgetWatch:
-    """Counts the tokens between a reasoning open marker and its close marker."""
+    """Counts the tokens between what opens reasoning and what closes it."""
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._budget = budget
@@ -87,32 +87,44 @@ class BudgetWatch:
         self._spent = 0
         self._done = False
         self._tail = ""
+        self._longest = max(map(len, (*budget.opens, *budget.closes)))
 
-    def feed(self, text: str) -> tuple[int, ...]:
+    def feed(self, text: str, *, inside_character: bool) -> tuple[int, ...]:
         """The tokens to force after this one: the closing when the budget is spent, once; else
-        none.
+        none. A character that was begun is finished first: no grammar allows anything else in it.
         """
         if self._done:
             return ()
         self._tail += text
-        self._follow_markers()
+        while (end := self._end_of_marker()) is not None:
+            self._tail = self._tail[end:]
+            self._done = self._inside and not self._budget.anywhere
+            self._inside = not self._inside
         if not self._inside or self._done:
             return ()
         self._spent += 1
-        if self._spent < self._budget.tokens:
+        if self._spent < self._budget.tokens or inside_character:
             return ()
         self._done = True
         return self._budget.closing
 
-    def _follow_markers(self) -> None:
-        marker = self._budget.close if self._inside else self._budget.open
-        at = self._tail.find(marker)
-        if at < 0:
-            self._tail = self._tail[-len(marker) :]  # a marker may be cut by a token border
-            return
-        self._tail = self._tail[at + len(marker) :]
-        self._done = self._inside
-        self._inside = not self._inside
+    def _end_of_marker(self) -> int | None:
+        """Where the first marker of this phase ends; else what can't begin one is dropped."""
+        if self._done:
+            return None
+        markers = self._budget.closes if self._inside else self._budget.opens
+        found = [(at, -len(text)) for text in markers if (at := self._tail.find(text)) >= 0]
+        first = self._inside or self._budget.anywhere or self._may_open(self._tail.lstrip())
+        if found and first:
+            at, length = min(found)
+            return at - length
+        self._done = not first
+        self._tail = self._tail[-self._longest :]  # a marker may be cut by a token border
+        return None
+
+    def _may_open(self, text: str) -> bool:
+        """The output so far is, or may become, what opens reasoning."""
+        return any(text.startswith(one) or one.startswith(text) for one in self._budget.opens)
 
 
 class Transcript:
@@ -165,7 +177,7 @@ class Transcript:
             self._logprobs.append(logprob)
         decoded = self._decode(text)
         self._lengths.append(len(decoded))
-        force = self._watch.feed(decoded) if self._watch else ()
+        force = self._forced(decoded)
         match self._stops.feed(decoded):
             case StopFound(before, stop):
                 return Written(self._piece(before), "stop_string", stop)
@@ -176,6 +188,11 @@ class Transcript:
         if self.completion_tokens >= self.limit:
             return Written(self._rest(free), self._at_limit)
         return Written(self._part(free) if free else None, force=force)
+
+    def _forced(self, decoded: str) -> tuple[int, ...]:
+        if self._watch is None:
+            return ()
+        return self._watch.feed(decoded, inside_character=self._inside_character)
 
     def _decode(self, text: bytes) -> str:
         # Most tokens are whole characters: the incremental decoder is only for the others.

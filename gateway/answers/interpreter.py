@@ -21,7 +21,15 @@ from gateway.prompt import (
 )
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
-from gateway.splitter import FORMATS, Format, Recognised, Splitter, recognise, starts_in_reasoning
+from gateway.splitter import (
+    FORMATS,
+    Format,
+    Recognised,
+    Splitter,
+    reasoning_ends,
+    recognise,
+    starts_in_reasoning,
+)
 from gateway.splitter.grammar.places import Thinking
 from gateway.tasks import Wanted
 
@@ -72,7 +80,7 @@ class Interpreter(msgspec.Struct, frozen=True):
             self.format,
             in_reasoning=starts_in_reasoning(self.format, prompt),
             tools=request.tools,
-            parse_tools=bool(request.tools) and request.tool_choice != "none",
+            parse_tools=_parses_tools(request),
             split_reasoning=request.thinking.shown != "inline",
             prompt_tail=prompt[-TAIL:],
             first_call_number=sum(len(message.tool_calls) for message in request.messages),
@@ -105,10 +113,15 @@ class Interpreter(msgspec.Struct, frozen=True):
         return ThinkingBudget(
             tokens=thinking.budget,
             closing=container.tokenize(closing, special=True),
-            open=reasoning.open,
-            close=reasoning.close,
+            opens=reasoning.opens,
+            closes=reasoning_ends(self.format, parse_tools=_parses_tools(request)),
+            anywhere=reasoning.anywhere,
             is_open=starts_in_reasoning(self.format, prompt),
         )
+
+
+def _parses_tools(request: ChatRequest) -> bool:
+    return bool(request.tools) and request.tool_choice != "none"
 
 
 DESCRIBED_TOOLS = "hermes_json"

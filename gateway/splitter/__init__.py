@@ -1,8 +1,17 @@
 """Splits a model's text into reasoning, content and tool calls while it arrives."""
 
 from gateway.splitter.formats import FORMATS
+from gateway.splitter.phases import reasoning_ends
 from gateway.splitter.recognition import Recognised, recognise
 from gateway.splitter.splitter import Splitter, starts_in_reasoning
 from gateway.splitter.syntax import Format
 
-__all__ = ["FORMATS", "Format", "Recognised", "Splitter", "recognise", "starts_in_reasoning"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Recognised",
+    "Splitter",
+    "reasoning_ends",
+    "recognise",
+    "starts_in_reasoning",
+]

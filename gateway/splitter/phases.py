@@ -59,6 +59,12 @@ def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTa
     }
 
 
+def reasoning_ends(format: Format, *, parse_tools: bool) -> tuple[str, ...]:
+    """All that ends reasoning, however the family writes it, calls included."""
+    actions = phase_tables(format, parse_tools=parse_tools)[Phase.REASONING].actions
+    return tuple(text for text, it in actions.items() if it is not PhaseChange.OPEN_REASONING)
+
+
 def _reasoning(format: Format) -> tuple[dict[str, Action], dict[str, Action]]:
     """What opens reasoning and what closes it. With headers it is they that open."""
     if (headers := format.headers) is not None:

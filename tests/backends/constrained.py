@@ -120,7 +120,7 @@ async def a_budget_is_kept_within_a_grammar(subject: Subject) -> None:
     closing = subject.container.tokenize("enough</think>", special=True)
     marker = "</think>" in subject.container.info.special.control
     budget = ThinkingBudget(
-        tokens=4, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=4, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     thoughts = "/(.|\\n)*/ </think>" if marker else "thoughts"
     text = 'thoughts[suffix="</think>"]: /(.|\\n)*/'

@@ -111,7 +111,7 @@ async def characters_stay_whole(subject: Subject) -> None:
     closing = subject.container.tokenize(wide, special=False)
     assert len(closing) > len(wide)
     budget = ThinkingBudget(
-        tokens=1, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=1, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     generation = job(subject, subject.long, thinking=budget, max_tokens=len(closing) + 1)
     pieces, _ = await run(subject.container, generation)
@@ -167,7 +167,7 @@ async def budget_is_kept(subject: Subject) -> None:
     """When the thinking budget is spent the closing is said, and the answer goes on after it."""
     closing = subject.container.tokenize("enough</think>", special=False)
     budget = ThinkingBudget(
-        tokens=4, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=4, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     generation = job(subject, subject.long, thinking=budget, max_tokens=60)
     pieces, _ = await run(subject.container, generation)

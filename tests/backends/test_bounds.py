@@ -43,7 +43,7 @@ INFO = ModelInfo(
     size_bytes=0,
     modalities=("text", "image"),
 )
-BUDGETED = ThinkingBudget(tokens=1, closing=(1,), open="<a>", close="</a>", is_open=True)
+BUDGETED = ThinkingBudget(tokens=1, closing=(1,), opens=("<a>",), closes=("</a>",), is_open=True)
 TABLES: dict[type[msgspec.Struct], Any] = {
     Sampling: SAMPLING,
     Generation: GENERATION,
@@ -167,7 +167,7 @@ def test_lists_of_texts_are_bounded_in_number_and_length(
     ):
         with pytest.raises(InvalidJob) as caught:
             bounded(job(table, **{name: value}), INFO)
-        assert caught.value.param == name
+        assert caught.value.param == ("thinking_budget" if table is ThinkingBudget else name)
 
 
 @pytest.mark.parametrize("token", [-1, 256, 2**31, 2**63, 10**4000])

@@ -292,7 +292,7 @@ async def test_a_failed_release_rebuilds_the_engine_and_the_others_are_reported(
 async def test_a_token_that_cannot_be_handed_on_fails_its_own_job_alone(where: str) -> None:
     engine = Engine(length=1 << 40)
     container = DrivenContainer(engine)
-    budget = ThinkingBudget(tokens=1, closing=(1,), open="<", close=">", is_open=True)
+    budget = ThinkingBudget(tokens=1, closing=(1,), opens=("<",), closes=(">",), is_open=True)
     failed: list[str] = []
 
     async def ask(job: Generation) -> None:

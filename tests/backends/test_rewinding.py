@@ -115,7 +115,7 @@ async def test_neighbours_change_nothing(engine: ModelContainer) -> None:
 async def test_the_thinking_budget_is_kept(engine: ModelContainer) -> None:
     closing = engine.tokenize("enough</think>", special=True)
     budget = ThinkingBudget(
-        tokens=6, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=6, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     wish = banning(GREEDY, "a", "e", "enough", "</think>x")
     pieces, _ = await said(engine, wish, 60, thinking=budget)

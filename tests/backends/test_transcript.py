@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -107,16 +107,42 @@ def test_a_character_cut_by_the_limit_is_replaced() -> None:
     assert (text, written.cause) == ("\ufffd", "max_tokens")
 
 
-def test_the_budget_counts_only_reasoning_and_forces_once() -> None:
-    budget = ThinkingBudget(tokens=2, closing=(7, 8), open="<t>", close="</t>", is_open=False)
+def forced(said: Sequence[bytes], **given: Any) -> list[tuple[int, ...]]:
+    """What is forced after each token, with a budget of two tokens and what is given of it."""
+    fields = {"opens": ("<t>",), "closes": ("</t>",), "is_open": False, **given}
+    budget = ThinkingBudget(tokens=2, closing=(7, 8), **fields)
     transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
+    return [transcript.add(n, text, None, ends=False).force for n, text in enumerate(said)]
+
+
+def test_the_budget_counts_only_reasoning_and_forces_once() -> None:
     said = [b"before", b"<", b"t>", b"one", b"two", b"three"]
-    forced = [transcript.add(n, text, None, ends=False).force for n, text in enumerate(said)]
-    assert forced == [(), (), (), (7, 8), (), ()]
+    assert forced(said, anywhere=True) == [(), (), (), (7, 8), (), ()]
+
+
+def test_the_budget_knows_every_spelling_and_that_a_call_ends_reasoning() -> None:
+    spelled: dict[str, Any] = {"opens": ("<t>", "<thought>"), "closes": ("</t>", "<call>")}
+    assert forced([b"\n", b"<thou", b"ght>", b"one", b"two"], **spelled)[-2] == (7, 8)
+    said = [b"<", b"t>", b"<call>", b"one", b"two", b"three"]
+    assert not any(forced(said, **spelled))
+
+
+def test_what_opens_reasoning_is_text_behind_other_text() -> None:
+    assert not any(forced([b"Say ", b"<t>", b" so", b" that", b" it"]))
+
+
+def test_nothing_is_forced_into_a_character() -> None:
+    said = [b"one", "é".encode()[:1], "é".encode()[1:], b"three"]
+    assert forced(said, is_open=True) == [(), (), (7, 8), ()]
+
+
+def test_reasoning_that_goes_on_elsewhere_goes_on_spending() -> None:
+    said = [b"<t>", b"</t>", b"so", b"<t>", b"one"]
+    assert forced(said, anywhere=True) == [(), (), (), (7, 8), ()]
 
 
 def test_the_budget_rests_when_reasoning_closes_by_itself() -> None:
-    budget = ThinkingBudget(tokens=3, closing=(7,), open="<t>", close="</t>", is_open=True)
+    budget = ThinkingBudget(tokens=3, closing=(7,), opens=("<t>",), closes=("</t>",), is_open=True)
     transcript = Transcript(Generation(prompt=(1,), thinking=budget), ROOM)
     said = [b"short", b"</", b"t>", b"a", b"b", b"c", b"d"]
     assert not any(transcript.add(n, text, None, ends=False).force for n, text in enumerate(said))

@@ -99,7 +99,7 @@ async def test_a_budget_goes_on_with_the_prompt_and_all_that_was_said(
 ) -> None:
     closing = container.tokenize("enough</think>", special=False)
     budget = ThinkingBudget(
-        tokens=4, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=4, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     asking = asked(container, STORY, thinking=budget, max_tokens=40, min_tokens=30)
     pieces, ended = await run(container, asking)
@@ -169,7 +169,7 @@ async def test_guesses_that_come_true_are_handed_over_one_by_one(
     container = await kind.load(machine, kind.guessing())
     closing = container.tokenize("enough</think>", special=False)
     budget = ThinkingBudget(
-        tokens=2, closing=closing, open="<think>", close="</think>", is_open=True
+        tokens=2, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
     asking = asked(container, STORY, thinking=budget, max_tokens=30, logprobs=1)
     pieces, ended = await run(container, asking)
@@ -246,7 +246,7 @@ async def test_a_job_that_can_t_be_continued_fails_alone(
     (forced,) = container.tokenize("~", special=False)  # in no prompt and no answer
     machine.refused_token = forced
     budget = ThinkingBudget(
-        tokens=2, closing=(forced,), open="<think>", close="</think>", is_open=True
+        tokens=2, closing=(forced,), opens=("<think>",), closes=("</think>",), is_open=True
     )
     whole: list[str] = []
 

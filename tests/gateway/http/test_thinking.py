@@ -1,10 +1,13 @@
 """Control of thinking, the same words for every family: off, limited, inline, hidden."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gateway.http.serving import Running
+from config.settings import Config, ModelConfig, ServerConfig
+from tests.gateway.http.serving import Running, serving
 
 pytestmark = pytest.mark.anyio
 STORY: dict[str, Any] = {
@@ -82,3 +85,30 @@ async def test_reasoning_cut_by_the_limit_stays_reasoning(running: Running) -> N
     answer = await ask(running, max_tokens=5)
     assert answer["reasoning_content"]
     assert not answer["content"]
+
+
+async def test_a_call_in_reasoning_that_was_not_closed_is_no_reasoning_to_limit(
+    tmp_path: Path,
+) -> None:
+    """Several families call out of open reasoning; a budget was then forced into the call."""
+    tool = {
+        "name": "look",
+        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+    }
+    call = {"name": "look", "arguments": {"at": "the signal behind the bridge"}}
+    say = f"I look.\n<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    template = "{{ messages[0].content }}{{ tools }}<think>\n"
+    script = tmp_path / "caller.script.json"
+    script.write_text(json.dumps({"lines": [{"say": say}], "chat_template": template}))
+    model = ModelConfig(name="caller", path=str(script), format="hermes_json")
+    async with serving(Config(server=ServerConfig(port=0), models=(model,)), tmp_path) as caller:
+        body = {
+            "messages": STORY["messages"],
+            "tools": [{"type": "function", "function": tool}],
+            "thinking_budget": 30,
+        }
+        answer = await caller.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    message = answer.json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "I look."
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == call["arguments"]
