@@ -80,7 +80,8 @@ def test_what_is_found_in_the_cache_is_what_would_be_computed(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_however_long_it_goes_on(model: Path, options: LlamaCppOptions, seed: int) -> None:
-    assert tried(model, options, jobs=300, seed=seed) > 500
+    # 400 to 1,100 where a small pool holds recurrent states, which go back to few places
+    assert tried(model, options, jobs=300, seed=seed) > 300
 
 
 def tried(model: Path, options: LlamaCppOptions, *, jobs: int, seed: int = 0) -> int:
