@@ -1,7 +1,14 @@
-"""`scripts/install` on machines of several kinds: which build of llama.cpp it asks pip for."""
+"""`scripts/install` on machines of several kinds: which build of llama.cpp it asks pip for; and
+what the one installed here was built with.
+"""
 
+import ctypes
 import os
+import shutil
+import struct
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +29,7 @@ class Machine:
     """A machine with a few tools, and a Python that notes what pip is asked."""
 
     def __init__(self, folder: Path) -> None:
+        self.root = ROOT
         self.tools = folder / "bin"
         self.venv = folder / "venv"
         self.record = folder / "record"
@@ -53,7 +61,7 @@ class Machine:
 
     def tried(self, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [ROOT / "scripts" / "install", what],
+            [self.root / "scripts" / "install", what],
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
@@ -144,6 +152,43 @@ def test_halves_are_added_in_steps_of_32(floats: int, printed: str, tmp_path: Pa
     command = ["c++", "-O1", "-mavx512f", "-I.", "-include", str(HEADER), "sums.cpp", "-o", "sums"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert subprocess.check_output([tmp_path / "sums"], text=True) == printed
+
+
+def built_with_header() -> bool:
+    stamp = Path(sys.prefix, ".llama-build")
+    return stamp.exists() and HEADER.name in stamp.read_text()
+
+
+@pytest.mark.skipif(not built_with_header(), reason="llama.cpp was built without the header")
+def test_the_installed_library_adds_halves_in_steps_of_32() -> None:
+    """What is left over of larger steps is added in 64 bits, where the 1 is not lost."""
+    package = find_spec("llama_cpp")
+    assert package is not None
+    assert package.origin is not None
+    library = ctypes.CDLL(str(Path(package.origin).parent / "lib" / "libggml-cpu.so"))
+    library.ggml_cpu_init()  # the table of halves
+    one = {0: 4096.0, 1: 4096.0, 16: 1.0}
+    other = {0: 4096.0, 1: -4096.0, 16: 1.0}
+    halves = [struct.pack("32e", *(row.get(i, 0.0) for i in range(32))) for row in (one, other)]
+    added, no = ctypes.c_float(-1.0), ctypes.c_size_t(0)
+    library.ggml_vec_dot_f16(32, ctypes.byref(added), no, halves[0], no, halves[1], no, 1)
+    assert added.value == 0.0
+
+
+def test_another_header_is_compiled_in_and_not_found_in_the_cache(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "scripts", machine.root / "scripts")
+    processor = tmp_path / "cpuinfo"
+    processor.write_text("flags : avx512f\n")
+    first, second = (machine.installs(CPUINFO=str(processor)) for _ in range(2))
+    with (machine.root / "scripts" / HEADER.name).open("a") as header:
+        header.write("/* and so on */\n")
+    third = machine.installs(CPUINFO=str(processor))
+    assert [len(calls) for calls in (first, second, third)] == [2, 1, 2]
+    caches = {calls[0].partition("--cache-dir ")[2] for calls in (first, third)}
+    assert len(caches) == 2
 
 
 def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:
