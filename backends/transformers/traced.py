@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
 import torch
 from torch import _C
 
@@ -29,6 +30,8 @@ from backends.transformers.forward import (
 from backends.transformers.grid import Grid
 from backends.transformers.memory import ran_out
 
+log = structlog.get_logger(__name__)
+
 # Where layers are larger a pass computes for so long that its Python is less than a twentieth.
 LARGEST_LAYER = 64 << 20  # bytes of weights
 # Here a decision hangs on sizes alone, and on whether there is one token or several.
@@ -36,6 +39,7 @@ _ABOUT_SIZES = (
     r"transformers\.integrations\.sdpa_attention",
     r"transformers\.models\.gemma4\.modeling_gemma4",
 )
+UNRECORDED = "passes can't be recorded; the model runs as it is, which is slower"
 Trace = Callable[..., torch.Tensor]
 
 
@@ -72,7 +76,9 @@ class TracedPasses:
 
 
 def traced(model: Any, layers: int, pattern: LayerPattern) -> TracedPasses | None:
-    """None where recording gains nothing or isn't possible; then the model is run as it is."""
+    """None where recording gains nothing, or isn't possible, which the log says; then the model is
+    run as it is.
+    """
     if model.device.type != "cpu" or getattr(model, "is_quantized", False):
         return None
     if sum(weights.nbytes for weights in model.parameters()) > layers * LARGEST_LAYER:
@@ -85,8 +91,22 @@ def traced(model: Any, layers: int, pattern: LayerPattern) -> TracedPasses | Non
     except Exception as error:
         if ran_out(error):
             raise
+        _tell(model, error.__cause__ or error)  # torch wraps what is raised below its own functions
         return None
-    return made if stands_trial(model, layers, pattern, made) else None
+    if stands_trial(model, layers, pattern, made):
+        return made
+    log.warning(UNRECORDED, architecture=type(model).__name__, reason="they give other numbers")
+    return None
+
+
+def _tell(model: Any, why: BaseException) -> None:
+    """A decision is the model's way. All else is a fault: of another torch, perhaps, for functions
+    are used here that torch keeps to itself.
+    """
+    say = log.info if isinstance(why, torch.jit.TracerWarning) else log.warning
+    first_line = str(why).strip().partition("\n")[0]
+    reason = f"{type(why).__name__}: {first_line}"
+    say(UNRECORDED, architecture=type(model).__name__, reason=reason)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ nothing is recorded. The models are tiny and have random weights.
 import gc
 import random
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from backends.transformers.forward import (
     Forward,
@@ -19,7 +20,7 @@ from backends.transformers.forward import (
     stands_trial,
 )
 from backends.transformers.grid import Grid
-from backends.transformers.traced import TracedPasses, traced
+from backends.transformers.traced import UNRECORDED, TracedPasses, traced
 from tests.backends.transformers.test_forward import BATCHED, LAYERS, MIXED, model_of
 
 LENGTH = 48
@@ -93,9 +94,44 @@ def test_what_was_recorded_gives_what_the_model_gives(kind: str) -> None:
             )
 
 
-def test_what_is_decided_by_numbers_is_not_recorded() -> None:
-    *_, recorded = recording("llama", DYNAMIC)
+def test_what_is_decided_by_numbers_is_not_recorded_and_the_log_says_so() -> None:
+    with capture_logs() as lines:
+        *_, recorded = recording("llama", DYNAMIC)
     assert recorded is None
+    (line,) = lines
+    assert (line["event"], line["log_level"]) == (UNRECORDED, "info")
+    assert "Python boolean" in line["reason"]
+
+
+def fails(*_: Any) -> None:
+    raise AttributeError("module 'torch._C' has no attribute 'x'\nand so on")
+
+
+def adds(_module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output + 0.1
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (fails, "AttributeError: module 'torch._C' has no attribute 'x'"),
+        (adds, "they give other numbers"),
+    ],
+)
+def test_the_log_says_why_nothing_is_recorded(does: Callable[..., Any], reason: str) -> None:
+    model = model_of("llama", {})
+    pattern = batching_pattern(model, LAYERS)
+    assert pattern is not None
+
+    def only_traced(*given: Any) -> Any:
+        return does(*given) if torch.jit.is_tracing() else None
+
+    model.lm_head.register_forward_hook(only_traced)
+    with capture_logs() as lines:
+        assert traced(model, LAYERS, pattern) is None
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert line["reason"] == reason
 
 
 class Wrong:
