@@ -11,10 +11,10 @@ import torch
 
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, Token
-from backends.exllama.held import HeldToGrammar
 from backends.exllama.jobs import ExLlamaJob, Result
 from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
+from backends.exllama.mask import GuardedMask
 from backends.protocol import Generation, ModelInfo
 
 
@@ -50,7 +50,7 @@ class ExLlamaEngine:
         """Raises InvalidJob."""
         running = ExLlamaJob(key, job)
         if mask is not None:
-            running.held = HeldToGrammar(mask, self.info.vocab_size)
+            running.mask = GuardedMask(mask, self.info.vocab_size)
         if job.images:
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
@@ -142,8 +142,8 @@ class ExLlamaEngine:
 
     def _fail_those_without_mask(self) -> None:
         for running in self._running.values():
-            if running.held is not None and running.held.error is not None:
-                self._refused.append(JobFailed(running.key, running.held.error))
+            if running.mask is not None and running.mask.error is not None:
+                self._refused.append(JobFailed(running.key, running.mask.error))
 
     def _take(self, running: ExLlamaJob, result: Result) -> None:
         """The tokens of one job's result; what can't be read is that job's failure alone."""

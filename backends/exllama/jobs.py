@@ -15,7 +15,7 @@ import msgspec
 
 from backends.engine import Token
 from backends.errors import InvalidJob
-from backends.exllama.held import HeldToGrammar
+from backends.exllama.mask import GuardedMask
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling, TokenLogprob
 
@@ -90,7 +90,7 @@ class ExLlamaJob:
         self.prompt = list(job.prompt)
         self.embeddings: list[Any] = []  # of its pictures
         self.sampler: Any = None
-        self.held: HeldToGrammar | None = None  # None: it is free
+        self.mask: GuardedMask | None = None  # None: it is free
         self.limit = 0  # tokens that fit, or are wanted
         self.written: list[int] = []  # after the prompt
         self.current: Any = None  # the library's job that writes on; None: there is none

@@ -1,4 +1,4 @@
-"""A job's grammar mask for the libraries, which request it within their own loop.
+"""A job's grammar mask for the libraries, which ask for it within their own loop.
 
 An exception there would fail the whole step. So it is kept, the job goes on without a mask until
 the step is over, and the engine then fails that job alone.
@@ -11,7 +11,7 @@ from backends.constraints.matcher import Mask
 from backends.errors import BackendError
 
 
-class HeldToGrammar:
+class GuardedMask:
     """`error`: why the job can't go on."""
 
     def __init__(self, mask: Mask, size: int) -> None:

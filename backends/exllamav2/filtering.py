@@ -7,7 +7,7 @@ threads of our own, beside the pass; so none of its threads is used.
 
 import torch
 
-from backends.exllama.held import HeldToGrammar, bits
+from backends.exllama.mask import GuardedMask, bits
 
 _NEVER = float("-inf")
 
@@ -15,15 +15,15 @@ _NEVER = float("-inf")
 class ExLlamaV2GrammarFilter:
     """See `ExLlamaV2Filter` in exllamav2 0.3.2."""
 
-    def __init__(self, held: HeldToGrammar) -> None:
-        self._held = held
+    def __init__(self, mask: GuardedMask) -> None:
+        self._mask = mask
 
     def begin(self, prefix_str: str) -> None:
         """Where a job of the library begins the request may stand anywhere in its grammar."""
 
     def feed(self, token: torch.Tensor) -> None:
         """`token` was drawn; of the shape (1, 1)."""
-        self._held.drawn(int(token.item()))
+        self._mask.drawn(int(token.item()))
 
     def can_mask_logits(self) -> bool:
         return True
@@ -41,5 +41,5 @@ class ExLlamaV2GrammarFilter:
 
     def mask_logits(self, logits: torch.Tensor) -> torch.Tensor:
         """`logits`, (padded vocabulary,), changed in place."""
-        allowed = bits(self._held.allowed(), len(logits))
+        allowed = bits(self._mask.allowed(), len(logits))
         return logits.masked_fill_(~allowed, _NEVER)

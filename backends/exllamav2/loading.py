@@ -20,8 +20,8 @@ from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2.files import draft, fitted, shape
 from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
+from backends.exllamav2.logit_hooks import LogprobRecorder, add_hooks
 from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
-from backends.exllamav2.watching import LogprobRecorder, watch
 from backends.huggingface import model_folder
 from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
@@ -54,7 +54,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         self.paged = False
 
     def sampler(self, running: ExLlamaJob) -> Any:
-        if running.held and running.job.sampling.banned_strings:  # it asserts that there is one
+        if running.mask and running.job.sampling.banned_strings:  # it asserts that there is one
             reason = "exllamav2 can't ban strings within a grammar"
             raise InvalidJob(reason, "banned_strings")
         return settings(running.job, self.library, self.vocabulary)
@@ -73,9 +73,9 @@ class ExLlamaV2Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(running.job.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[ExLlamaV2GrammarFilter(running.held)] if running.held else [],
+            filters=[ExLlamaV2GrammarFilter(running.mask)] if running.mask else [],
         )
-        watch(made, running, self.vocabulary)
+        add_hooks(made, running, self.vocabulary)
         return made
 
     def read(self, result: jobs.Result) -> Drawn:

@@ -80,7 +80,7 @@ class AnswerPenalties:
         return self._receive(logits)
 
 
-def watch(job: Any, running: ExLlamaJob, vocabulary: HfVocabulary) -> None:
+def add_hooks(job: Any, running: ExLlamaJob, vocabulary: HfVocabulary) -> None:
     """Put before `job`'s sampler what `running` needs; the recorder gets the logits first."""
     asked = running.job
     if asked.sampling.frequency_penalty or asked.sampling.presence_penalty:

@@ -2,7 +2,7 @@
 
 The sampler's own defaults are not neutral, so every field is set here. Its order: penalties, bans,
 biases and DRY; temperature; the truncations; then dynamic temperature, or temperature where it
-comes last; XTC; skew. Frequency and presence penalties are not its: see `watching`.
+comes last; XTC; skew. Frequency and presence penalties are not its: see `logit_hooks`.
 """
 
 from collections import deque

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from backends.exllama.held import HeldToGrammar, words
+from backends.exllama.mask import GuardedMask, words
 
 
 class ExLlamaV3GrammarFilter:
@@ -18,9 +18,9 @@ class ExLlamaV3GrammarFilter:
     trigger_token: int | None = None
     eos_after_completed = False
 
-    def __init__(self, held: HeldToGrammar) -> None:
+    def __init__(self, mask: GuardedMask) -> None:
         self.is_active = True
-        self._held = held
+        self._mask = mask
 
     def attach(self, job: Any) -> None:
         """`job` is the library's; nothing of it is needed."""
@@ -30,16 +30,16 @@ class ExLlamaV3GrammarFilter:
 
     def feed(self, token: int) -> bool:
         """`token` was drawn. Returns whether that ends the job."""
-        self._held.drawn(token)
+        self._mask.drawn(token)
         return False
 
     def rewind(self, num_tokens: int) -> None:
         """The last tokens were taken back, for a banned string."""
-        self._held.taken_back(num_tokens)
+        self._mask.taken_back(num_tokens)
 
     def use_background_worker(self) -> bool:
         return False
 
     def get_next_logit_mask(self) -> torch.Tensor:
         """(1, vocabulary / 32), int32: one bit for each token."""
-        return words(self._held.allowed())
+        return words(self._mask.allowed())

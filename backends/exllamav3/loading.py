@@ -69,7 +69,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             identifier=running.key,
             banned_strings=list(asked.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[ExLlamaV3GrammarFilter(running.held)] if running.held else [],
+            filters=[ExLlamaV3GrammarFilter(running.mask)] if running.mask else [],
             max_rq_tokens=running.stretch,
         )
 
