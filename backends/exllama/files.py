@@ -34,7 +34,7 @@ class PagedCacheSize(msgspec.Struct, frozen=True):
         return pages(self.length + self.drafted)
 
 
-def shape(
+def cache_size(
     files: ModelFiles, options: ExLlamaOptions, share: float, spare: int = 0
 ) -> PagedCacheSize:
     """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`

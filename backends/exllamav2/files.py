@@ -42,9 +42,9 @@ def _sees(folder: Path, config: Fields) -> bool:
     return prepared and model_folder.of_class(config, SEES)
 
 
-def shape(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
-    """See `exllama.files.shape`."""
-    return exllama.shape(files, options, CACHE_SHARE[options.cache_type])
+def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
+    """See `exllama.files.cache_size`."""
+    return exllama.cache_size(files, options, CACHE_SHARE[options.cache_type])
 
 
 def draft(options: ExLlamaV2Options) -> ModelFiles | None:
@@ -68,4 +68,4 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """The draft model's need is in it."""
     assert isinstance(options, ExLlamaV2Options)
     models = filter(None, (files, draft(options)))
-    return exllama.need(models, shape(files, options).cells, CACHE_SHARE[options.cache_type])
+    return exllama.need(models, cache_size(files, options).cells, CACHE_SHARE[options.cache_type])

@@ -17,7 +17,7 @@ from backends.exllama.files import PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllamav2.files import draft, fitted, shape
+from backends.exllamav2.files import cache_size, draft, fitted
 from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.logit_hooks import LogprobRecorder, add_hooks
@@ -137,7 +137,8 @@ def load(
     files: ModelFiles, options: ExLlamaV2Options, library: ExLlamaV2Library, report: LoadStep
 ) -> ExLlamaV2Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    files, loaded = fitted(files, options), ExLlamaV2Model(library, options, shape(files, options))
+    loaded = ExLlamaV2Model(library, options, cache_size(files, options))
+    files = fitted(files, options)
     with undisturbed():
         fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded

@@ -64,9 +64,9 @@ def cache_share(cache_type: str) -> float:
     return 1.0 if bits is None else (sum(bits) / 2 + 16 / 32) / 16
 
 
-def shape(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
-    """See `exllama.files.shape`."""
-    return exllama.shape(files, options, cache_share(options.cache_type), spare=ENDS)
+def cache_size(files: ModelFiles, options: ExLlamaV3Options) -> PagedCacheSize:
+    """See `exllama.files.cache_size`."""
+    return exllama.cache_size(files, options, cache_share(options.cache_type), spare=ENDS)
 
 
 def draft(options: ExLlamaV3Options) -> ModelFiles | None:
@@ -92,4 +92,4 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """The draft model's need is in it."""
     assert isinstance(options, ExLlamaV3Options)
     models = filter(None, (files, draft(options)))
-    return exllama.need(models, shape(files, options).cells, cache_share(options.cache_type))
+    return exllama.need(models, cache_size(files, options).cells, cache_share(options.cache_type))

@@ -17,7 +17,7 @@ from backends.exllama.files import PAGE, PagedCacheSize, pages
 from backends.exllama.jobs import Drawn, ExLlamaJob
 from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllamav3.files import cache_bits, draft, fitted, shape
+from backends.exllamav3.files import cache_bits, cache_size, draft, fitted
 from backends.exllamav3.filtering import ExLlamaV3GrammarFilter
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import SUPPORTED, sampler
@@ -119,7 +119,8 @@ def load(
     files: ModelFiles, options: ExLlamaV3Options, library: ExLlamaV3Library, report: LoadStep
 ) -> ExLlamaV3Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    files, loaded = fitted(files, options), ExLlamaV3Model(library, options, shape(files, options))
+    loaded = ExLlamaV3Model(library, options, cache_size(files, options))
+    files = fitted(files, options)
     fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded
 

@@ -60,7 +60,7 @@ def _sees(folder: Path, config: model_folder.Fields) -> bool:
     )
 
 
-def shape(files: ModelFiles, options: TransformersOptions) -> CacheSize:
+def cache_size(files: ModelFiles, options: TransformersOptions) -> CacheSize:
     """The cache's size: as `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always
     fits.
     """
@@ -100,7 +100,7 @@ def cache_bytes(files: ModelFiles, options: TransformersOptions, number: int) ->
     """Of the cache when it is full; `number`: bytes of one value. A model without attention answers
     one request at a time.
     """
-    cells = shape(files, options).tokens * files.cache_bytes_per_token * number // 2
+    cells = cache_size(files, options).tokens * files.cache_bytes_per_token * number // 2
     requests = options.max_concurrent if cells else 1
     return cells + requests * files.state_bytes * files.recurrent_layers * number // 4
 
@@ -110,7 +110,7 @@ def buffers(files: ModelFiles, options: TransformersOptions) -> int:
     prompt chunk, its activations and the attention's mask (as booleans, and as numbers inside the
     attention). And the logits of all answers.
     """
-    size, number = shape(files, options), number_bytes(files, options)
+    size, number = cache_size(files, options), number_bytes(files, options)
     speed = CPU_SPEED if on_cpu(options.device) else CARD_SPEED
     parameters = max(files.size_bytes // _stored_bytes(files), 1)
     timely = int(speed * STEP_SECONDS / (2 * parameters))  # two operations for each parameter

@@ -24,7 +24,7 @@ from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
 from backends.threads import counts
 from backends.transformers import adapters, processor
-from backends.transformers.files import buffers, cache_bytes, computes_wide, shape
+from backends.transformers.files import buffers, cache_bytes, cache_size, computes_wide
 from backends.transformers.forward import LayerPattern, batching_pattern
 from backends.transformers.grid import GridLimit
 from backends.transformers.memory import give_back, ran_out
@@ -100,7 +100,7 @@ def _load(
     layers = model.config.get_text_config().num_hidden_layers
     pattern = batching_pattern(model, layers)
     passes = None if pattern is None or options.compile else traced(model, layers, pattern)
-    size = shape(files, options)
+    size = cache_size(files, options)
     together = options.max_concurrent if pattern is not None else 1
     progress(1.0)
     return TransformersModel(

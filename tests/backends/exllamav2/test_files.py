@@ -9,7 +9,7 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama.files import PAGE
-from backends.exllamav2.files import estimate, recognise, shape
+from backends.exllamav2.files import cache_size, estimate, recognise
 from config.engines import ExLlamaV2Options
 from tests.backends.exllama.folders import folder, quantized
 
@@ -60,15 +60,15 @@ def files() -> catalog.ModelFiles:
 
 
 def test_the_cache_is_whole_pages_and_holds_one_full_context() -> None:
-    plan = shape(files(), ExLlamaV2Options(context_length=300, cache_tokens=100))
+    plan = cache_size(files(), ExLlamaV2Options(context_length=300, cache_tokens=100))
     assert (plan.cells, plan.length, plan.positions) == (512, 300, 512)
-    plan = shape(files(), ExLlamaV2Options(context_length=512, max_concurrent=4))
+    plan = cache_size(files(), ExLlamaV2Options(context_length=512, max_concurrent=4))
     assert plan.cells == 4 * 512
 
 
 def test_guesses_have_room_behind_the_context() -> None:
     options = ExLlamaV2Options(context_length=512, max_concurrent=1, ngram_speculation=True)
-    plan = shape(files(), options)
+    plan = cache_size(files(), options)
     assert (plan.length, plan.drafted, plan.cells, plan.positions) == (512, 4, 768, 768)
 
 

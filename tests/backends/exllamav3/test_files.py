@@ -9,7 +9,7 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama.files import PAGE
-from backends.exllamav3.files import cache_bits, cache_share, estimate, recognise, shape
+from backends.exllamav3.files import cache_bits, cache_share, cache_size, estimate, recognise
 from config.engines import ExLlamaV3Options
 from tests.backends.exllama.folders import folder, quantized
 
@@ -79,11 +79,11 @@ def test_no_other_kind_of_cache_is_an_option(kind: str) -> None:
 
 
 def test_the_cache_is_whole_pages_and_holds_one_full_context_with_its_end() -> None:
-    plan = shape(files(), ExLlamaV3Options(context_length=300, cache_tokens=100))
+    plan = cache_size(files(), ExLlamaV3Options(context_length=300, cache_tokens=100))
     assert (plan.cells, plan.length) == (512, 300)
-    plan = shape(files(), ExLlamaV3Options(context_length=512, cache_tokens=512))
+    plan = cache_size(files(), ExLlamaV3Options(context_length=512, cache_tokens=512))
     assert plan.cells == 768
-    plan = shape(files(), ExLlamaV3Options(context_length=512, max_concurrent=4))
+    plan = cache_size(files(), ExLlamaV3Options(context_length=512, max_concurrent=4))
     assert plan.cells == 4 * 512
 
 

@@ -107,4 +107,4 @@ def test_the_estimate_knows_what_loading_will_do(folder: Path) -> None:
     assert whole.cache == 2 * half.cache
     some = TransformersOptions(device="cpu", dtype="float16", cache_tokens=4096)
     assert files.estimate(found, some).cache == 4096 * found.cache_bytes_per_token
-    assert files.shape(found, TransformersOptions(cache_tokens=10)).tokens == 2048
+    assert files.cache_size(found, TransformersOptions(cache_tokens=10)).tokens == 2048
