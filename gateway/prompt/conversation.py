@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gateway.errors import InvalidRequest
 from gateway.prompt.reasoning import marked, unwrapped
-from gateway.prompt.shape import response_as_user, with_calls_described
+from gateway.prompt.template_input import response_as_user, with_calls_described
 from gateway.prompt.traced import joined, text_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, Message, Part, Role, TextPart, ToolCall

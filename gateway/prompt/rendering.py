@@ -12,7 +12,7 @@ from gateway.prompt.conversation import Continuation, arranged
 from gateway.prompt.environment import CompiledTemplate
 from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import closed, ends_open, without_opener
-from gateway.prompt.shape import message_shape, tools_shape, with_tools_described
+from gateway.prompt.template_input import message_dict, tool_dicts, with_tools_described
 from gateway.prompt.traced import clients, from_client, rpartition
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import (
@@ -63,7 +63,7 @@ def nearest_effort(effort: str, known: tuple[str, ...]) -> str:
 _HERE = "roundhouse9continues5here"
 
 
-class Draft:
+class Rendering:
     """Renders one request; all methods raise Refused if the template does."""
 
     def __init__(
@@ -146,8 +146,8 @@ class Draft:
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
         native = self._traits.tools == "native"
-        shapes = [
-            message_shape(message, self._traits, self._image_marker)
+        dicts = [
+            message_dict(message, self._traits, self._image_marker)
             for message in self._arranged(messages)
         ]
         return self._template.render(
@@ -156,9 +156,9 @@ class Draft:
                 "documents": None,
                 **self._thinking_variables(reasoning=reasoning),
                 **self._request.template_variables,
-                "tools": tools_shape(self._tools if native else (), self._traits),
+                "tools": tool_dicts(self._tools if native else (), self._traits),
                 "add_generation_prompt": prompt,
-                "messages": shapes,
+                "messages": dicts,
             },
             self._charged,
         )

@@ -11,9 +11,9 @@ from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt.analysis import analyse
 from gateway.prompt.conversation import Continuation, continuation
-from gateway.prompt.draft import Draft, from_clients
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Meter
+from gateway.prompt.rendering import Rendering, from_clients
 from gateway.prompt.traced import Spans, masked, plain, spans_of
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import ChatRequest, ImagePart
@@ -147,13 +147,14 @@ class ChatTemplate:
         image_marker: str | None,
         charged: Meter,
     ) -> tuple[str, tuple[ImagePart, ...]]:
-        draft = Draft(self._template, self._tokens, self.traits, request, image_marker, charged)
+        given = (request, image_marker, charged)
+        rendering = Rendering(self._template, self._tokens, self.traits, *given)
         try:
-            return draft.text(begun), draft.pictures()
+            return rendering.text(begun), rendering.pictures()
         except TemplateRefused as refused:
-            # The analysis can't foresee everything, so one more draft asks as little as possible.
+            # The analysis can't foresee everything, so one more try asks as little as possible.
             strictest = self.traits.strictest()
-            careful = Draft(self._template, self._tokens, strictest, request, image_marker, charged)
+            careful = Rendering(self._template, self._tokens, strictest, *given)
             try:
                 return careful.text(begun), careful.pictures()
             except TemplateRefused:

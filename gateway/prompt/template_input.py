@@ -1,4 +1,4 @@
-"""Messages and tools as the dicts that a template reads: OpenAI's shapes, adapted to the template's
+"""Messages and tools as the dicts that a template reads: OpenAI's fields, adapted to the template's
 traits; and tools for a model whose template has none: shown in a message, called in Hermes' style.
 
 The dicts live from here to the rendering and no further.
@@ -21,7 +21,7 @@ _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _SHORT_ID_LENGTH = 9
 
 
-def message_shape(
+def message_dict(
     message: Message, traits: TemplateTraits, image_marker: str | None = None
 ) -> dict[str, Any]:
     """`image_marker` is written where a picture stands. Without one the template renders pictures
@@ -29,20 +29,20 @@ def message_shape(
     """
     if image_marker is not None:
         message = replace(message, parts=_marked(message.parts, image_marker))
-    shape: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
+    found: dict[str, Any] = {"role": message.role, "content": _content(message, traits)}
     if message.name is not None:
-        shape["name"] = message.name
+        found["name"] = message.name
     if message.tool_call_id is not None:
-        shape["tool_call_id"] = _call_id(message.tool_call_id, traits)
+        found["tool_call_id"] = _call_id(message.tool_call_id, traits)
     if message.tool_calls:
-        shape["tool_calls"] = [_call_shape(call, traits) for call in message.tool_calls]
+        found["tool_calls"] = [_call_dict(call, traits) for call in message.tool_calls]
     if message.reasoning and traits.reasoning_field is not None:
-        shape[traits.reasoning_field] = message.reasoning
-    return shape
+        found[traits.reasoning_field] = message.reasoning
+    return found
 
 
-def tool_shape(tool: Tool) -> dict[str, Any]:
-    """OpenAI's shape. Every field is there: templates add and print them without a check."""
+def tool_dict(tool: Tool) -> dict[str, Any]:
+    """In OpenAI's form. Every field is there: templates add and print them without a check."""
     function = {
         "name": tool.name,
         "description": tool.description or "",
@@ -51,11 +51,11 @@ def tool_shape(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def tools_shape(tools: Sequence[Tool], traits: TemplateTraits) -> list[dict[str, Any]] | None:
+def tool_dicts(tools: Sequence[Tool], traits: TemplateTraits) -> list[dict[str, Any]] | None:
     """The variable `tools`. None if there are none, unless the template runs over it unasked."""
     if not tools and traits.no_tools == "null":
         return None
-    return [tool_shape(tool) for tool in tools]
+    return [tool_dict(tool) for tool in tools]
 
 
 def arguments_object(arguments: str) -> Any:
@@ -103,7 +103,7 @@ def _part_shape(part: Part) -> dict[str, Any]:
             return {"type": "image"}
 
 
-def _call_shape(call: ToolCall, traits: TemplateTraits) -> dict[str, Any]:
+def _call_dict(call: ToolCall, traits: TemplateTraits) -> dict[str, Any]:
     arguments = call.arguments if call.arguments.strip() else "{}"
     function = {
         "name": call.name,
@@ -139,7 +139,7 @@ def with_tools_described(messages: Sequence[Message], tools: Sequence[Tool]) -> 
     """`messages` whose leading system message also lists `tools`; a new one if there is none."""
     if not tools:
         return tuple(messages)
-    signatures = joined((_json(tool_shape(tool)) for tool in tools), "\n")
+    signatures = joined((_json(tool_dict(tool)) for tool in tools), "\n")
     description = TextPart(joined((_HEAD, signatures, _TAIL)))
     if messages and messages[0].role == "system":
         head = messages[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
-from gateway.prompt.shape import message_shape, tools_shape
+from gateway.prompt.template_input import message_dict, tool_dicts
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Role, TextPart, Tool, ToolCall
 
@@ -82,7 +82,7 @@ class Trial:
 
     def render(
         self,
-        shapes: Sequence[Mapping[str, Any]],
+        dicts: Sequence[Mapping[str, Any]],
         variables: Mapping[str, Any],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
@@ -96,7 +96,7 @@ class Trial:
                 **variables,
                 "tools": tools,
                 "add_generation_prompt": prompt,
-                "messages": shapes,
+                "messages": dicts,
             },
             self._charged,
         )
@@ -111,9 +111,9 @@ class Trial:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The rendering of `messages`; "" if the template refuses them."""
-        shapes = [message_shape(message, traits) for message in messages]
+        dicts = [message_dict(message, traits) for message in messages]
         try:
-            return self.render(shapes, variables or {}, tools_shape(tools, traits), prompt=prompt)
+            return self.render(dicts, variables or {}, tool_dicts(tools, traits), prompt=prompt)
         except TemplateRefused:
             return ""
 
