@@ -20,6 +20,7 @@ from backends.llamacpp.architectures import (
     COMPRESSED,
     HEADLESS,
     IN_SECTIONS,
+    MAY_BE_IN_SECTIONS,
     NEVER_SHARED,
     NEVER_TURNED,
     OWN_KV_HEADS,
@@ -193,22 +194,21 @@ def alike(model: GgufModel) -> Iterator[str]:
 
 
 def compressed(model: GgufModel) -> Iterator[str]:
-    """Keys that are compressed (deepseek2.cpp): what is stored, and what is turned, of each."""
-    apart = model.number("attention.key_length_mla")
+    """Keys that may be compressed (deepseek2.cpp): what is stored, and what is turned, of each."""
     found = layers(model)
-    if model.architecture not in COMPRESSED or not apart or not found:
+    if model.architecture not in COMPRESSED or not found:
         return
     layer, rank = found[0], model.number("attention.kv_lora_rank")
-    if layer.kv_heads != 1 or layer.key != rank + layer.turned:
+    name, length = "attention.key_length", layer.key
+    if apart := model.number("attention.value_length_mla") and model.number(f"{name}_mla"):
+        name, length = f"{name}_mla", apart
+    if apart and (layer.kv_heads != 1 or layer.key != rank + layer.turned):
         yield (
             f"its attention.key_length is {layer.key:,} for {layer.kv_heads:,} heads; one has "
             f"{rank:,} (attention.kv_lora_rank) and {layer.turned:,} (rope.dimension_count)"
         )
-    if layer.turned >= apart:
-        yield (
-            f"its rope.dimension_count is {layer.turned:,} of {apart:,} values of a head "
-            "(attention.key_length_mla)"
-        )
+    if layer.turned >= length:
+        yield f"its rope.dimension_count is {layer.turned:,} of {length:,} values ({name})"
 
 
 def evenly(model: GgufModel) -> Iterator[str]:
@@ -244,7 +244,8 @@ def rotation(model: GgufModel) -> Iterator[str]:
 def sections(model: GgufModel) -> Iterator[str]:
     """Positions of several dimensions (M-RoPE): how many pairs each turns."""
     given, found = model.numbers("rope.dimension_sections"), layers(model)
-    if model.architecture not in IN_SECTIONS or not given or not found:
+    asked = model.architecture in MAY_BE_IN_SECTIONS and min(given[:2], default=0) > 0
+    if not (asked or model.architecture in IN_SECTIONS) or not given or not found:
         return
     length = found[0].key
     if not any(one > 0 for one in given[:3]) or not 0 < sum(given) <= length:

@@ -13,6 +13,7 @@ from tests.backends import gguf_grown, gguf_search
 
 TURNED, SLIDING = "rope.dimension_count", "rope.dimension_count_swa"
 KEY, VALUE, SHARED = "attention.key_length", "attention.value_length", "attention.head_count_kv"
+SECTIONS = "rope.dimension_sections"
 PATTERN = "attention.sliding_window_pattern"
 
 # An architecture and its numbers, which load and answer.
@@ -29,6 +30,8 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     ("llama4", {TURNED: 0, SLIDING: 16}),
     ("phi2", {TURNED: 8}),
     ("glm4", {TURNED: 8}),
+    ("glm4", {SECTIONS: [0, 8, 8, 8]}),  # one kind of position, as the first is 0
+    ("glm4moe", {SECTIONS: [2, 3, 3, 0]}),
     ("llama", {SHARED: 2, TURNED: 16}),
     ("qwen3", {KEY: 8, VALUE: 8}),
     ("gemma4", {SHARED: [2, 1, 2, 1]}),
@@ -61,6 +64,8 @@ UNSOUND: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {TURNED: 16, SLIDING: 3}, "rope.dimension_count_swa is 3 of 16"),
     ("deepseek2", {TURNED: 24, KEY: 56}, "rope.dimension_count is 24 of 24"),
     ("deepseek2", {KEY: 34}, "key_length is 34 .* 32 .* 8"),
+    ("mistral4", {}, "rope.dimension_count is 16 of 16"),
+    ("glm4", {SECTIONS: [2, 8, 0, 8]}, r"dimension_sections are .* of 16 values"),
     ("minicpm3", {TURNED: 3}, "rope.dimension_count is 3 of 24"),
     ("gpt-oss", {TURNED: 8}, "rope.dimension_count is 8 of 16"),
     ("qwen3", {KEY: 8}, "key_length is 8 and .*value_length 16"),
