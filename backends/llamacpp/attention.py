@@ -41,6 +41,8 @@ MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 HALVED = "step35"  # whose layers that see all turn half of what the file says
 FLAGGED = "granitehybrid"  # which turns nothing where `rope.scaling.finetuned` is false
 NEVER_SAYS = "glm5-next"  # whose graph asserts that nothing is turned
+REUSING = {"gemma3n": 20}  # whose layers from there on have no keys and values of their own
+REUSING_LAST = "gemma4"  # so many of whose last ones have none as the file says
 BOTH_KINDS = (
     "gemma-embedding"  # whose masks for layers that slide and for the others are both filled
 )
@@ -271,6 +273,24 @@ def window(model: GgufModel) -> Iterator[str]:
         yield "its attention.sliding_window_pattern leaves no layer with the window it speaks of"
     if model.architecture == BOTH_KINDS and len(kinds) == 1:
         yield "its attention.sliding_window_pattern gives all layers a window, or none"
+
+
+def reused(model: GgufModel) -> Iterator[str]:
+    """Layers that have the keys and values of the last one or two before all such layers
+    (llama-model.cpp, `create_memory`), which must be of their kind: a window's have a cache of
+    their own.
+    """
+    found, own = layers(model), REUSING.get(model.architecture, 0)
+    if model.architecture == REUSING_LAST and found:
+        own = model.number("block_count") - model.number("attention.shared_kv_layers")
+        if own < 2:
+            yield f"{own:,} of its layers have keys of their own (attention.shared_kv_layers)"
+    for layer in found[own:] if own >= 2 else ():
+        if found[own - (2 if layer.slides else 1)].slides != layer.slides:
+            yield (
+                f"its last layers have the keys of its layers {own - 2} and {own - 1} "
+                "(attention.shared_kv_layers), which are not one with a window and one without"
+            )
 
 
 def _turning(model: GgufModel, found: Sequence[AttentionLayer]) -> Iterator[AttentionLayer]:

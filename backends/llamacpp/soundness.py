@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from backends.llamacpp import attention, dimensions, encoders
 from backends.llamacpp.architectures import (
+    COMPRESSED,
     GATED,
     HYBRID,
     MAY_BE_DRAFTS,
@@ -48,6 +49,10 @@ NUMBERS: Mapping[str, tuple[float, float]] = {
     "attention.layer_norm_epsilon": (0, math.inf),
     "attention.layer_norm_rms_epsilon": (0, math.inf),
     "attention.group_norm_epsilon": (0, math.inf),
+    "hrm.layers_per_stack": (1, 512),
+    "hrm.h_cycles": (1, 512),
+    "hrm.l_cycles": (1, 512),
+    "num_loops": (1, 512),
 }
 # Whose states are in heads, and the heads in groups; and are twice as wide as the model.
 IN_GROUPS = frozenset({"falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"})
@@ -87,6 +92,12 @@ NEEDED: Mapping[str, tuple[str, tuple[frozenset[str], ...]]] = {
     ),
 }
 FIRST_NORM = "blk.0.attn_norm.weight"
+# Architectures that are one of a kind.
+LOOPED, STACKED = "nanbeige", "hrm_text"  # which compute layers several times
+FIXED_BASE = "deepseek2-ocr"  # whose rotation has one base alone
+PROJECTED = "gemma-embedding"  # whose vectors may be projected, from and to the model's width
+STACKS = ("layers_per_stack", "h_cycles", "l_cycles")
+MOST_LAYERS, BASE = 512, 10_000
 UNSPECIFIED = 2**32 - 1  # a pooling: the same as none
 SCALINGS = frozenset({"none", "linear", "yarn", "longrope"})  # llama_rope_scaling_type
 ALIGNMENT = 32  # TENSOR_ALIGNMENT (ggml-impl.h)
@@ -211,6 +222,34 @@ def _scaling(model: GgufModel) -> Faults:
         yield f"its rope.scaling.type is {scaling[:40]!r}; known are {', '.join(sorted(SCALINGS))}"
 
 
+def _repeated(model: GgufModel) -> Faults:
+    """Layers that are computed several times: in all, with a part of the cache each time."""
+    count, loops = model.number("block_count"), model.number("num_loops")
+    if model.architecture == LOOPED and count * loops > MOST_LAYERS:
+        yield f"its {count:,} layers are computed {loops:,} times; together {MOST_LAYERS} can be"
+    stack, high, low = (model.number(f"hrm.{one}") for one in STACKS)
+    if model.architecture == STACKED and count != stack * high * (low + 1):
+        yield f"it has {count:,} layers for {high:,} cycles of {low:,} + 1 stacks of {stack:,}"
+
+
+def _temperature(model: GgufModel) -> Faults:
+    scale, length = (model.value(f"attention.temperature_{one}") for one in ("scale", "length"))
+    if model.architecture in COMPRESSED and scale and not length:
+        yield "it has an attention.temperature_scale and no attention.temperature_length"
+
+
+def _base(model: GgufModel) -> Faults:
+    if model.architecture == FIXED_BASE and model.value("rope.freq_base") not in (None, BASE):
+        yield f"its rope.freq_base is {model.value('rope.freq_base')}; its graph has {BASE:,}"
+
+
+def _projected(model: GgufModel) -> Faults:
+    width = model.number("embedding_length")
+    for key in ("dense_2_feat_in", "dense_3_feat_out"):
+        if model.architecture == PROJECTED and model.number(key) not in (0, width):
+            yield f"its {key} is {model.number(key):,}; its layers have {width:,} values"
+
+
 def _chunks(model: GgufModel) -> Faults:
     if model.architecture == "llama4" and model.value("attention.sliding_window") == 0:
         yield "its attention.sliding_window is 0, and then its scores have no scale"
@@ -304,6 +343,11 @@ GUARDS: tuple[Guard, ...] = (
     attention.rotation,
     attention.sections,
     attention.window,
+    attention.reused,
+    _repeated,
+    _temperature,
+    _base,
+    _projected,
     _chunks,
     _states,
     _hybrid,

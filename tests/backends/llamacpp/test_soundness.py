@@ -158,6 +158,7 @@ def test_what_would_end_the_process_is_refused_by_name(
         recognise(path)
 
 
+HRM = {"hrm.layers_per_stack": 2, "hrm.h_cycles": 1, "hrm.l_cycles": 1}
 # The same of architectures that are grown: numbers, and a tensor that is taken away.
 GROWN: list[tuple[str, dict[str, Any], str, str]] = [
     ("llama", {"feed_forward_length": 0}, "", r"tensor blk\.\d\.ffn_\w+\.weight has no values"),
@@ -177,6 +178,15 @@ GROWN: list[tuple[str, dict[str, Any], str, str]] = [
     ("qwen35", {"ssm.state_size": 8}, "", "inner_size is 64; 4 heads have 8"),
     ("qwen35", {"rope.dimension_sections": [0, 0, 0, 0]}, "", "dimension_sections"),
     ("t5encoder", {"attention.relative_buckets_count": 32}, "", r"lacks enc\.blk\.0\.attn_rel_b"),
+    ("hrm_text", HRM | {"hrm.l_cycles": 2}, "", r"4 layers for 1 cycles of 2 \+ 1 stacks of 2"),
+    ("hrm_text", HRM | {"hrm.h_cycles": 0}, "", "hrm.h_cycles is 0"),
+    ("nanbeige", {"num_loops": 0}, "", "num_loops is 0"),
+    ("nanbeige", {"num_loops": 129}, "", "4 layers are computed 129 times"),
+    ("gemma-embedding", {"block_count": 6, "dense_2_feat_in": 32}, "", "dense_2_feat_in is 32"),
+    ("deepseek2", {"attention.temperature_scale": 0.5}, "", "no attention.temperature_length"),
+    ("deepseek2-ocr", gguf_grown.EXPERTS | {"rope.freq_base": 5e5}, "", "its graph has 10,000"),
+    ("gemma4", {"attention.shared_kv_layers": 3}, "", "1 of its layers have keys"),
+    ("gemma4", {"attention.shared_kv_layers": 1}, "", "layers 1 and 2 .* not one with a window"),
     ("t5", {}, "", "can't write by themselves"),
 ]  # fmt: skip
 
