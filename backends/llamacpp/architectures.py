@@ -22,7 +22,7 @@ TRIED = _names(
     jais2 jamba jina-bert-v3 lfm2 lfm2moe llada llada-moe llama llama-embed llama4 maincoder mamba
     mamba2 maple mellum mimo2 minicpm minicpm3 mistral3 mistral4 modern-bert mpt muse-glimmer
     nanbeige nemotron nemotron_h nemotron_h_moe neo-bert nomic-bert nomic-bert-moe olmo olmo2
-    olmoe openelm orion pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 plm pockettts qwen
+    olmoe openelm orion pangu-embedded phi2 phi3 phimoe plamo plamo2 plamo3 pockettts qwen
     qwen2 qwen2moe qwen2vl qwen3 qwen35 qwen35moe qwen3moe qwen3next qwen3tts qwen3vl qwen3vlmoe
     refact rnd1 seed_oss smollm3 spark2_5 stablelm starcoder starcoder2 step35 talkie xverse
     """
@@ -36,7 +36,7 @@ NEVER_TURNED = _names(
     """
 )
 # Heads have a part of their own that is turned, and may have none.
-TURNED_APART = frozenset({"deepseek2", "minicpm3", "mistral4", "plm"})
+TURNED_APART = frozenset({"deepseek2", "minicpm3", "mistral4"})
 # All of a head is turned: the graph asserts `n_embd_head == n_rot`, or takes one for the other.
 ALL_TURNED = _names(
     """
@@ -69,7 +69,7 @@ SHARED_EVENLY = _names(
 # Keys and values may have different lengths.
 UNLIKE = _names(
     """
-    deepseek2 mamba mamba2 mimo2 minicpm3 mistral4 plamo2 plamo3 plm step35
+    deepseek2 mamba mamba2 mimo2 minicpm3 mistral4 plamo2 plamo3 step35
     """
 )
 # Layers that see a window alone may have heads of another length.
@@ -84,7 +84,7 @@ OWN_KV_HEADS = _names(
 # All layers have as many heads.
 SAME_HEADS = _names(
     """
-    bailingmoe2 granite granite_swa granitemoe minicpm minicpm3 plm
+    bailingmoe2 granite granite_swa granitemoe minicpm minicpm3
     """
 )
 # Each head has keys and values of its own.
