@@ -223,10 +223,14 @@ def _scaling(model: GgufModel) -> Faults:
 
 
 def _repeated(model: GgufModel) -> Faults:
-    """Layers that are computed several times: in all, with a part of the cache each time."""
+    """Layers that are computed several times, each time with a part of the cache; or that pictures
+    enter.
+    """
     count, loops = model.number("block_count"), model.number("num_loops")
     if model.architecture == LOOPED and count * loops > MOST_LAYERS:
         yield f"its {count:,} layers are computed {loops:,} times; together {MOST_LAYERS} can be"
+    if (deep := model.number("n_deepstack_layers")) > count:
+        yield f"pictures are said to enter {deep:,} of its {count:,} layers (n_deepstack_layers)"
     stack, high, low = (model.number(f"hrm.{one}") for one in STACKS)
     if model.architecture == STACKED and count != stack * high * (low + 1):
         yield f"it has {count:,} layers for {high:,} cycles of {low:,} + 1 stacks of {stack:,}"

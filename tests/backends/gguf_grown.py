@@ -25,7 +25,7 @@ from training.gguf_file import finish
 WIDTH, HEADS, HEAD, LAYERS = 64, 4, 16, 4
 STEPS = 400  # of growth
 MOST = 1 << 22  # values of a tensor
-SECONDS = 30
+SECONDS = 30  # of the processor
 FIRST = ("context_length", "embedding_length", "block_count", "feed_forward_length")
 NUMBERS: dict[str, int | float] = {
     "context_length": 512, "embedding_length": WIDTH, "block_count": LAYERS,
@@ -111,7 +111,7 @@ def grow(file: RawFile, path: Path) -> Path:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.environ["GGML_NO_BACKTRACE"] = "1"
         faulthandler.disable()
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             _grow(file, path)
         finally:

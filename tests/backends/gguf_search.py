@@ -25,7 +25,7 @@ from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, RawFile, RawTensor
 
 OPTIONS = LlamaCppOptions(max_concurrent=2, context_length=64, batch_size=64, threads=1)
-SECONDS = 60
+SECONDS = 60  # of the processor
 INTEGERS = {0: (0, 2**8), 1: (-(2**7), 2**7), 2: (0, 2**16), 3: (-(2**15), 2**15), 4: (0, 2**32)}
 INTEGERS |= {5: (-(2**31), 2**31), 10: (0, 2**64), 11: (-(2**63), 2**63)}
 TYPES = (0, 1, 2, 8, 9, 12, 14, 15, 16, 24, 26, 28, 29, 30, 34, 39, 77)
@@ -178,7 +178,7 @@ def tried(path: Path, model: Path | None = None) -> str:
     if not child:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.environ["GGML_NO_BACKTRACE"] = "1"
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
             asyncio.run(see(model, path) if model else compute(path))
         except BackendError:

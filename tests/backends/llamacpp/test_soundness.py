@@ -180,6 +180,12 @@ GROWN: list[tuple[str, dict[str, Any], str, str]] = [
     ("t5encoder", {"attention.relative_buckets_count": 32}, "", r"lacks enc\.blk\.0\.attn_rel_b"),
     ("hrm_text", HRM | {"hrm.l_cycles": 2}, "", r"4 layers for 1 cycles of 2 \+ 1 stacks of 2"),
     ("hrm_text", HRM | {"hrm.h_cycles": 0}, "", "hrm.h_cycles is 0"),
+    (
+        "qwen3vl",
+        {"n_deepstack_layers": 1000, "rope.dimension_sections": [2, 3, 3, 0]},
+        "",
+        "enter 1,000 of its 4 layers",
+    ),
     ("nanbeige", {"num_loops": 0}, "", "num_loops is 0"),
     ("nanbeige", {"num_loops": 129}, "", "4 layers are computed 129 times"),
     ("gemma-embedding", {"block_count": 6, "dense_2_feat_in": 32}, "", "dense_2_feat_in is 32"),
