@@ -16,13 +16,14 @@ from typing import Any, Protocol, TypeAlias, cast
 import msgspec
 
 from backends.encoding import EncoderContainer
-from backends.errors import LoadFailed, UnsupportedModel
+from backends.errors import BackendError, LoadFailed, UnsupportedModel
 from backends.installing import Platform, Way
 from backends.protocol import MemoryNeed, Modality, ModelContainer, Report, Sampling, Task
 from backends.remote import RemoteTarget
 from config.engines import EngineOptions
 from config.models import ENGINES, configured_only
 
+LONGEST_REASON = 200  # characters
 CPU = "cpu"  # the device that main memory is
 
 
@@ -224,10 +225,23 @@ class Catalog(Mapping[str, Backend]):
             raise LoadFailed(f"there is no file or folder {path}")
         candidates = [self[backend]] if backend else list(self.values())
         for candidate in candidates:
-            if (files := candidate.files.recognise(path)) is not None:
+            if (files := _recognised(candidate, path)) is not None:
                 return files
         names = ", ".join(candidate.name for candidate in candidates)
         raise UnsupportedModel(f"{path} is not a model that {names} can read")
+
+
+def _recognised(candidate: Backend, path: Path) -> ModelFiles | None:
+    """Raises LoadFailed for whatever goes wrong with files of which nothing may be taken as given:
+    text where a number belongs, lists in lists without end.
+    """
+    try:
+        return candidate.files.recognise(path)
+    except (BackendError, OSError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise LoadFailed(f"{path} can't be read as a model: {reason[:LONGEST_REASON]}") from error
 
 
 BACKENDS = Catalog(Backend(name, options) for name, options in ENGINES.items())

@@ -150,6 +150,8 @@ def weights(folder: Path) -> Sequence[Path]:
     if not index.is_file():
         return _unindexed(folder)
     names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    if outside := [name for name in names if ".." in Path(name).parts or Path(name).is_absolute()]:
+        raise LoadFailed(f"{index} names files outside of its folder: {', '.join(outside)}")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise LoadFailed(f"{folder} lacks {', '.join(missing)}")
     return [folder / name for name in names]
@@ -228,7 +230,15 @@ def _attending(text: Fields) -> int:
 
 
 def _first(config: Fields, names: Sequence[str], default: int) -> int:
-    return next((int(config[name]) for name in names if config.get(name)), default)
+    """Raises LoadFailed for what is no number."""
+    for name in names:
+        if value := config.get(name):
+            try:
+                return int(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                reason = f"{name} is {str(value)[:40]}, which is no number"
+                raise LoadFailed(f"config.json: {reason}") from error
+    return default
 
 
 def chat_template(folder: Path) -> str | None:

@@ -229,7 +229,7 @@ def _repeated(model: GgufModel) -> Faults:
     count, loops = model.number("block_count"), model.number("num_loops")
     if model.architecture == LOOPED and count * loops > MOST_LAYERS:
         yield f"its {count:,} layers are computed {loops:,} times; together {MOST_LAYERS} can be"
-    if (deep := model.number("n_deepstack_layers")) > count:
+    if (deep := model.number("n_deepstack_layers")) and deep >= count:  # the last is no such layer
         yield f"pictures are said to enter {deep:,} of its {count:,} layers (n_deepstack_layers)"
     stack, high, low = (model.number(f"hrm.{one}") for one in STACKS)
     if model.architecture == STACKED and count != stack * high * (low + 1):

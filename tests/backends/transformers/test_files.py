@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import bundled
+from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.transformers import files
 from config.engines import TransformersOptions
@@ -79,6 +80,38 @@ def test_a_missing_part_is_named(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")
     with pytest.raises(LoadFailed, match=r"lacks model-2\.safetensors"):
         files.recognise(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../other/model.safetensors"])
+def test_weights_outside_of_the_folder_are_refused(folder: Path, name: str) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": name}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(LoadFailed, match=f"files outside of its folder: {name}"):
+        files.recognise(folder)
+
+
+@pytest.mark.parametrize("value", ["x", [1], {"a": 1}, 1e400])
+def test_what_is_no_number_is_named(folder: Path, value: object) -> None:
+    rewrite(folder, hidden_size=value)
+    with pytest.raises(LoadFailed, match=r"hidden_size is .*, which is no number"):
+        files.recognise(folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"architectures": 5}, {"layer_types": [5]}, {"quantization_config": "x"}]
+)
+def test_values_of_strange_types_are_an_error_of_ours(
+    folder: Path, changes: Mapping[str, Any]
+) -> None:
+    rewrite(folder, **changes)
+    with pytest.raises(LoadFailed, match="can't be read as a model"):
+        catalog.recognise(folder)
+
+
+def test_lists_in_lists_without_end_are_an_error_of_ours(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(LoadFailed, match="RecursionError"):
+        catalog.recognise(folder)
 
 
 def test_a_model_that_sees_says_so(folder: Path) -> None:
