@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
-from gateway.dialects.responses.carried import unpacked
+from gateway.dialects.responses.encrypted_content import unpacked
 from gateway.dialects.responses.wire import Item, ItemWire, PartWire
 from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, named_frame
-from gateway.dialects.responses.carried import packed
+from gateway.dialects.responses.encrypted_content import packed
 from gateway.dialects.responses.reply_wire import (
     CallItem,
     CandidateWire,
@@ -83,7 +83,7 @@ class GrowingItem:
         *,
         packs: bool = False,
     ) -> None:
-        """`place`: its index among the items of the answer; `packs`: see `carried`."""
+        """`place`: its index among the items of the answer; `packs`: see `encrypted_content`."""
         self.kind = kind
         self._packs = packs
         self._form = FORMS[kind]

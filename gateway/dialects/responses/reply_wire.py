@@ -66,7 +66,7 @@ class ReasoningItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
     status: Progress
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
-    encrypted_content: str | UnsetType = UNSET  # see `carried`
+    encrypted_content: str | UnsetType = UNSET  # see `encrypted_content`
 
 
 class CallItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.dialects.fields import Fields, read_fields, unread
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
-from gateway.dialects.responses.carried import unpacked
+from gateway.dialects.responses.encrypted_content import unpacked
 from gateway.dialects.responses.items import as_items, read_items
 from gateway.dialects.responses.references import is_reference, resolved
 from gateway.dialects.responses.tools import read_tools
@@ -40,7 +40,7 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     truncates: bool = False
     summarizes: bool = False  # reasoning is sent as a summary
-    packs_reasoning: bool = False  # and once more for the client to carry, see `carried`
+    packs_reasoning: bool = False  # and once more for the client to carry, see `encrypted_content`
     previous: str | None = None
     conversation: str | None = None
     ignored: tuple[str, ...] = ()

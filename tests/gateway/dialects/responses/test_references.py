@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dialects.responses import carried, references
+from gateway.dialects.responses import encrypted_content, references
 from gateway.errors import InvalidRequest, NotFound
 
 HOME = "0123456789abcdef" * 2
@@ -33,6 +33,6 @@ def test_references_are_replaced_and_what_is_missing_is_named() -> None:
 
 def test_what_is_packed_is_read_again_and_nothing_else_is() -> None:
     for text in ("", "Let me see.", "Überlegung 🧠\n" * 1000):
-        assert carried.unpacked(carried.packed(text)) == text
-    for foreign in ("", "gAAAAA", *(carried.PREFIX + one for one in ("€", "x", "_w=="))):
-        assert carried.unpacked(foreign) is None
+        assert encrypted_content.unpacked(encrypted_content.packed(text)) == text
+    for foreign in ("", "gAAAAA", *(encrypted_content.PREFIX + one for one in ("€", "x", "_w=="))):
+        assert encrypted_content.unpacked(foreign) is None
