@@ -54,7 +54,9 @@ TURNED_SLIDING = frozenset({"cohere2", "maple", "muse-glimmer"})
 # Each layer turns what is said of layers like it; elsewhere all turn what is said of the first.
 OWN_ROTATION = frozenset({"gemma4", "gemma4-assistant", "laguna", "maple", "spark2_5", "step35"})
 # Positions have several dimensions, or may have.
-IN_SECTIONS = frozenset({"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"})
+IN_SECTIONS = frozenset(
+    {"paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe"}
+)
 MAY_BE_IN_SECTIONS = frozenset({"glm4", "glm4moe", "hunyuan_vl"})
 # Heads share the width of the model evenly.
 SHARED_EVENLY = _names(

@@ -43,6 +43,7 @@ FLAGGED = "granitehybrid"  # which turns nothing where `rope.scaling.finetuned` 
 NEVER_SAYS = "glm5-next"  # whose graph asserts that nothing is turned
 REUSING = {"gemma3n": 20}  # whose layers from there on have no keys and values of their own
 REUSING_LAST = "gemma4"  # so many of whose last ones have none as the file says
+ALL_SLIDE = "lfm2"  # all of whose layers that attend have a window, where it has a length
 BOTH_KINDS = (
     "gemma-embedding"  # whose masks for layers that slide and for the others are both filled
 )
@@ -147,6 +148,8 @@ def _lengths(model: GgufModel) -> tuple[tuple[int, int, int], tuple[int, int, in
 
 def _sliding(model: GgufModel, count: int) -> Sequence[bool]:
     """Which of the layers see a window alone."""
+    if model.architecture == ALL_SLIDE and model.number("attention.sliding_window"):
+        return [model.number_of("attention.head_count_kv", one) > 0 for one in range(count)]
     kind = WINDOWS.get(model.architecture)
     if kind is None or not kind.used(model, count):
         return [False] * count
@@ -185,8 +188,10 @@ def alike(model: GgufModel) -> Iterator[str]:
         yield "its attention.head_count differs between layers"
     if not own and len({layer.kv_heads for layer in found}) > 1:
         yield "its attention.head_count_kv differs between layers"
-    if architecture not in OWN_LENGTHS and len({layer.key for layer in found}) > 1:
-        yield "its attention.key_length_swa is not its attention.key_length"
+    whole, sliding = _lengths(model)
+    for name, one, other in zip(("key", "value"), whole, sliding, strict=False):
+        if architecture not in OWN_LENGTHS and one != other:
+            yield f"its attention.{name}_length_swa is not its attention.{name}_length"
     for layer in () if architecture in UNLIKE else found:
         if layer.key != layer.value:
             yield (

@@ -13,7 +13,7 @@ from tests.backends import gguf_grown, gguf_search
 
 TURNED, SLIDING = "rope.dimension_count", "rope.dimension_count_swa"
 KEY, VALUE, SHARED = "attention.key_length", "attention.value_length", "attention.head_count_kv"
-SECTIONS = "rope.dimension_sections"
+WINDOW, SECTIONS = "attention.sliding_window", "rope.dimension_sections"
 PATTERN = "attention.sliding_window_pattern"
 
 # An architecture and its numbers, which load and answer.
@@ -36,6 +36,7 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {KEY: 8, VALUE: 8}),
     ("gemma4", {SHARED: [2, 1, 2, 1]}),
     ("lfm2", {}),
+    ("lfm2", {WINDOW: 7}),
     ("falcon-h1", {}),
     ("phi3", {}),
     ("qwen35", {}),
@@ -75,6 +76,9 @@ UNSOUND: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {KEY: 8, VALUE: 8}, "key_length is 8; 4 heads share 64"),
     ("gemma2", {KEY: 16, "attention.key_length_swa": 8}, "key_length_swa"),
     ("gemma2", {PATTERN: [False] * 4}, "leaves no layer with the window"),
+    ("step35", {"attention.value_length_swa": 8}, "value_length_swa is not its"),
+    ("lfm2", {"attention.key_length_swa": 5, WINDOW: 7}, "key_length_swa is not its"),
+    ("qwen3tts", {SECTIONS: [8, 8, 0, 1]}, r"dimension_sections are .* of 16 values"),
     ("step35", {TURNED: 2}, "rope.dimension_count is 1 of 16"),
 ]
 
