@@ -24,6 +24,7 @@ HEADS = ("num_attention_heads", "n_head", "n_heads")
 WIDTHS = ("hidden_size", "n_embd", "d_model")
 INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
 EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+MOST_LAYERS = 4096
 UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
 PICKLES = ("*.bin", "*.pt", "*.pth")
 PREPROCESSOR = "preprocessor_config.json"  # how pictures are prepared; newer folders have
@@ -219,7 +220,13 @@ def _scanned(text: Fields) -> tuple[int, int]:
 
 
 def _layers(text: Fields) -> int:
-    return _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    """Raises LoadFailed for more than anyone would wait for: all are made before weights are
+    compared.
+    """
+    count = _first(text, ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1)
+    if count > MOST_LAYERS:
+        raise LoadFailed(f"config.json: {count:,} layers; at most {MOST_LAYERS:,} are believed")
+    return count
 
 
 def _attending(text: Fields) -> int:

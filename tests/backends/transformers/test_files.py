@@ -97,6 +97,12 @@ def test_what_is_no_number_is_named(folder: Path, value: object) -> None:
         files.recognise(folder)
 
 
+def test_layers_without_end_are_refused(folder: Path) -> None:
+    rewrite(folder, num_hidden_layers=10**6)
+    with pytest.raises(LoadFailed, match="1,000,000 layers"):
+        files.recognise(folder)
+
+
 @pytest.mark.parametrize(
     "changes", [{"architectures": 5}, {"layer_types": [5]}, {"quantization_config": "x"}]
 )
