@@ -10,8 +10,9 @@ same: a `top_k` beyond the vocabulary, a range beyond the context.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -55,7 +56,7 @@ class Budget(Kind, frozen=True):
 
     def fault(self, value: object) -> str | None:
         assert value is None or isinstance(value, ThinkingBudget)
-        faults = _faults(BUDGET, value) if value is not None else iter(())
+        faults = _faults(_named(BUDGET, value)) if value is not None else iter(())
         return next((fault for _, fault in faults), None)
 
     def fault_for(self, value: object, info: ModelInfo) -> str | None:
@@ -172,7 +173,7 @@ PARAMS = {
 
 def faults(sampling: Sampling) -> Iterator[tuple[str, str]]:
     """The fields that no model can have so, and why."""
-    return _faults(SAMPLING, sampling)
+    return _faults(_named(SAMPLING, sampling))
 
 
 def sound(sampling: Sampling) -> Sampling:
@@ -187,18 +188,17 @@ def bounded(job: Generation, info: ModelInfo) -> Generation:
 
     How long a prompt with pictures is the engine alone knows.
     """
-    for name, fault in (*_faults(GENERATION, job), *_faults(SAMPLING, job.sampling)):
+    sampling = job.sampling
+    fields = [*_named(GENERATION, job), *_named(SAMPLING, sampling)]
+    for name, fault in _faults(fields):
         raise InvalidJob(fault, PARAMS.get(name, name))
     if not job.images and len(job.prompt) >= info.context_length:
         raise PromptTooLong(len(job.prompt), info.context_length)
     if job.images and "image" not in info.modalities:
         raise InvalidJob("this model can't see images", "messages")
-    for name, fault in (
-        *_faults_for(GENERATION, job, info),
-        *_faults_for(SAMPLING, job.sampling, info),
-    ):
+    for name, fault in _faults_for(fields, info):
         raise InvalidJob(fault, PARAMS.get(name, name))
-    sampling = _cold(_fitted(SAMPLING, job.sampling, info))
+    sampling = _cold(_fitted(SAMPLING, sampling, info))
     return msgspec.structs.replace(_fitted(GENERATION, job, info), sampling=sampling)
 
 
@@ -223,10 +223,8 @@ def check_inputs(inputs: Sequence[EncoderInput], info: ModelInfo, field: str = "
         raise InvalidJob(f"Expected at most {count} texts, got {len(inputs)}.", field)
     for index, one in enumerate(inputs):
         place = f"{field}[{index}]"
-        for _, fault in (
-            *_faults(ENCODER_INPUT, one),
-            *_faults_for(ENCODER_INPUT, one, info),
-        ):
+        fields = _named(ENCODER_INPUT, one)
+        for _, fault in (*_faults(fields), *_faults_for(fields, info)):
             raise InvalidJob(fault, place)
         if one.second >= len(one.tokens):
             raise InvalidJob("The second text of a pair is empty.", place)
@@ -254,22 +252,41 @@ def _cold(sampling: Sampling) -> Sampling:
     return sampling
 
 
-def _faults(table: Mapping[str, Bound], struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    for name, bound in table.items():
-        if fault := bound.fault(getattr(struct, name)):
+# A field's name, its bound, and the value it has.
+Field: TypeAlias = tuple[str, Bound, object]
+
+
+def _named(table: Mapping[str, Bound], struct: msgspec.Struct) -> list[Field]:
+    """The fields of `struct` that are not at their defaults. A default is within the bounds of
+    every model, and nearly all of a job's sixty fields have it.
+    """
+    values = zip(struct.__struct_fields__, msgspec.structs.astuple(struct), strict=True)
+    defaults = _defaults(type(struct))
+    return [(name, table[name], value) for name, value in values if value != defaults[name]]
+
+
+@cache
+def _defaults(struct: type[msgspec.Struct]) -> Mapping[str, object]:
+    """`msgspec.NODEFAULT`, which equals no value, for a field that has none."""
+    return {field.name: field.default for field in msgspec.structs.fields(struct)}
+
+
+def _faults(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
+    for name, bound, value in fields:
+        if fault := bound.fault(value):
             yield name, fault
 
 
-def _faults_for(
-    table: Mapping[str, Bound], struct: msgspec.Struct, info: ModelInfo
-) -> Iterator[tuple[str, str]]:
-    for name, bound in table.items():
-        if fault := bound.fault_for(getattr(struct, name), info):
+def _faults_for(fields: Iterable[Field], info: ModelInfo) -> Iterator[tuple[str, str]]:
+    for name, bound, value in fields:
+        if fault := bound.fault_for(value, info):
             yield name, fault
 
 
 def _fitted(table: Mapping[str, Bound], struct: S, info: ModelInfo) -> S:
-    values = ((name, getattr(struct, name), bound) for name, bound in table.items())
-    fitted = ((name, value, bound.fitted(value, info)) for name, value, bound in values)
-    changed = {name: after for name, before, after in fitted if after != before}
+    changed = {
+        name: fitted
+        for name, bound, value in _named(table, struct)
+        if (fitted := bound.fitted(value, info)) is not value
+    }
     return msgspec.structs.replace(struct, **changed) if changed else struct

@@ -77,11 +77,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
     def requested(self) -> frozenset[str]:
         """The fields that differ from their neutral value."""
-        return frozenset(name for name in SAMPLERS if getattr(self, name) != getattr(NEUTRAL, name))
+        values = zip(SAMPLERS, msgspec.structs.astuple(self), _NEUTRAL_VALUES, strict=True)
+        return frozenset([name for name, value, neutral in values if value != neutral])
 
 
 NEUTRAL = Sampling()
 SAMPLERS = Sampling.__struct_fields__
+_NEUTRAL_VALUES = msgspec.structs.astuple(NEUTRAL)
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):

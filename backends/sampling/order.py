@@ -95,5 +95,5 @@ def without_effect(sampling: Sampling) -> Mapping[str, str]:
         found |= dict.fromkeys(("adaptive_target", "skew"), "mirostat takes its place")
     if sampling.samplers and sampling.temperature_last and order_of(sampling)[-1] != "temperature":
         found["temperature_last"] = "samplers gives the order"
-    requested = sampling.requested()
+    requested = sampling.requested() if found else ()
     return {name: why for name, why in found.items() if name in requested}

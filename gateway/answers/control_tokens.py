@@ -37,9 +37,15 @@ class Tokenizer(Protocol):
 
 
 class Spellings:
-    """Finds the spellings of control tokens in texts, the longest first."""
+    """Finds the spellings of control tokens in texts, the longest first. Made once per model: there
+    may be thousands of them.
+    """
 
-    def __init__(self, special: SpecialTokens) -> None:
+    def __init__(self, special: SpecialTokens, markers: str = "") -> None:
+        """`markers`: a text that holds the markers of the model's format, its template's source.
+        They count as control tokens, though the vocabulary may call them ordinary (`<think>`).
+        """
+        self._markers = markers
         named = (special.bos, special.eos, special.pad, special.unk, "<unk>")
         self._known = frozenset(
             text for text in (*special.control, *named) if len(text) > 1 and not text.isspace()
@@ -64,15 +70,17 @@ class Spellings:
             start = at + (size or 1)
 
 
-class PromptTokenizer:
-    """For one container. `markers`: a text that holds the markers of its format, its template's
-    source. They count as control tokens, though the vocabulary may call them ordinary (`<think>`).
-    """
+    def marks(self, spelling: str) -> bool:
+        """Whether it is a marker of the format."""
+        return not (spelling[0].isalnum() or spelling[-1].isalnum()) and spelling in self._markers
 
-    def __init__(self, container: Tokenizer, markers: str) -> None:
+
+class PromptTokenizer:
+    """For one container; `spellings` are those of its control tokens."""
+
+    def __init__(self, container: Tokenizer, spellings: Spellings) -> None:
         self._container = container
-        self._markers = markers
-        self._spellings = Spellings(container.info.special)
+        self._spellings = spellings
         self._kind = cache(self._kind_of)
         self._lead = cache(self._lead_behind)
         self._strips = cache(self._strips_of)
@@ -154,8 +162,7 @@ class PromptTokenizer:
         marked = self._container.tokenize(spelling, special=True)
         if marked != self._container.tokenize(spelling, special=False):
             return "control"
-        is_marker = not (spelling[0].isalnum() or spelling[-1].isalnum())
-        return "written" if is_marker and spelling in self._markers else "ordinary"
+        return "written" if self._spellings.marks(spelling) else "ordinary"
 
     def _lead_behind(self, before: str | None) -> str:
         """What to put in front of a plain text so that it is tokenized as behind the control token

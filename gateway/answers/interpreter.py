@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
 from backends.remote import Container
+from gateway.answers.control_tokens import Spellings
 from gateway.answers.overrides import Templates
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
@@ -41,19 +42,11 @@ class Interpreter(msgspec.Struct, frozen=True):
 
     template: ChatTemplate
     recognised: Recognised
+    spellings: Spellings
 
     @property
     def format(self) -> Format:
         return self.recognised.format
-
-    @property
-    def markers(self) -> str:
-        """A text in which all markers stand that frame this model's turns, reasoning and calls."""
-        reasoning = self.format.reasoning
-        return "\n".join(
-            (self.template.source, *(reasoning.opens if reasoning else ()))
-            + (reasoning.closes if reasoning else ())
-        )
 
     def render(
         self,
@@ -167,7 +160,15 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     """
     source = source or info.chat_template or DEFAULT_TEMPLATE
     template = ChatTemplate(source, info.special, entry.name)
-    return Interpreter(template, recognised_format(entry, info, source, template.traits))
+    recognised = recognised_format(entry, info, source, template.traits)
+    spellings = Spellings(info.special, _markers(source, recognised.format))
+    return Interpreter(template, recognised, spellings)
+
+
+def _markers(source: str, form: Format) -> str:
+    """A text in which all markers stand that frame a model's turns, reasoning and calls."""
+    reasoning = form.reasoning
+    return "\n".join((source, *((*reasoning.opens, *reasoning.closes) if reasoning else ())))
 
 
 def recognised_format(

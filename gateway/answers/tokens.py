@@ -152,7 +152,7 @@ class Tokens:
         rendered: RenderedPrompt,
         wanted: Wanted,
     ) -> tuple[int, ...]:
-        tokenizer = PromptTokenizer(container, interpreter.markers)
+        tokenizer = PromptTokenizer(container, interpreter.spellings)
         text, clients = rendered.text, rendered.clients
         bos = container.info.special.bos
         if container.info.adds_bos and bos and not rendered.framed.startswith(bos):

@@ -85,7 +85,22 @@ def test_every_field_has_its_bound(struct: type[msgspec.Struct], table: dict[str
     assert set(struct.__struct_fields__) == set(table)
 
 
-def test_the_neutral_values_are_within() -> None:
+@pytest.mark.parametrize(
+    ("struct", "table"), TABLES.items(), ids=lambda x: getattr(x, "__name__", "")
+)
+def test_the_defaults_are_within_as_they_are(
+    struct: type[msgspec.Struct], table: dict[str, Any]
+) -> None:
+    """`bounded` looks at the other values alone."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
+    for name, value in defaults.items():
+        if value is not msgspec.NODEFAULT:
+            assert not table[name].fault(value)
+            assert not table[name].fault_for(value, INFO)
+            assert table[name].fitted(value, INFO) is value
+
+
+def test_a_job_of_defaults_stays_as_it_is() -> None:
     assert bounded(Generation(prompt=(1,)), INFO) == Generation(prompt=(1,))
     assert not list(bounds.faults(Sampling()))
 

@@ -143,9 +143,13 @@ def turns(*said: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     return text + "<|im_start|>assistant\n", tuple(spans)
 
 
+def tokenizing(container: Tokenizing, markers: str) -> PromptTokenizer:
+    return PromptTokenizer(container, Spellings(container.info.special, markers))
+
+
 def test_texts_without_a_spelling_are_tokenized_as_ever(container: Tokenizing) -> None:
     random_ = random.Random(7)
-    tokenizer = PromptTokenizer(container, DEFAULT_TEMPLATE)
+    tokenizer = tokenizing(container, DEFAULT_TEMPLATE)
     for _ in range(200):
         said = ["".join(random_.choices(PLAIN, k=random_.randint(0, 8))) for _ in range(3)]
         text, spans = turns(*said)
@@ -155,7 +159,7 @@ def test_texts_without_a_spelling_are_tokenized_as_ever(container: Tokenizing) -
 def test_a_spelling_changes_nothing_but_its_own_turn(container: Tokenizing) -> None:
     """The turn before has the tokens it would have; the control tokens are the template's."""
     random_ = random.Random(8)
-    tokenizer = PromptTokenizer(container, "".join(container.info.special.control))
+    tokenizer = tokenizing(container, "".join(container.info.special.control))
     alone, _ = turns("x")
     framing = controls(container, container.tokenize(alone, special=True))
     for _ in range(200):
@@ -175,7 +179,7 @@ def test_a_spelling_changes_nothing_but_its_own_turn(container: Tokenizing) -> N
 def test_plain_text_is_what_the_tokenizer_makes_of_it_without_control_tokens() -> None:
     container = tiny()
     text, spans = turns("a <|im_end|> b")
-    tokens = PromptTokenizer(container, "").tokens(text, spans, nothing)
+    tokens = tokenizing(container, "").tokens(text, spans, nothing)
     head, tail = "<|im_start|>", "<|im_end|>\n<|im_start|>assistant\n"
     assert tokens == (
         *container.tokenize(head, special=True),
@@ -189,7 +193,7 @@ def test_behind_a_control_token_a_text_begins_as_it_would_without_spellings(
     scheme: str, tmp_path: Path
 ) -> None:
     container = vocabulary(sentence_piece(scheme), tmp_path)
-    tokenizer = PromptTokenizer(container, "")
+    tokenizer = tokenizing(container, "")
     said, spelled = "Hello a", "Hello a<|im_end|>"
     usual = tokenizer.tokens(f"[INST]{said}[/INST]", ((6, 6 + len(said)),), nothing)
     plain = tokenizer.tokens(f"[INST]{spelled}[/INST]", ((6, 6 + len(spelled)),), nothing)
@@ -200,7 +204,7 @@ def test_behind_a_control_token_a_text_begins_as_it_would_without_spellings(
 def test_control_tokens_take_their_white_space_along(strip: str, tmp_path: Path) -> None:
     container = vocabulary(sentence_piece("first", **{strip: True}), tmp_path)
     said = "  Hello [INST] a  "
-    tokens = PromptTokenizer(container, "").tokens(f"<s>{said}<s>", ((3, 3 + len(said)),), nothing)
+    tokens = tokenizing(container, "").tokens(f"<s>{said}<s>", ((3, 3 + len(said)),), nothing)
     kept = said.rstrip() if strip == "lstrip" else said.lstrip()
     assert container.detokenize(tokens).replace("▁", " ") == f"<s>{kept}<s>"
 
@@ -214,9 +218,9 @@ def test_a_marker_that_is_no_control_token_is_broken_where_the_template_writes_i
     token = made.token_to_id("<think>")
     text = "<s><think>a<think>b<s>"
     spans = ((10, 19),)
-    kept = PromptTokenizer(container, "").tokens(text, spans, nothing)
+    kept = tokenizing(container, "").tokens(text, spans, nothing)
     assert kept.count(token) == 2
-    broken = PromptTokenizer(container, "{{ '<think>' }}").tokens(text, spans, nothing)
+    broken = tokenizing(container, "{{ '<think>' }}").tokens(text, spans, nothing)
     assert broken.count(token) == 1
     assert container.detokenize(broken) == text
 
@@ -229,7 +233,7 @@ def test_a_spelling_formed_of_two_origins_is_none() -> None:
         ("<|im_end|>", ((2, 3),)),
         ("<|im_end|>", ((0, 5), (5, 10))),
     ):
-        tokens = PromptTokenizer(container, "").tokens(text, spans, nothing)
+        tokens = tokenizing(container, "").tokens(text, spans, nothing)
         assert tokens == container.tokenize(text, special=False)
 
 
@@ -246,7 +250,7 @@ def test_spellings_are_found_longest_first_and_not_beyond_the_end() -> None:
 def prompt_tokens(request: ChatRequest, template: str = DEFAULT_TEMPLATE) -> list[int]:
     container = tiny()
     rendered = ChatTemplate(template, container.info.special).render(request)
-    tokens = PromptTokenizer(container, template).tokens(rendered.text, rendered.clients, nothing)
+    tokens = tokenizing(container, template).tokens(rendered.text, rendered.clients, nothing)
     assert container.detokenize(tokens) == rendered.text
     return controls(container, tokens)
 
