@@ -86,8 +86,13 @@ def _bound_arenas() -> None:
         mallopt(M_ARENA_MAX, ARENAS)
 
 
-def bucket(rows: int) -> int:
-    """Steps of one bucket differ in size by less than half: 1, 2, 3, 4, 5-6, 7-8, 9-12, …"""
+def bucket(kind: Kind, rows: int) -> int:
+    """Decoding steps of one bucket differ in size by less than half (1, 2, 3, 4, 5-6, 7-8, 9-12,
+    …), chunks of prompts by less than twice: these are compared by the token, and hardly two are of
+    one size, so that each of many buckets would be tried out for itself.
+    """
+    if kind == "prefill":
+        return rows.bit_length()
     exponent = max(0, (rows - 1).bit_length() - 2)
     return exponent << 32 | -(-rows >> exponent)
 
@@ -272,7 +277,7 @@ class ThreadController:
         self._shared.idle = idle
 
     def _search(self, kind: Kind, rows: int) -> CountSearch:
-        key = kind, bucket(rows)
+        key = kind, bucket(kind, rows)
         search = self._searches.get(key)
         if search is None:  # it begins where steps of another size are
             choices = self._batch if rows > 1 else self._single

@@ -28,6 +28,7 @@ from backends.threads import (
 from tests.every import for_every
 
 Neighbours = Callable[[float], int]  # busy processes at a time
+KINDS: tuple[Kind, ...] = ("decode", "prefill")
 SETTLED = 2.0  # seconds within which a change must be found
 
 
@@ -279,11 +280,22 @@ def test_a_number_of_threads_stays_that_number() -> None:
     assert counts("auto")[0] == 1
 
 
-@given(st.integers(1, 1 << 20))
-def test_steps_compared_with_each_other_are_about_as_large(rows: int) -> None:
-    assert bucket(rows) <= bucket(rows + 1)
-    if bucket(rows) == bucket(2 * rows):
-        raise AssertionError("twice as large")
+@given(st.sampled_from(KINDS), st.integers(1, 1 << 20))
+def test_steps_compared_with_each_other_are_about_as_large(kind: Kind, rows: int) -> None:
+    assert bucket(kind, rows) <= bucket(kind, rows + 1)
+    assert bucket(kind, rows) < bucket(kind, 2 * rows)
+
+
+def test_prompts_of_all_lengths_find_their_count_together() -> None:
+    """Each chunk has another size: none is tried out by itself."""
+    lengths = random.Random(2)
+    machine, controller = Machine(2, lambda _now: 0, Engine(prefill=0.00004)), controller_for(2)
+
+    def steps(_number: int) -> tuple[Kind, int]:
+        return "prefill", lengths.randint(257, 511)
+
+    speed(machine, controller, steps, 0.0, 1.0)
+    assert {controller.count("prefill", rows) for rows in range(257, 512)} == {2}
 
 
 def test_the_engine_is_given_another_count_only_when_it_changes() -> None:
