@@ -117,6 +117,7 @@ class CountSearch:
         self._trying: int | None = None
         self.count = choices[at]  # what the next step should use
         self._cost: float | None = None  # mean seconds of a unit of work with the best count
+        self._late = False  # whether the last figure was that of one late step
         self._wait = {-1: FIRST_WAIT, 1: FIRST_WAIT}
         self._due = {-1: shared.now + FIRST_WAIT, 1: shared.now}
         self._reach = 0  # how far below, after steps became slow
@@ -130,7 +131,7 @@ class CountSearch:
         return self._at
 
     def _begin(self, seconds: float) -> None:
-        self._seconds = self._work = 0.0
+        self._seconds = self._work = self._longest = 0.0
         self._steps = 0
         self._until = seconds
 
@@ -139,6 +140,8 @@ class CountSearch:
         self._seconds += seconds
         self._work += work
         self._steps += 1
+        if seconds > self._longest:
+            self._longest = seconds
         if self._seconds >= self._until:
             if self._trying is None:
                 self._judge_current()
@@ -148,6 +151,11 @@ class CountSearch:
     def _judge_current(self) -> None:
         cost = self._seconds / self._work
         slow = self._cost is not None and cost > SLOWER * self._cost
+        if slow and not self._late and self._one_was_late():
+            self._late = True
+            self._begin(TRIAL)
+            return
+        self._late = False
         if self._cost is None or slow:
             self._cost = cost
         else:
@@ -159,6 +167,15 @@ class CountSearch:
             self._try(self._at - 1)
         elif (direction := self._next_direction()) is not None:
             self._try(self._at + direction)
+
+    def _one_was_late(self) -> bool:
+        """Whether a single step made the last figure: the host took the core, say. That is no
+        change yet.
+        """
+        assert self._cost is not None
+        others = self._seconds - self._longest
+        expected = self._cost * self._work * (self._steps - 1) / self._steps
+        return self._steps > 1 and others <= SLOWER * expected
 
     def _next_direction(self) -> int | None:
         """Whether it is time to try fewer (-1) or more (1) threads."""

@@ -172,7 +172,27 @@ def test_a_neighbour_that_comes_or_goes_is_found_within_two_seconds(
     speed(machine, controller, steps, machine.now, times[1] + SETTLED)
     alone = speed(machine, controller, steps, machine.now, 24.0)
     assert beside >= 0.85 * best(cores, busy, engine, candidates(cores), kind, rows)
-    assert alone >= 0.95 * best(cores, 0, engine, candidates(cores), kind, rows)
+    # Where the system doesn't tell that a core is idle again, only trials show it.
+    share = 0.95 if tells else 0.9
+    assert alone >= share * best(cores, 0, engine, candidates(cores), kind, rows)
+
+
+def test_a_late_step_now_and_then_changes_nothing() -> None:
+    """The host takes a core for a moment, which two threads pay for at their barriers."""
+    engine = Engine(decode=0.0016, parallel=0.55)
+    machine, controller = Machine(2, lambda _now: 0, engine), controller_for(2)
+    late = random.Random(3)
+    used = {1: 0.0, 2: 0.0}
+    while machine.now < 30.0:
+        threads = controller.count("decode", 1)
+        seconds = machine.step("decode", threads, 1)
+        if threads == 2 and late.random() < seconds:  # once a second
+            machine.now += 0.02
+            seconds += 0.02
+        controller.measured("decode", threads, 1, seconds)
+        if machine.now > SETTLED:
+            used[threads] += seconds
+    assert used[2] >= 0.9 * sum(used.values())
 
 
 def test_times_that_scatter_by_half_mislead_it_little() -> None:
