@@ -42,9 +42,9 @@ NO_CORE_WAIT = 8.0  # more seconds between trials of more threads while no core 
 IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
 SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # The engine's thread, back from the device, waits for the GIL as long as this when the event loop
-# computes: Python's default of 5 ms is many steps of a small model. Measured on a machine that was
-# not idle, 5 to 0.2 ms show no difference (benchmarks/README.md), so this is a cautious choice.
-SWITCH_INTERVAL = 0.001
+# computes: Python's default of 5 ms is many steps of a small model. With 0.2 instead of 1 ms the
+# first text comes a fifth sooner at 4 and 16 streams; tokens/s stay (benchmarks/README.md).
+SWITCH_INTERVAL = 0.0002
 IDLE_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 
