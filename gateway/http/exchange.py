@@ -148,8 +148,8 @@ class Exchange:
                     report_wait=report_wait,
                     direct=scope["state"].get(DIRECT),
                 )
-                tasks.start_soon(events.send_comments)
-                await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
+                with events.with_comments(tasks):
+                    await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()
                 await body(scope, receive, send)

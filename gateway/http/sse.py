@@ -2,13 +2,16 @@
 the `Framing`: server-sent events, or lines of JSON.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import anyio
 import msgspec
 import structlog
+from anyio.abc import TaskGroup
 from litestar.types import Receive, Scope, Send
 
 from gateway.errors import GatewayError, InternalError
@@ -70,8 +73,8 @@ class Direct(Protocol):
 class EventStream:
     """One stream. `began`: the status is on the wire, errors can only be events from here on.
 
-    One task writes it, another runs `send_comments`. They never send at the same time: a comment is
-    begun only while the writer sends nothing, and the writer waits until it is out.
+    One task writes it, another sends comments (`with_comments`). They never send at the same time:
+    a comment is begun only while the writer sends nothing, and the writer waits until it is out.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class EventStream:
         self._report_wait = report_wait
         self._patience = patience
         self._direct = direct
-        self._reported_at_once = anyio.Event()
+        self._begin_comments: Callable[[], None] | None = None  # until they have begun
         self._ended = False
         self._writing = False
         self._last = time.monotonic()
@@ -146,13 +149,29 @@ class EventStream:
     def wait(self, news: Waiting) -> None:
         """Report the wait at the next comment. A `pipeline.OnWait`."""
         self._news = news
-        if self._report_wait is not None:
-            self._reported_at_once.set()
+        if self._report_wait is not None and self._begin_comments is not None:
+            self._begin_comments()
 
-    async def send_comments(self) -> None:
-        """For ever: a comment when the wait has changed, or after a silence."""
-        with anyio.move_on_after(self._patience):
-            await self._reported_at_once.wait()
+    @contextmanager
+    def with_comments(self, tasks: TaskGroup) -> Iterator[None]:
+        """In this context a task of `tasks` sends a comment when the wait has changed, or after a
+        silence. It begins when the first may be due: most answers are over before.
+        """
+
+        def begin() -> None:
+            timer.cancel()
+            self._begin_comments = None
+            tasks.start_soon(self._send_comments)
+
+        timer = asyncio.get_running_loop().call_later(self._patience, begin)
+        self._begin_comments = begin
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._begin_comments = None
+
+    async def _send_comments(self) -> None:
         while True:
             if not (self._ended or self._writing):
                 await self._fill_silence()
@@ -231,15 +250,18 @@ class ProgressStream:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             events = EventStream(send, {}, self._quiet, framing=self._framing)
-            tasks.start_soon(events.send_comments)
-            try:
-                await self._run(events)
-                await events.begin()
-                await events.end(b"")
-            except Exception as error:
-                if not events.began:
-                    raise
-                await events.end(self._failed(client_error(error)))
+            with events.with_comments(tasks):
+                await self._stream(events)
+
+    async def _stream(self, events: EventStream) -> None:
+        try:
+            await self._run(events)
+            await events.begin()
+            await events.end(b"")
+        except Exception as error:
+            if not events.began:
+                raise
+            await events.end(self._failed(client_error(error)))
 
 
 class WholeErrand:

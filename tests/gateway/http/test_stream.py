@@ -1,5 +1,6 @@
 """A stream's writer and its comments share one connection: never at once, never after the end."""
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -52,10 +53,10 @@ async def test_a_comment_never_comes_after_the_end() -> None:
         client.gate = anyio.Event()  # the client reads nothing for a while
         tasks.start_soon(events.end, b"data: [DONE]\n\n")
         events.wait(NEWS)
-        tasks.start_soon(events.send_comments)
-        await turns()
-        client.gate.set()
-        await turns()
+        with events.with_comments(tasks):
+            await turns()
+            client.gate.set()
+            await turns()
         tasks.cancel_scope.cancel()
     assert client.taken == ["start", "data: [DONE]", "end"]
 
@@ -69,18 +70,18 @@ async def test_what_comes_while_a_comment_is_sent_waits_for_it(began: bool) -> N
             await events.begin()
         client.gate = anyio.Event()
         events.wait(NEWS)
-        tasks.start_soon(events.send_comments)
-        await turns()
 
         async def answer() -> None:
             await events.begin()
             await events.write(b"one")
             await events.end(b"two")
 
-        tasks.start_soon(answer)
-        await turns()
-        client.gate.set()
-        await turns()
+        with events.with_comments(tasks):
+            await turns()
+            tasks.start_soon(answer)
+            await turns()
+            client.gate.set()
+            await turns()
         tasks.cancel_scope.cancel()
     assert client.taken == ["start", ": queued for a, position 1", "one", "two", "end"]
 
@@ -91,7 +92,28 @@ async def test_news_of_the_wait_end_where_the_answer_begins() -> None:
     events.wait(NEWS)
     await events.begin()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(events.send_comments)
-        await turns()
+        with events.with_comments(tasks):
+            await turns()
         tasks.cancel_scope.cancel()
     assert client.taken == ["start"]
+
+
+async def test_an_answer_that_is_over_soon_has_no_task_for_comments() -> None:
+    events = EventStream(Client().send, {}, NEVER)
+    async with anyio.create_task_group() as tasks:
+        before = asyncio.all_tasks()
+        with events.with_comments(tasks):
+            await turns()
+            assert asyncio.all_tasks() == before
+    events.wait(NEWS)  # harmless when it is over
+
+
+async def test_a_report_of_the_wait_does_not_wait_for_the_first_comment() -> None:
+    client = Client()
+    events = EventStream(client.send, {}, NEVER, report_wait=lambda _news: b"loading")
+    async with anyio.create_task_group() as tasks:
+        with events.with_comments(tasks):
+            events.wait(NEWS)
+            await turns()
+        tasks.cancel_scope.cancel()
+    assert client.taken == ["start", "loading"]
