@@ -140,8 +140,7 @@ class CountSearch:
         self._seconds += seconds
         self._work += work
         self._steps += 1
-        if seconds > self._longest:
-            self._longest = seconds
+        self._longest = max(self._longest, seconds)
         if self._seconds >= self._until:
             if self._trying is None:
                 self._judge_current()

@@ -69,7 +69,6 @@ class Spellings:
                 yield at, at + size
             start = at + (size or 1)
 
-
     def marks(self, spelling: str) -> bool:
         """Whether it is a marker of the format."""
         return not (spelling[0].isalnum() or spelling[-1].isalnum()) and spelling in self._markers
