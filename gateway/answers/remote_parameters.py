@@ -38,6 +38,9 @@ def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease)
         found["allow_control_tokens"] = True
     if request.continue_final:
         found |= {"continue_final_message": True, "add_generation_prompt": False}
+    elif [one.tool_calls for one in request.messages[-1:] if one.role == "assistant"] == [()]:
+        # Some servers would go on from the last message without being asked.
+        found |= {"continue_final_message": False, "add_generation_prompt": True}
     return found | _thinking(request)
 
 

@@ -192,17 +192,17 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
 def continuation(request: ChatRequest) -> Continuation | None:
     """What the answer to `request` goes on from; None if it begins anew.
 
-    A last message of the assistant is continued, flag or no flag: many clients send none. Raises
-    InvalidRequest if the flag is set and there is nothing to continue.
+    Whether it does is the dialect's to say: clients of some APIs send no flag. Raises
+    InvalidRequest where there is nothing to continue.
     """
+    if not request.continue_final:
+        return None
     last = request.messages[-1] if request.messages else None
     if last is None or last.role != "assistant" or last.tool_calls:
-        if request.continue_final:
-            raise InvalidRequest(
-                "Only a last message of the assistant, without tool calls, can be continued.",
-                param="messages",
-            )
-        return None
+        raise InvalidRequest(
+            "Only a last message of the assistant, without tool calls, can be continued.",
+            param="messages",
+        )
     words = text_of(last)
     reasoning, text = unwrapped(words)
     if reasoning:

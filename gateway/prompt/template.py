@@ -109,7 +109,7 @@ class ChatTemplate:
         """The prompt for `request`; `image_marker` is what stands for a picture, where the template
         doesn't render pictures itself.
 
-        A conversation that ends with the assistant's words is continued right behind them. Raises
+        An answer that was begun (`continue_final`) goes on right behind its last words. Raises
         InvalidRequest if the template refuses, or for what it can't show, or takes more than the
         full allowance; LimitExceeded for more than a smaller one; Abandoned when
         this rendering isn't `wanted` any more.

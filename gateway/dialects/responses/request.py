@@ -48,17 +48,20 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
         """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
         items = resolved(self.items, found)
-        messages = (*_system(self.instructions), *read_items(items))
-        request = msgspec.structs.replace(self.request, messages=messages)
+        request = self._asking(items)
         return msgspec.structs.replace(self, items=items, request=request)
 
     def behind(self, history: Sequence[Item]) -> ChatRequest:
         """The whole request, `history` first."""
         if not history:
             return self.request
-        messages = read_items([*history, *self.items])
+        return self._asking([*history, *self.items])
+
+    def _asking(self, items: Sequence[Item]) -> ChatRequest:
         return msgspec.structs.replace(
-            self.request, messages=(*_system(self.instructions), *messages)
+            self.request,
+            messages=(*_system(self.instructions), *read_items(items)),
+            continue_final=_breaks_off(items),
         )
 
 
@@ -82,6 +85,7 @@ def read_response(body: bytes) -> ResponsesExchange:
             parallel_tool_calls=wire.parallel_tool_calls,
             thinking=_thinking(wire),
             template_variables={} if verbosity is None else {"verbosity": verbosity},
+            continue_final=_breaks_off(items),
         ),
         items=tuple(items),
         echoed={name: fields.values[name] for name in ECHOED if name in fields.values},
@@ -102,6 +106,19 @@ def read_response(body: bytes) -> ResponsesExchange:
             *_unreadable(items),
             *tools.ignored,
         ),
+    )
+
+
+def _breaks_off(items: Sequence[Item]) -> bool:
+    """The last item is an answer that was cut, and is gone on with; behind a whole one another
+    begins, as with OpenAI.
+    """
+    last = items[-1] if items else {}
+    return (
+        last.get("type", "message") == "message"
+        and last.get("role") == "assistant"
+        and last.get("status") in ("incomplete", "in_progress")
+        and bool(last.get("content"))
     )
 
 

@@ -144,6 +144,22 @@ async def test_a_trailing_assistant_message_is_a_prefix(running: Running) -> Non
     assert (answer.choices[0].message.content or "").strip().startswith("4")
 
 
+@pytest.mark.parametrize(
+    "flag", [{"continue_final_message": False}, {"add_generation_prompt": True}]
+)
+async def test_a_trailing_assistant_message_may_be_finished(
+    flag: dict[str, bool], running: Running
+) -> None:
+    said = [{"role": "user", "content": "Count to five."}, {"role": "assistant", "content": "1,"}]
+    prompts = []
+    for fields in ({}, flag):
+        body = {"messages": said, **fields}
+        answer = await running.client.post("/apply-template", json=body)
+        prompts.append(answer.json()["prompt"])
+    assert prompts[0].endswith("assistant\n1,")
+    assert prompts[1].endswith("1,<|im_end|>\n<|im_start|>assistant\n")
+
+
 async def test_logprobs_are_real(running: Running) -> None:
     async with client(running) as api:
         answer = await api.chat.completions.create(

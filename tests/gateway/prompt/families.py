@@ -87,8 +87,11 @@ def request(
     tool_choice: ToolChoice = "auto",
     thinking: Thinking | None = None,
     variables: dict[str, Any] | None = None,
-    continue_final: bool = False,
+    continue_final: bool | None = None,
 ) -> ChatRequest:
+    """`continue_final` None: where the last message is the assistant's words."""
+    last = messages[-1] if messages else None
+    begun = last is not None and last.role == "assistant" and not last.tool_calls
     return ChatRequest(
         model="",
         messages=messages,
@@ -96,5 +99,5 @@ def request(
         tool_choice=tool_choice,
         thinking=thinking or Thinking(),
         template_variables=variables or {},
-        continue_final=continue_final,
+        continue_final=begun if continue_final is None else continue_final,
     )

@@ -27,6 +27,18 @@ def said(role: Any, *texts: str, **fields: Any) -> Message:
     return Message(role=role, parts=tuple(map(TextPart, texts)), **fields)
 
 
+@pytest.mark.parametrize(
+    ("status", "continues"), [("incomplete", True), ("completed", False), (None, False)]
+)
+def test_an_answer_that_was_cut_is_gone_on_with(status: str | None, continues: bool) -> None:
+    part = {"type": "output_text", "text": "1, 2,"}
+    item = {"type": "message", "role": "assistant", "content": [part], "status": status}
+    assert read([{"role": "user", "content": "Count."}, item]).request.continue_final is continues
+    assert read("", previous_response_id="r").behind([item]).continue_final is continues
+    assert read([item]).behind([]).continue_final is continues
+    assert read("More.").behind([item]).continue_final is False
+
+
 def test_a_text_and_instructions() -> None:
     exchange = read(instructions="Be brief.")
     assert exchange.request.messages == (said("system", "Be brief."), said("user", "Hi"))
