@@ -86,6 +86,7 @@ class GgufWords(msgspec.Struct, frozen=True):
     twice: bytes
     byte_tokens: tuple[bytes, ...]
     bytes_known: frozenset[int]
+    longest: int  # bytes
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -220,7 +221,8 @@ class _Reader:
         kinds = self._list(places.get(TOKEN_TYPES, 0), _INT32, self._integers)
         marked = _places_of(BYTE_TOKEN, kinds[: len(words)])
         spelled = tuple(words[place] for place in marked)
-        return GgufWords(len(words), _twice(words), spelled, _bytes_known(words))
+        longest = max(map(len, words), default=0)
+        return GgufWords(len(words), _twice(words), spelled, _bytes_known(words), longest)
 
     def _list(self, at: int, kind: int, read: Callable[[int], Sequence[T]]) -> Sequence[T]:
         """The array whose value begins at `at`; nothing where it isn't one of that kind."""

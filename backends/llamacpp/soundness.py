@@ -112,6 +112,7 @@ FRAMES: Mapping[str, Mapping[str, int | None]] = {
     "plamo2": {"bos": 1, "eos": 2},
     "t5": {"bos": None, "eos": 1},
 }
+LONGEST_WORD = 4096  # bytes; a tree of words is left step by step, each on the stack
 ALWAYS = "bert"  # whose texts are framed whatever the file says
 WITHOUT_BEGIN = frozenset({"chatglm-bpe", "glm4", "glm5"})  # `tokenizer.ggml.pre`: gpt2, but no bos
 BYTE = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
@@ -208,7 +209,8 @@ def _experts(model: GgufModel) -> Faults:
         yield f"it has {count:,} experts and uses {used:,} (expert_used_count)"
     if not own and len(set(model.numbers("expert_used_count"))) > 1:
         yield "its expert_used_count differs between layers"
-    if count and model.architecture in GATED and not model.number("expert_gating_func"):
+    gating = model.value("expert_gating_func")
+    if count and (gating == 0 or (gating is None and model.architecture in GATED)):
         yield "it doesn't say how its experts are chosen (expert_gating_func)"
     if groups and groups >= count:
         yield f"its {count:,} experts are in {groups:,} groups (expert_group_count)"
@@ -303,6 +305,8 @@ def _vocabulary(model: GgufModel) -> Faults:
         return
     if words.twice:
         yield f"two of its tokens are spelled alike ({words.twice[:40]!r})"
+    if words.longest > LONGEST_WORD:
+        yield f"one of its tokens has {words.longest:,} bytes; believed are {LONGEST_WORD:,}"
     yield from _bytes(kind, words)
     yield from _frame(kind, header, words)
 
