@@ -89,7 +89,7 @@ def _read(body: bytes, status: int) -> UpstreamError:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         decoded = None
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
     match decoded:
         case {"error": dict() | str() as error}:
             found = stream_error(error)

@@ -6,6 +6,8 @@ return, which no server of models ends a line with. Names, ids and comments are 
 
 from backends.upstream.faults import too_large
 
+MARKED = b"\xef\xbb\xbfdata:"  # a byte order mark may stand at the beginning of a stream
+
 
 class EventReader:
     """Fed as bytes arrive, in pieces of any size; linear in what it is fed."""
@@ -45,6 +47,8 @@ class EventReader:
                     self._data.clear()
             elif line.startswith(b"data:"):
                 self._data.append(line[5:].strip())
+            elif line.startswith(MARKED):
+                self._data.append(line[len(MARKED) :].strip())
         return found
 
     def rest(self) -> list[bytes]:

@@ -39,6 +39,10 @@ def test_an_event_that_the_end_cut_from_its_empty_line_is_read() -> None:
     assert one.rest() == [b"x"]
 
 
+def test_a_byte_order_mark_takes_no_event_with_it() -> None:
+    assert reader().feed(b"\xef\xbb\xbfdata: x\n\n") == [b"x"]
+
+
 @pytest.mark.parametrize("size", [1, 7, 5_000])
 def test_a_long_line_is_refused_in_pieces_of_any_size(size: int) -> None:
     one = reader(max_line=1_000)
