@@ -13,7 +13,7 @@ import httpx
 from anyio import to_thread
 
 from config.settings import Config
-from gateway.errors import Forbidden, InvalidRequest
+from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.fetching import fetch
 from gateway.hub.repository import (
@@ -69,7 +69,8 @@ class Hub:
         """Fetch a repository; the folder it lies in then.
 
         Raises InvalidRequest (no folder is configured, the name is bad or taken), NotFound and
-        ModelUnavailable. Cancellation stops it at once; what has come stays for the next try.
+        ModelUnavailable (the hub fails, the disk has no room). Cancellation stops it at once; what
+        has come stays for the next try.
         """
         root = self.root()
         target = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
@@ -85,6 +86,9 @@ class Hub:
             staging = within(root / STAGING_DIR, name, "repo_id")
             await self._fetch(found, staging, report)
             await to_thread.run_sync(_put, staging, target)
+        except OSError as error:
+            text = f"{target.name} can't be written: {error.strerror or error}"
+            raise ModelUnavailable(text) from error
         finally:
             self._busy.discard(target)
         return target
@@ -111,6 +115,7 @@ class Hub:
     ) -> None:
         paths = [within(staging, file.name, "repo_id") for file in found.files]
         total, before = sum(file.size for file in found.files), 0
+        await to_thread.run_sync(_require_room, staging, total)
         async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
             for file, path in zip(found.files, paths, strict=True):
 
@@ -144,6 +149,14 @@ class Hub:
         if self._folder is None:
             raise InvalidRequest("there is no folder for downloads (hub.folder or model_dirs)")
         return self._folder
+
+
+def _require_room(staging: Path, total: int) -> None:
+    """Raises ModelUnavailable where the disk can't take what of `total` bytes isn't there yet."""
+    staging.mkdir(parents=True, exist_ok=True)
+    missing = total - sum(one.stat().st_size for one in staging.rglob("*") if one.is_file())
+    if missing > (free := shutil.disk_usage(staging).free):
+        raise ModelUnavailable(f"{missing} bytes are to come, and the disk has {free} bytes free")
 
 
 def _put(staging: Path, target: Path) -> None:

@@ -22,6 +22,7 @@ class StandIn:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
         self.cut: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}  # that the listing gives, where they aren't the files'
         self.sent_cut = anyio.Event()
         self.checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         self.asked: list[str] = []  # path, and the range asked for
@@ -66,8 +67,8 @@ class StandIn:
         siblings = [
             {
                 "rfilename": name,
-                "size": len(data),
-                "lfs": {"sha256": self.checksums[name], "size": len(data), "pointerSize": 1},
+                "size": (size := self.sizes.get(name, len(data))),
+                "lfs": {"sha256": self.checksums[name], "size": size, "pointerSize": 1},
             }
             for name, data in self.files.items()
         ]

@@ -96,6 +96,19 @@ async def test_who_leaves_stops_it_at_once_and_the_next_goes_on_there(
     assert stand.asked.count(f"{asked}/config.json") == 1
 
 
+async def test_what_the_disk_has_no_room_for_is_not_begun(stand: StandIn, tmp_path: Path) -> None:
+    stand.sizes["sub/model.bin"] = 1 << 60
+    with pytest.raises(ModelUnavailable, match="the disk has"):
+        await hub(stand, tmp_path).download(SMALL, ignore)
+    assert not any("resolve" in asked for asked in stand.asked)
+
+
+async def test_a_disk_that_takes_nothing_is_named(stand: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("no folder")
+    with pytest.raises(ModelUnavailable, match="small can't be written: "):
+        await hub(stand, tmp_path).download(SMALL, ignore)
+
+
 async def test_a_file_with_a_wrong_checksum_is_thrown_away(stand: StandIn, tmp_path: Path) -> None:
     stand.checksums["sub/model.bin"] = "0" * 64
     with pytest.raises(ModelUnavailable, match="checksum"):
