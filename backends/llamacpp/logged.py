@@ -32,7 +32,12 @@ _here = threading.local()  # on the thread that loads: its lines of errors, and 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
 def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: N802 - a C function
-    """Takes every line; a load begins with `listen`."""
+    """Takes every line; a load begins with `listen`.
+
+    llama.cpp filters no levels and has no function that could stand here and do nothing. Where
+    slots have caches of their own a copy of one writes some 35 lines, each of which takes the GIL:
+    up to a tenth of the copy.
+    """
     if level in TROUBLE:
         errors = _here.__dict__.setdefault("errors", deque(maxlen=FEW))
         errors.append(text.decode(errors="replace").strip())
