@@ -21,6 +21,10 @@ Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
 FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
 
 MAX_REASON = 500  # characters; a reason may quote the file
+LEADS_OUT = (
+    "This link leads out of its folder. Name the model in `models`, or the other folder in "
+    "`model_dirs`."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +47,8 @@ class ModelFolder:
     """The models under `root`: what the backends recognise in it, and again what changed.
 
     A model is a file (the first part stands for a split one) or a folder. Its name is its path
-    below the root, so it can't lead out of it; links that do are passed over. A folder that isn't
-    there has none, and may come later.
+    below the root, so it can't lead out of it; a link that does is unusable, where a model is
+    behind it. A folder that isn't there has none, and may come later.
     """
 
     def __init__(self, root: Path, recognise: Recognise, catalog: Catalog = BACKENDS) -> None:
@@ -97,7 +101,7 @@ class ModelFolder:
         except OSError:  # gone meanwhile
             return {}
         paths = [path for path in paths if _is_text(path.name)]
-        files = [path for path in paths if path.is_file()]
+        files = [path for path in paths if path.is_file() or self._leads_out(path)]
         scanned = {self._name(path): self._recognised(path) for path in files}
         found = {name: one for name, one in scanned.items() if one is not None}
         if not found and isinstance(whole, Unusable):  # else it is for one of its files
@@ -105,16 +109,21 @@ class ModelFolder:
         return found
 
     def _recognised(self, path: Path) -> Seen | None:
-        if not path.resolve().is_relative_to(self._root):
-            return None
         try:
-            return self._recognise(path, None)
+            found = self._recognise(path, None)
+            return self._unusable(path, LEADS_OUT) if self._leads_out(path) else found
         except UnsupportedModel:
             return None
         except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
-            log.warning("not a usable model", path=str(path), reason=str(error))
-            reason = str(error)[:MAX_REASON]
-            return Unusable(name=self._name(path), reason=reason, path=path)
+            # What is strange about a file outside is nobody's business here.
+            return None if self._leads_out(path) else self._unusable(path, str(error))
+
+    def _leads_out(self, path: Path) -> bool:
+        return not Path(os.path.realpath(path)).is_relative_to(self._root)  # a circle leads nowhere
+
+    def _unusable(self, path: Path, reason: str) -> Unusable:
+        log.warning("not a usable model", path=str(path), reason=reason)
+        return Unusable(name=self._name(path), reason=reason[:MAX_REASON], path=path)
 
     def _name(self, path: Path) -> str:
         if path == self._root:

@@ -15,6 +15,7 @@ from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import ModelLibrary
 from gateway.registry.library import MAX_UNUSABLE
+from gateway.registry.sources import LEADS_OUT
 from tests.backends.projectors import write_projector
 
 
@@ -86,7 +87,7 @@ def test_a_root_that_is_a_model_itself_is_named_after_its_folder(tmp_path: Path)
     assert names(library(tmp_path / "gemma")) == ["gemma"]
 
 
-def test_links_that_lead_out_of_the_root_are_passed_over(tmp_path: Path) -> None:
+def test_models_behind_links_that_lead_out_of_the_root_are_unusable(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     put(root / "inside.gguf")
     put(outside / "secret.gguf")
@@ -95,8 +96,14 @@ def test_links_that_lead_out_of_the_root_are_passed_over(tmp_path: Path) -> None
     (root / "folder").symlink_to(outside)
     (root / "model").symlink_to(outside / "model")
     (root / "dead.gguf").symlink_to(root / "nowhere")
+    (root / "nowhere.gguf").symlink_to(outside / "nowhere")
     (root / "loop").symlink_to(root)
-    assert names(library(root)) == ["inside"]
+    (root / "circle.gguf").symlink_to(root / "circle.gguf")
+    found = library(root)
+    assert names(found) == ["inside"]
+    assert {one.name: one.reason for one in found.unusable()} == dict.fromkeys(
+        ["link", "model"], LEADS_OUT
+    )
 
 
 def test_hidden_folders_hold_nothing_that_can_be_asked_for(tmp_path: Path) -> None:
