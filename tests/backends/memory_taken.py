@@ -98,7 +98,8 @@ async def main(backend: str, name: str) -> None:
     options = LlamaCppOptions(flash_attention="on") if llama else TransformersOptions()
     with tempfile.TemporaryDirectory() as folder:
         path = found(backend, name, Path(folder))
-        warm = msgspec.structs.replace(options, context_length=256)  # brings the library itself
+        # Brings the library itself, and leaves as little as can be that would be used again.
+        warm = msgspec.structs.replace(options, context_length=256, max_concurrent=1)
         await take(backend, found(backend, "bundled", Path(folder)), warm)
         sys.stdout.buffer.write(msgspec.json.encode(await take(backend, path, options)))
 
