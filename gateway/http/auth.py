@@ -135,8 +135,13 @@ class Refusals:
 # - `Host` is no name of this server: the page's own name was made to point here (DNS rebinding),
 #   and the browser takes page and server for one site;
 # - `Origin` is another site (Fetch standard, "Origin header");
-# - the body's content type is one that a page may send anywhere without asking first (Fetch
-#   standard, "CORS-safelisted request-header"): all others need a preflight, which CORS answers.
+# - it is a browser's (`Origin`, `Referer` or a `Sec-Fetch-` header is there), and the content type
+#   of its body is one that a page may send anywhere without asking first (Fetch standard,
+#   "CORS-safelisted request-header"): all others need a preflight, which CORS answers.
+#
+# Programs send none of these headers, and many name no content type or another (`curl -d`, aider
+# and LiteLLM in Ollama's way). A browser leaves none of them out of a request that a page sends
+# with a body: `Origin` belongs to every method but GET and HEAD.
 #
 # With keys nothing of this is checked: a page doesn't know the key, and needs a preflight to send
 # one. Knows headers; no routes and no bodies.
@@ -148,6 +153,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing, and have no b
 WITHOUT_PREFLIGHT = frozenset(
     {"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"}
 )
+FROM_BROWSERS = frozenset({b"origin", b"referer"})  # and all that begin with `sec-fetch-`
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 # Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
@@ -181,7 +187,7 @@ class OriginGuard:
         if method not in READING:
             if b"origin" not in found:
                 _check_site(found.get(b"sec-fetch-site", []))
-            if _has_body(found):
+            if _has_body(found) and _is_browsers(found):
                 _check_content_type(found.get(b"content-type", [""]))
 
     def _check_host(self, host: str) -> None:
@@ -280,12 +286,16 @@ def _has_body(found: dict[bytes, list[str]]) -> bool:
     )
 
 
+def _is_browsers(found: dict[bytes, list[str]]) -> bool:
+    return any(name in FROM_BROWSERS or name.startswith(b"sec-fetch-") for name in found)
+
+
 def _check_content_type(types: Iterable[str]) -> None:
     for kind in types:
         if kind.partition(";")[0].strip().lower() in WITHOUT_PREFLIGHT:
             raise UnsupportedMediaType(
                 f"content-type: expected application/json, got {kind[:_SHOWN] or 'none'}. "
-                "Without API keys a body needs this header, since any web page could send it "
-                "otherwise (with curl: -H 'content-type: application/json').",
+                "Without API keys a browser's request needs this header, since a page of any site "
+                "could send it otherwise.",
                 param="content-type",
             )

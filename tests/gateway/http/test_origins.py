@@ -14,7 +14,7 @@ from gateway.errors import Forbidden, GatewayError
 from gateway.http.auth import OriginGuard
 from gateway.http.metrics import Metrics
 from gateway.registry import ModelLibrary, Registry
-from tests.gateway.http.serving import Running, config, serving, state
+from tests.gateway.http.serving import HELLO, Running, config, serving, state
 
 pytestmark = pytest.mark.anyio
 
@@ -144,15 +144,25 @@ def test_a_browser_that_sends_no_origin_still_says_where_it_is(site: str, fine: 
     ],
 )
 @pytest.mark.parametrize("size", [(b"content-length", b"2"), (b"transfer-encoding", b"chunked")])
-def test_a_body_needs_a_content_type_that_takes_a_preflight(
-    kind: str | None, fine: bool, size: tuple[bytes, bytes]
+@pytest.mark.parametrize(
+    "mark",
+    [
+        (b"origin", b"http://localhost"),
+        (b"referer", b"http://localhost/page"),
+        (b"sec-fetch-site", b"same-origin"),
+        (b"sec-fetch-mode", b"no-cors"),
+    ],
+)
+def test_a_browsers_body_needs_a_content_type_that_takes_a_preflight(
+    kind: str | None, fine: bool, size: tuple[bytes, bytes], mark: tuple[bytes, bytes]
 ) -> None:
     given = () if kind is None else ((b"content-type", kind.encode()),)
-    error = taken(LOOPBACK, (b"host", b"localhost"), size, *given)
+    error = taken(LOOPBACK, (b"host", b"localhost"), size, mark, *given)
     assert (error is None) == fine
     if error is not None:
         assert error.status_hint == httpx.codes.UNSUPPORTED_MEDIA_TYPE
-        assert "-H 'content-type: application/json'" in error.message
+        assert "application/json" in error.message
+    assert taken(LOOPBACK, (b"host", b"localhost"), size, *given) is None  # no browser
 
 
 def test_without_a_body_no_content_type_is_needed() -> None:
@@ -206,7 +216,10 @@ async def test_no_route_is_carried_out_for_a_page_of_others(tmp_path: Path) -> N
             if method not in ("GET", "HEAD"):
                 for kind in ("text/plain", "application/x-www-form-urlencoded"):
                     answer = await running.client.request(
-                        method, path, content=BODY, headers={"content-type": kind}
+                        method,
+                        path,
+                        content=BODY,
+                        headers={"content-type": kind, "referer": f"{EVIL}/page"},
                     )
                     assert answer.status_code == 415, (method, path, kind)
         assert running.registry.status("scripted").state == "loaded"
@@ -253,6 +266,27 @@ async def test_frontends_that_call_from_their_own_server_are_served(running: Run
                 "/v1/chat/completions", content=msgspec.json.encode(body), headers=headers
             )
             assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},  # aider, and LiteLLM's way to Ollama
+        {"content-type": "application/x-www-form-urlencoded", "user-agent": "curl/8.5.0"},
+    ],
+)
+async def test_a_program_needs_no_content_type(running: Running, headers: dict[str, str]) -> None:
+    """As Ollama's documentation has it: `curl http://localhost:11434/api/generate -d '{...}'`."""
+    bodies = {
+        "/api/generate": {"model": "scripted", "prompt": "Hi", "stream": False},
+        "/api/chat": {"model": "scripted", "messages": HELLO, "stream": False},
+        "/v1/chat/completions": {"model": "scripted", "messages": HELLO},
+    }
+    for path, body in bodies.items():
+        content = msgspec.json.encode(body)
+        answer = await running.client.post(path, content=content, headers=headers)
+        assert answer.status_code == 200, (path, answer.text)
+        assert "Hello from the script." in answer.text
 
 
 async def test_open_webuis_direct_connections_are_served_where_its_origin_is_named(
