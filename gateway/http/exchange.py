@@ -148,7 +148,7 @@ class Exchange:
                     report_wait=report_wait,
                     direct=scope["state"].get(DIRECT),
                 )
-                with events.with_comments(tasks):
+                async with events.with_comments():
                     await self._send(events, lambda: SEND_TIMED_OUT in scope["state"])
             else:
                 body = await self._whole()

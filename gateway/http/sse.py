@@ -2,22 +2,20 @@
 the `Framing`: server-sent events, or lines of JSON.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import anyio
 import msgspec
 import structlog
-from anyio.abc import TaskGroup
 from litestar.types import Receive, Scope, Send
 
 from gateway.errors import GatewayError, InternalError
 from gateway.http.plain import Plain, encoded
 from gateway.registry import Waiting
-from gateway.tasks import companions
+from gateway.tasks import companions, delayed
 
 PATIENCE = 1.0  # seconds a waiting request stays without an answer, and then between two comments
 HEADERS = {
@@ -100,7 +98,7 @@ class EventStream:
         self._report_wait = report_wait
         self._patience = patience
         self._direct = direct
-        self._begin_comments: Callable[[], None] | None = None  # until they have begun
+        self._begin_comments: Callable[[], None] | None = None  # at once; harmless twice
         self._ended = False
         self._writing = False
         self._last = time.monotonic()
@@ -152,24 +150,17 @@ class EventStream:
         if self._report_wait is not None and self._begin_comments is not None:
             self._begin_comments()
 
-    @contextmanager
-    def with_comments(self, tasks: TaskGroup) -> Iterator[None]:
-        """In this context a task of `tasks` sends a comment when the wait has changed, or after a
-        silence. It begins when the first may be due: most answers are over before.
+    @asynccontextmanager
+    async def with_comments(self) -> AsyncIterator[None]:
+        """In this context a comment is sent when the wait has changed, or after a silence. The task
+        that does begins when the first may be due: most answers are over before.
         """
-
-        def begin() -> None:
-            timer.cancel()
-            self._begin_comments = None
-            tasks.start_soon(self._send_comments)
-
-        timer = asyncio.get_running_loop().call_later(self._patience, begin)
-        self._begin_comments = begin
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._begin_comments = None
+        async with delayed(self._patience, self._send_comments) as begin:
+            self._begin_comments = begin
+            try:
+                yield
+            finally:
+                self._begin_comments = None
 
     async def _send_comments(self) -> None:
         while True:
@@ -250,7 +241,7 @@ class ProgressStream:
         async with companions() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
             events = EventStream(send, {}, self._quiet, framing=self._framing)
-            with events.with_comments(tasks):
+            async with events.with_comments():
                 await self._stream(events)
 
     async def _stream(self, events: EventStream) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.http.sse import EventStream
 from gateway.registry import Waiting
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 NEWS = Waiting(model="a", position=1, stage="queued")
@@ -53,11 +54,10 @@ async def test_a_comment_never_comes_after_the_end() -> None:
         client.gate = anyio.Event()  # the client reads nothing for a while
         tasks.start_soon(events.end, b"data: [DONE]\n\n")
         events.wait(NEWS)
-        with events.with_comments(tasks):
+        async with events.with_comments():
             await turns()
             client.gate.set()
             await turns()
-        tasks.cancel_scope.cancel()
     assert client.taken == ["start", "data: [DONE]", "end"]
 
 
@@ -76,13 +76,12 @@ async def test_what_comes_while_a_comment_is_sent_waits_for_it(began: bool) -> N
             await events.write(b"one")
             await events.end(b"two")
 
-        with events.with_comments(tasks):
+        async with events.with_comments():
             await turns()
             tasks.start_soon(answer)
             await turns()
             client.gate.set()
             await turns()
-        tasks.cancel_scope.cancel()
     assert client.taken == ["start", ": queued for a, position 1", "one", "two", "end"]
 
 
@@ -91,29 +90,38 @@ async def test_news_of_the_wait_end_where_the_answer_begins() -> None:
     events = EventStream(client.send, {}, NEVER, patience=0.0)
     events.wait(NEWS)
     await events.begin()
-    async with anyio.create_task_group() as tasks:
-        with events.with_comments(tasks):
-            await turns()
-        tasks.cancel_scope.cancel()
+    async with events.with_comments():
+        await turns()
     assert client.taken == ["start"]
 
 
 async def test_an_answer_that_is_over_soon_has_no_task_for_comments() -> None:
     events = EventStream(Client().send, {}, NEVER)
-    async with anyio.create_task_group() as tasks:
-        before = asyncio.all_tasks()
-        with events.with_comments(tasks):
-            await turns()
-            assert asyncio.all_tasks() == before
+    before = asyncio.all_tasks()
+    async with events.with_comments():
+        await turns()
+        assert asyncio.all_tasks() == before
     events.wait(NEWS)  # harmless when it is over
 
 
 async def test_a_report_of_the_wait_does_not_wait_for_the_first_comment() -> None:
     client = Client()
     events = EventStream(client.send, {}, NEVER, report_wait=lambda _news: b"loading")
-    async with anyio.create_task_group() as tasks:
-        with events.with_comments(tasks):
-            events.wait(NEWS)
-            await turns()
-        tasks.cancel_scope.cancel()
+    async with events.with_comments():
+        events.wait(NEWS)
+        await turns()
     assert client.taken == ["start", "loading"]
+
+
+async def test_a_comment_that_the_client_does_not_read_is_given_up_with_the_answer() -> None:
+    client = Client()
+    client.gate = anyio.Event()
+    events = EventStream(client.send, {}, NEVER, patience=0.0)
+    events.wait(NEWS)
+    with anyio.fail_after(HANG), anyio.CancelScope() as scope:
+        async with events.with_comments():
+            await turns()
+            assert client.sending
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert not client.taken
