@@ -1,11 +1,17 @@
 """What all tests share: async tests run on asyncio, because the server does."""
 
+import asyncio
 import gc
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.served import Serve, Served, served
 
 # A test states a promise, not a speed: a busy machine breaks none. And what it says of a checkout
 # it says again: examples are the same each time, unless `--hypothesis-profile=search` looks for new
@@ -23,8 +29,20 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": loop_as_under_uvicorn}
+
+
+def loop_as_under_uvicorn() -> asyncio.AbstractEventLoop:
+    """anyio's runner notes in its context that this is asyncio; under uvicorn nothing does. So
+    callbacks of timers and of threads, which belong to no task, can't use all of anyio there, nor
+    in our tests.
+    """
+    with suppress(ImportError):  # without sniffio, anyio asks asyncio itself
+        from sniffio import current_async_library_cvar
+
+        current_async_library_cvar.set(None)
+    return asyncio.new_event_loop()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -34,6 +52,17 @@ def _settled_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts `roundhouse serve` in the test's folder; see `tests/served.py`."""
+    with ExitStack() as stack:
+
+        def begin(config: Mapping[str, Any] = {}, *arguments: str, **options: Any) -> Served:
+            return stack.enter_context(served(tmp_path, config, *arguments, **options))
+
+        yield begin
 
 
 @pytest.fixture(scope="session")

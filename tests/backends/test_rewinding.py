@@ -37,11 +37,6 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[ModelContainer
     await made.aclose()
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def said(
     engine: ModelContainer, sampling: Sampling, limit: int = 40, **changes: object
 ) -> tuple[list[Piece], Ended]:
