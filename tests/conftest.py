@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.served import Serve, Served, served
+from tests.served import Options, Serve, Served, served
 
 # A test states a promise, not a speed: a busy machine breaks none. And what it says of a checkout
 # it says again: examples are the same each time, unless `--hypothesis-profile=search` looks for new
@@ -59,7 +59,9 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts `roundhouse serve` in the test's folder; see `tests/served.py`."""
     with ExitStack() as stack:
 
-        def begin(config: Mapping[str, Any] = {}, *arguments: str, **options: Any) -> Served:
+        def begin(
+            config: Mapping[str, Any] = {}, *arguments: str, **options: Unpack[Options]
+        ) -> Served:
             return stack.enter_context(served(tmp_path, config, *arguments, **options))
 
         yield begin

@@ -21,6 +21,7 @@ error; what a test expects there it declares: `serve(config, expected=("model fa
 `server.log.expect("model failed")`. Other tests that read a process's stderr use `assert_sound`.
 """
 
+import io
 import json
 import re
 import signal
@@ -30,7 +31,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypedDict, Unpack
 
 import httpx
 
@@ -162,23 +163,25 @@ class Command:
         folder: Path,
         expected: Sequence[str] = (),
         environment: Mapping[str, str] = {},
+        stderr: int = subprocess.PIPE,
     ) -> None:
-        """It runs in `folder`, which is its home, too."""
+        """It runs in `folder`, which is its home, too. `expected`: see `assert_sound`; `stderr`:
+        a file in place of what is read here.
+        """
         home = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
         self.folder = folder
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             cwd=folder,
             env={**home, **environment},
         )
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.out = Printed(self.process.stdout)
-        self.log = Printed(self.process.stderr, expected)
+        self.log = Printed(self.process.stderr or io.StringIO(), expected)
 
     def signal(self, kind: signal.Signals) -> None:
         """Send it."""
@@ -226,15 +229,18 @@ class Served(Command):
         return self.status()
 
 
+class Options(TypedDict, total=False):
+    """Of a `Command`, which see."""
+
+    expected: Sequence[str]
+    environment: Mapping[str, str]
+    stderr: int
+
+
 @contextmanager
-def command(
-    *arguments: str,
-    folder: Path,
-    expected: Sequence[str] = (),
-    environment: Mapping[str, str] = {},
-) -> Iterator[Command]:
+def command(*arguments: str, folder: Path, **options: Unpack[Options]) -> Iterator[Command]:
     """`roundhouse ARGUMENTS`; at the end it is waited for, and its stderr is sound."""
-    begun = Command(*arguments, folder=folder, expected=expected, environment=environment)
+    begun = Command(*arguments, folder=folder, **options)
     try:
         yield begun
         begun.status()
@@ -248,16 +254,14 @@ def served(
     folder: Path,
     config: Mapping[str, Any] = {},
     *arguments: str,
-    expected: Sequence[str] = (),
-    environment: Mapping[str, str] = {},
+    **options: Unpack[Options],
 ) -> Iterator[Served]:
     """`roundhouse serve ARGUMENTS` with `config` in `folder`, on a free port unless it names
     another. At the end it is stopped, and its stderr is sound.
     """
-    options = {"port": 0, **config.get("server", {})}
-    written = json.dumps({**config, "server": options}, indent=2)  # JSON is YAML
-    (folder / "roundhouse.yaml").write_text(written)
-    server = Served("serve", *arguments, folder=folder, expected=expected, environment=environment)
+    settings = {**config, "server": {"port": 0, **config.get("server", {})}}
+    (folder / "roundhouse.yaml").write_text(json.dumps(settings, indent=2))  # JSON is YAML
+    server = Served("serve", *arguments, folder=folder, **options)
     try:
         server.listen()
         with server.client:
@@ -275,8 +279,7 @@ class Serve(Protocol):
         self,
         config: Mapping[str, Any] = {},
         *arguments: str,
-        expected: Sequence[str] = (),
-        environment: Mapping[str, str] = {},
+        **options: Unpack[Options],
     ) -> Served: ...
 
 

@@ -7,10 +7,9 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
@@ -24,35 +23,11 @@ from gateway.cli.configured import with_downloads
 from gateway.hub.fetching import CHUNK
 from tests.gateway.hub.standin import standin
 from tests.hang import HANG
+from tests.served import ROOT, Serve, Served, command, scripted
 
-COMMAND = (sys.executable, "-m", "gateway.cli")
-STARTED: list[subprocess.Popen[str]] = []
 SCRIPT = {"lines": [{"say": "The engine turns. " * 50}]}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """A test that fails leaves no server behind, to take the machine from the next."""
-    yield
-    while STARTED:
-        with STARTED.pop() as process:  # closes the pipes and waits
-            process.kill()
-
-
-def start(
-    *arguments: str, folder: Path, stderr: int = subprocess.PIPE, **elsewhere: str
-) -> subprocess.Popen[str]:
-    home = {"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        cwd=folder,
-        env={**home, **elsewhere},
-    )
-    STARTED.append(process)
-    return process
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "Hello!"}]}
 
 
 def script(folder: Path) -> str:
@@ -61,58 +36,41 @@ def script(folder: Path) -> str:
     return str(path)
 
 
-def greeting(process: subprocess.Popen[str]) -> list[str]:
-    """What it prints when it listens: where, which model, and a line to try."""
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line.strip())
-        if line.lstrip().startswith("try:"):
-            return lines
-    raise AssertionError(f"it never listened: {process.communicate()[1]}")
-
-
-def stop(process: subprocess.Popen[str], kind: signal.Signals) -> int:
-    process.send_signal(kind)
-    process.communicate(timeout=HANG)
-    return process.returncode
-
-
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_listens_serves_and_exits_with_0(
-    kind: signal.Signals, tmp_path: Path
+    kind: signal.Signals, serve: Serve, tmp_path: Path
 ) -> None:
-    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path)
-    _, listens, model, room, attempt = greeting(process)
+    server = serve({}, script(tmp_path))
+    server.out.line_with("try:")
+    _, listens, model, room, attempt = map(str.strip, server.out.text.splitlines()[:5])
     url = listens.rpartition(" ")[2]
     assert url.startswith("http://127.0.0.1:")
     assert model == "model: demo"
     assert re.search(r"\bcpu \d+\.\d [MG]B$", room)
     assert f"curl {url}/v1/chat/completions" in attempt
-    body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 3}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
-    assert answer.json()["choices"][0]["message"]["content"] == "The"
-    assert stop(process, kind) == 0
+    answer = server.client.post(CHAT, json={**HELLO, "max_tokens": 3}).json()
+    assert answer["choices"][0]["message"]["content"] == "The"
+    assert server.stop(kind) == 0
 
 
 @pytest.mark.parametrize("read", ["not any more", "not yet"])
 def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end(
-    read: str, tmp_path: Path
+    read: str, serve: Serve, tmp_path: Path
 ) -> None:
     reader, end = os.pipe()
     fill(end)
-    process = start("serve", "--port", "0", script(tmp_path), folder=tmp_path, stderr=end)
-    os.close(end)
-    url = greeting(process)[1].rpartition(" ")[2]
-    if read == "not any more":
-        os.close(reader)
-    body = {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
-    for _ in range(3):
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
-        assert answer.text.endswith("data: [DONE]\n\n")
-    assert stop(process, signal.SIGINT) == 0
-    if read == "not yet":
-        os.close(reader)
+    try:
+        server = serve({}, script(tmp_path), stderr=end)
+        os.close(end)
+        if read == "not any more":
+            os.close(reader)
+        for _ in range(3):
+            answer = server.client.post(CHAT, json={**HELLO, "stream": True})
+            assert answer.text.endswith("data: [DONE]\n\n")
+        assert server.stop(signal.SIGINT) == 0
+    finally:
+        if read == "not yet":
+            os.close(reader)
 
 
 def fill(end: int) -> None:
@@ -124,84 +82,100 @@ def fill(end: int) -> None:
     os.set_blocking(end, True)
 
 
-def test_without_a_model_the_bundled_one_is_served(tmp_path: Path) -> None:
-    process = start("serve", "--port", "0", folder=tmp_path)
-    assert f"model: {bundled.GGUF.stem}" in greeting(process)
-    assert stop(process, signal.SIGTERM) == 0
+def test_without_a_model_the_bundled_one_is_served(serve: Serve) -> None:
+    server = serve()
+    assert server.out.line_with("model:").strip() == f"model: {bundled.GGUF.stem}"
+    assert server.stop() == 0
 
 
 def test_a_taken_port_is_exit_status_1(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        process = start("serve", "--port", port, script(tmp_path), folder=tmp_path)
-        _, errors = process.communicate(timeout=HANG)
-    assert process.returncode == 1
+        with command("serve", "--port", port, script(tmp_path), folder=tmp_path) as start:
+            assert start.status() == 1
+    errors = start.log.text
     assert "address already in use" in errors
     assert f":{port}" in errors
     assert "--port" in errors
-    assert errors.count("\n") == 1
+    assert len(errors.splitlines()) == 1
 
 
-def stream_of(url: str) -> Iterator[httpx.Response]:
-    body = {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
-    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=HANG) as answer:
-        yield answer
+def slow(folder: Path, grace: float) -> dict[str, Any]:
+    """A configuration whose model answers for minutes."""
+    model = scripted(folder, "slow", "The engine turns. " * 5000, tokens_per_second=20)
+    return {"server": {"shutdown_grace": grace}, "models": [model]}
+
+
+def test_a_signal_lets_an_answer_end_and_lets_nobody_else_in(serve: Serve, tmp_path: Path) -> None:
+    model = scripted(tmp_path, "slow", "The engine turns.", tokens_per_second=20)
+    server = serve({"models": [model]})
+    with server.client.stream("POST", CHAT, json={**HELLO, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        server.signal(signal.SIGTERM)
+        while lets_in(server):
+            pass
+        assert [*lines][-2] == "data: [DONE]"
+    assert server.status() == 0
+
+
+def test_what_is_not_over_within_the_grace_is_told_why_it_ends(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(slow(tmp_path, grace=0.5))
+    with server.client.stream("POST", CHAT, json={**HELLO, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        server.signal(signal.SIGTERM)
+        rest = [line for line in lines if line.startswith("data:")]
+        assert "the server is stopping" in "".join(rest[-2:])
+    assert server.status() == 0
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once_and_every_stream_hears_why(
-    second: signal.Signals, tmp_path: Path
+    second: signal.Signals, serve: Serve, tmp_path: Path
 ) -> None:
-    path = tmp_path / "slow.script.json"
-    path.write_text(json.dumps({"lines": [{"say": "The engine turns. " * 5000}]}))
-    (tmp_path / "roundhouse.yaml").write_text(
-        "engines: {scripted: {tokens_per_second: 20}}\nserver: {shutdown_grace: 600}\n"
-        f"models: [{{name: slow, path: {path}}}]\n"
-    )
-    process = start("serve", "--port", "0", folder=tmp_path)
-    url = greeting(process)[1].rpartition(" ")[2]
-    for answer in stream_of(url):
+    server = serve(slow(tmp_path, grace=600))
+    with server.client.stream("POST", CHAT, json={**HELLO, "stream": True}) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data:")
-        process.send_signal(signal.SIGTERM)
-        while httpx_refused(url):
+        server.signal(signal.SIGTERM)
+        while lets_in(server):
             pass
-        process.send_signal(second)
+        server.signal(second)
         rest = [line for line in lines if line.startswith("data:")]
         assert "the server is stopping" in "".join(rest[-2:])
-    _, errors = process.communicate(timeout=HANG)
-    assert process.returncode == 128 + second
-    assert "Traceback" not in errors
+    assert server.status() == 128 + second
 
 
-def httpx_refused(url: str) -> bool:
-    """Whether it still lets somebody in."""
+def lets_in(server: Served) -> bool:
+    """Whether it takes a new connection."""
     try:
-        return httpx.get(f"{url}/health", timeout=HANG).is_success
+        return httpx.get(f"{server.url}/health", timeout=HANG).is_success
     except httpx.TransportError:
         return False
 
 
-def test_a_hangup_reads_the_configuration_again(tmp_path: Path) -> None:
-    config = tmp_path / "roundhouse.yaml"
-    config.write_text(f"models: [{{name: one, path: {script(tmp_path)}}}]\n")
-    process = start("serve", "--port", "0", folder=tmp_path)
-    url = greeting(process)[1].rpartition(" ")[2]
-    assert process.stderr is not None
-    config.write_text("models: [{name: one, pth: x}]\n")
-    process.send_signal(signal.SIGHUP)
-    line = next(line for line in process.stderr if "stays as it was" in line)
+def test_a_hangup_reads_the_configuration_again(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"models": [scripted(tmp_path, "one")]})
+    (tmp_path / "roundhouse.yaml").write_text("models: [{name: one, pth: x}]\n")
+    server.log.expect("stays as it was")
+    server.signal(signal.SIGHUP)
+    line = server.log.line_with("stays as it was")
     assert "roundhouse.yaml:1: $.models[0].pth: unknown option; did you mean 'path'?" in line
-    config.write_text(f"models: [{{name: two, path: {script(tmp_path)}}}]\n")
-    process.send_signal(signal.SIGHUP)
-    line = next(line for line in process.stderr if "configuration reloaded" in line)
-    assert json.loads(line)["added"] == ["two"]
-    listed = httpx.get(f"{url}/v1/models", timeout=HANG).json()["data"]
+    two = f"models: [{{name: two, path: {script(tmp_path)}}}]\n"
+    (tmp_path / "roundhouse.yaml").write_text(two)
+    server.signal(signal.SIGHUP)
+    assert server.log.wait_for("configuration reloaded")["added"] == ["two"]
+    listed = server.client.get("/v1/models").json()["data"]
     assert [one["id"] for one in listed] == ["two"]
-    assert stop(process, signal.SIGTERM) == 0
+    assert server.stop() == 0
 
 
-def test_an_engine_that_is_missing_is_reported_before_it_listens(tmp_path: Path) -> None:
+def test_an_engine_that_is_missing_is_reported_before_it_listens(
+    serve: Serve, tmp_path: Path
+) -> None:
     """In an environment of its own, which has our dependencies and no engine."""
     without = tmp_path / "sitecustomize.py"
     without.write_text(
@@ -213,67 +187,52 @@ def test_an_engine_that_is_missing_is_reported_before_it_listens(tmp_path: Path)
         "    return found(name)\n"
         "metadata.version = version\n"
     )
-    process = start(
-        "serve",
-        "--port",
-        "0",
-        str(bundled.SAFETENSORS),
-        folder=tmp_path,
-        PYTHONPATH=f"{tmp_path}:{Path.cwd()}",
-    )
-    greeting(process)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=HANG)
-    line = next(json.loads(line) for line in errors.splitlines() if "not installed" in line)
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    server = serve({}, str(bundled.SAFETENSORS), environment=path)
+    (line,) = server.log.records("an engine is not installed")
     assert line["missing"] == ["transformers"]
     assert line["install"] == "scripts/install transformers"
 
 
 def test_layers_for_a_card_on_a_build_without_one_are_a_warning_and_a_load_says_where_it_lies(
-    tmp_path: Path,
+    serve: Serve,
 ) -> None:
     if offloads():
         pytest.skip("this llama.cpp was built for cards")
-    (tmp_path / "roundhouse.yaml").write_text(
-        "engines: {llamacpp: {gpu_layers: 99}}\n"
-        f"models: [{{name: tiny, path: {bundled.GGUF}, preload: true}}]\n"
-    )
-    process = start("serve", "--port", "0", folder=tmp_path)
-    assert process.stderr is not None
-    line = next(json.loads(line) for line in process.stderr if "no card is used" in line)
+    config = {
+        "engines": {"llamacpp": {"gpu_layers": 99}},
+        "models": [{"name": "tiny", "path": str(bundled.GGUF), "preload": True}],
+    }
+    server = serve(config)
+    line = server.log.wait_for("no card is used")
     assert line["gpu_layers"] == 99
     assert line["rebuild"] == "CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp"
-    loaded = next(json.loads(line) for line in process.stderr if "model loaded" in line)
+    loaded = server.log.wait_for("model loaded")
     assert re.fullmatch(r"cpu \d+\.\d [MG]iB with 5 layers", loaded["devices"])
-    assert stop(process, signal.SIGTERM) == 0
+    assert server.stop() == 0
 
 
-def test_an_import_of_an_engine_does_not_outlast_the_grace(tmp_path: Path) -> None:
+def test_an_import_of_an_engine_does_not_outlast_the_grace(serve: Serve, tmp_path: Path) -> None:
     """A stand-in for torch, whose import takes longer than anybody waits."""
     slow = tmp_path / "torch.py"
     slow.write_text("print('importing', flush=True)\nimport time\ntime.sleep(600)\n")
-    (tmp_path / "roundhouse.yaml").write_text(
-        f"server: {{shutdown_grace: 0}}\n"
-        f"models: [{{name: tiny, path: {bundled.SAFETENSORS}, preload: true}}]\n"
-    )
-    process = start("serve", "--port", "0", folder=tmp_path, PYTHONPATH=f"{tmp_path}:{Path.cwd()}")
-    greeting(process)
-    assert process.stdout is not None
-    assert any(line.startswith("importing") for line in process.stdout)
-    assert stop(process, signal.SIGTERM) == 0
+    config = {
+        "server": {"shutdown_grace": 0},
+        "models": [{"name": "tiny", "path": str(bundled.SAFETENSORS), "preload": True}],
+    }
+    server = serve(config, environment={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    server.out.line_with("importing")
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize("folders", ["/nowhere/a,/nowhere/b", "empty"])
 def test_model_folders_without_a_model_are_served_with_a_warning(
-    folders: str, tmp_path: Path
+    folders: str, serve: Serve, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    process = start("serve", "--port", "0", folder=tmp_path, ROUNDHOUSE_MODEL_DIRS=folders)
-    assert any(line.startswith("model: none yet") for line in greeting(process))
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=HANG)
-    assert process.returncode == 0
-    assert "Traceback" not in errors
+    server = serve({}, environment={"ROUNDHOUSE_MODEL_DIRS": folders})
+    assert "none yet" in server.out.line_with("model:")
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -296,11 +255,10 @@ def test_mistakes_are_reported_in_one_line_with_exit_status_2(
 ) -> None:
     script(tmp_path)
     (tmp_path / "roundhouse.yaml").write_text(config)
-    process = start("serve", *arguments, folder=tmp_path)
-    _, errors = process.communicate(timeout=HANG)
-    assert process.returncode == 2
-    assert message in errors
-    assert errors.count("\n") == 1
+    with command("serve", *arguments, folder=tmp_path) as start:
+        assert start.status() == 2
+    (error,) = start.log.text.splitlines()
+    assert message in error
 
 
 def is_waiting(process: subprocess.Popen[str], folder: Path) -> bool:
@@ -324,30 +282,29 @@ async def test_a_download_before_the_start_can_be_interrupted(thread: str, tmp_p
     """The system may hand a signal to any thread, or just before the main one begins to wait."""
     async with standin({"model.gguf": bytes(9_000_000)}) as hub:
         hub.cut["model.gguf"] = 3_000_000
-        process = start("serve", "hf:org/small", folder=tmp_path, HF_ENDPOINT=hub.url)
-        with anyio.fail_after(HANG):
-            await hub.sent_cut.wait()
-            while not is_waiting(process, tmp_path):
-                await anyio.sleep(0.005)
-        interrupt(process, thread)
-        _, errors = await to_thread.run_sync(lambda: process.communicate(timeout=HANG))
-    assert process.returncode == 130  # not that of a download that ended by itself
-    assert "Traceback" not in errors
+        elsewhere = {"HF_ENDPOINT": hub.url}
+        with command("serve", "hf:org/small", folder=tmp_path, environment=elsewhere) as start:
+            with anyio.fail_after(HANG):
+                await hub.sent_cut.wait()
+                while not is_waiting(start.process, tmp_path):
+                    await anyio.sleep(0.005)
+            interrupt(start.process, thread)
+            status = await to_thread.run_sync(start.status)
+    assert status == 130  # not that of a download that ended by itself
 
 
 @pytest.mark.anyio
-async def test_a_model_pulled_without_any_configuration_is_offered(tmp_path: Path) -> None:
+async def test_a_model_pulled_without_any_configuration_is_offered(
+    serve: Serve, tmp_path: Path
+) -> None:
     async with standin({"model.gguf": bundled.GGUF.read_bytes()}) as hub:
-        process = start("serve", "--port", "0", folder=tmp_path, HF_ENDPOINT=hub.url)
-        url = greeting(process)[1].rpartition(" ")[2]
-        pulling = start("pull", "hf:org/small", "--url", url, folder=tmp_path)
-        _, errors = await to_thread.run_sync(lambda: pulling.communicate(timeout=HANG))
-        assert pulling.returncode == 0, errors
+        server = serve(environment={"HF_ENDPOINT": hub.url})
+        with command("pull", "hf:org/small", "--url", server.url, folder=tmp_path) as pull:
+            assert await to_thread.run_sync(pull.status) == 0, pull.log.text
         assert (tmp_path / ".cache/roundhouse/models/small/model.gguf").is_file()
-        async with httpx.AsyncClient(timeout=HANG) as client:
-            listed = (await client.get(f"{url}/v1/models")).json()["data"]
+        listed = server.client.get("/v1/models").json()["data"]
         assert [one["id"] for one in listed] == [bundled.GGUF.stem, "small/model"]
-    assert stop(process, signal.SIGTERM) == 0
+    assert server.stop() == 0
 
 
 def test_folders_that_are_configured_take_the_downloads() -> None:
