@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.hang import HANG
+from tests.served import Printed
 
 ROOT = Path(__file__).parent.parent
 
@@ -85,8 +86,10 @@ def test_it_serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> N
 def serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start("-m", "roundhouse", "serve", "--port", "0")
     assert process.stdout is not None
+    assert process.stderr is not None
+    log = Printed(process.stderr)
     url = next((line.split()[-1] for line in process.stdout if "listens on" in line), "")
-    assert url, process.communicate(timeout=HANG)[1]
+    assert url, log.to_end()
     body = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=HANG)
     assert answer.status_code == 200, answer.text
@@ -94,6 +97,10 @@ def serves_and_answers(start: Callable[..., subprocess.Popen[str]]) -> None:
     assert page.headers["content-type"].startswith("text/html"), page.text
     settings = httpx.get(f"{url}/v1/admin/settings", timeout=HANG)  # out of the package's schema
     assert settings.status_code == 200, settings.text
+    process.terminate()
+    assert process.wait(HANG) == 0
+    log.to_end()
+    log.assert_sound()
 
 
 def test_no_other_name_is_taken(start: Callable[..., subprocess.Popen[str]], site: Path) -> None:

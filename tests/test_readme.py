@@ -1,6 +1,5 @@
 """What the README shows is true."""
 
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from backends.protocol import Sampling
 from config.errors import ConfigError
 from config.loader import load_config
 from tests.hang import HANG
+from tests.served import assert_sound, served
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -146,28 +146,17 @@ def server(
     """A server without keys, and one with; the environment that knows it."""
     folder = tmp_path_factory.mktemp("readme")
     keys = [{"key": request.param, "role": "admin"}] if request.param else []
-    (folder / "roundhouse.yaml").write_text(
-        json.dumps({"keys": keys, "models": [{"name": "tiny", "path": str(bundled.GGUF)}]})
-    )
-    base = {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": os.environ["PATH"]}
-    with subprocess.Popen(
-        [*shlex.split(COMMAND), "serve", "--port", "0"],
-        cwd=folder,
-        env=base,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        url = next(line.split()[-1] for line in process.stdout if "listens on" in line)
+    config = {"keys": keys, "models": [{"name": "tiny", "path": str(bundled.GGUF)}]}
+    with served(folder, config) as running:
         yield {
-            **base,
-            "URL": url,
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(folder),
+            "PATH": os.environ["PATH"],
+            "URL": running.url,
             "KEY": request.param,
-            "ROUNDHOUSE_URL": url,
+            "ROUNDHOUSE_URL": running.url,
             **({"ROUNDHOUSE_KEY": request.param} if request.param else {}),
         }
-        process.kill()
 
 
 @pytest.mark.parametrize("line", list(commands()))
@@ -190,6 +179,7 @@ def test_every_command_shown_runs_as_it_is_written(
             process.terminate()
         said, errors = process.communicate(timeout=HANG)
     assert process.returncode == 0, (said, errors)
+    assert_sound(errors)
 
 
 def test_the_program_shown_runs(server: dict[str, str], tmp_path: Path) -> None:

@@ -3,15 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import httpx
 import pytest
 from anyio.from_thread import start_blocking_portal
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
@@ -22,6 +18,7 @@ from tests.browser.standin import Answers, StandIn, standing_in
 from tests.gateway.hub.standin import StandIn as HubStandIn
 from tests.gateway.hub.standin import standin as hub_standin
 from tests.hang import HANG
+from tests.served import served
 
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "build" / "screenshots"
@@ -129,7 +126,6 @@ def real_server(folder: Path, *, keys: bool = False, hub: str | None = None) -> 
     seeing = {"modalities": ["text", "image"], "chat_template": TEMPLATE.read_text()}
     beta.write_text(json.dumps({"lines": LINES, "size_bytes": 250_000_000, **seeing}))
     settings: dict[str, Any] = {
-        "server": {"port": 0},
         "models": [
             {"name": "roundhouse-tiny", "path": str(bundled.GGUF), "preload": True},
             {"name": "alpha", "path": str(alpha), "options": {"tokens_per_second": 200}},
@@ -145,34 +141,8 @@ def real_server(folder: Path, *, keys: bool = False, hub: str | None = None) -> 
             {"key": ADMIN, "role": "admin", "label": "laptop"},
             {"key": USER, "models": ["alpha"], "label": "phone"},
         ]
-    config = folder / "roundhouse.yaml"
-    config.write_text(json.dumps(settings, indent=2))  # JSON is YAML
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config)],
-            cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
-            stdout=output, stderr=output,
-        )  # fmt: skip
-    try:
-        yield f"{_address(process, log)}/ui/"
-    finally:
-        process.terminate()
-        process.wait(HANG)
-
-
-def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Where it listens, once it answers."""
-    end = time.monotonic() + HANG
-    while time.monotonic() < end:
-        assert process.poll() is None, log.read_text()
-        for word in log.read_text().replace('"', " ").split():
-            if word.startswith("http://"):
-                address = word.rstrip("/,.")
-                if httpx.get(f"{address}/health", timeout=HANG).is_success:
-                    return address
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    with served(folder, settings) as server:
+        yield f"{server.url}/ui/"
 
 
 @pytest.fixture(scope="module")

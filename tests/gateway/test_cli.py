@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,8 +18,9 @@ import bundled
 from gateway.cli import main
 from gateway.cli.arguments import parser
 from gateway.cli.remote import refusal
+from tests.served import assert_sound, scripted, served
 
-SCRIPT = {
+SCRIPT: dict[str, Any] = {
     "context_length": 16_384,
     "lines": [{"say": "<think>\nIt is a greeting.\n</think>\n\nThe engine turns. \x1b]0;mine\x07"}],
 }
@@ -28,23 +30,9 @@ SCRIPT = {
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with a scripted model."""
     folder = tmp_path_factory.mktemp("cli")
-    model = folder / "demo.script.json"
-    model.write_text(json.dumps(SCRIPT))
-    (folder / "roundhouse.yaml").write_text(
-        f"models:\n  - {{name: demo, path: {model}, format: hermes_json}}\n"
-    )
-    command = [sys.executable, "-m", "gateway.cli", "serve", "--port", "0"]
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={"PYTHONPATH": str(Path.cwd()), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
-    ) as process:
-        assert process.stdout is not None
-        yield next(line.split()[-1] for line in process.stdout if "listens on" in line)
-        process.kill()
+    demo = {**scripted(folder, "demo", **SCRIPT), "format": "hermes_json"}
+    with served(folder, {"models": [demo]}) as server:
+        yield server.url
 
 
 def says(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -165,7 +153,7 @@ def test_neither_a_strange_alphabet_nor_a_full_disk_is_a_traceback(tmp_path: Pat
             command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path, env=variables
         )
     assert done.returncode == 1
-    assert b"Traceback" not in done.stderr
+    assert_sound(done.stderr.decode())
     assert b"No space left" in done.stderr
 
 
