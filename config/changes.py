@@ -20,6 +20,7 @@ EFFECTS: Mapping[str, Effect] = {
     "server.cors_origins": "restart",
     "server.hosts": "live",
     "server.max_body": "restart",
+    "server.max_held_bytes": "restart",
     "server.shutdown_grace": "restart",
     "server.max_choices": "live",
     "server.strict_sampling": "live",

@@ -55,6 +55,7 @@ class ServerConfig(Section, frozen=True):
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
     hosts: tuple[Name, ...] = ()  # further names of this server, for when there are no keys
     max_body: AtLeastOne = 64 * 1024 * 1024
+    max_held_bytes: AtLeastOne = 256 * 1024 * 1024  # of all requests' long bodies and histories
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     max_choices: AtLeastOne = 256  # of one request: prompts times n
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
@@ -125,7 +126,7 @@ class StoreConfig(Section, frozen=True):
 
     path: PathText | None = None  # a SQLite file; None: in memory, gone with the process
     max_age: Seconds = 30 * 86_400.0  # what is older is let go
-    max_bytes: AtLeastOne = 256 * 1024 * 1024  # of all together; the oldest goes first
+    max_bytes: AtLeastOne = 256 * 1024 * 1024  # of all together, shared among keys
 
 
 class ApisConfig(Section, frozen=True):

@@ -39,6 +39,7 @@ from gateway.http.console.publishing import Publisher
 from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, ID_HEADER, TRUNCATED_HEADER
 from gateway.http.generations import Generations
+from gateway.http.holding import Holdings, holding
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
 from gateway.http.request_record import Activity
@@ -119,7 +120,14 @@ def build(
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
-        middleware=[guarded(guard, services.authenticator)],
+        middleware=[
+            guarded(guard, services.authenticator),
+            holding(
+                Holdings(config.server.max_held_bytes, config.server.max_body),
+                services.authenticator,
+                config.server.max_body,
+            ),
+        ],
         cors_config=cors,
         request_max_body_size=config.server.max_body,
         openapi_config=None,

@@ -120,7 +120,9 @@ MAX_DEPTH = 100  # of lists and objects in each other
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep."
 _NAMED_LEVELS = 6  # messages[0].tool_calls[0].function.arguments
 
-_SITE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_SITE = re.compile(
+    r"^(?P<problem>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL
+)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.+)`")
 
 
@@ -183,7 +185,7 @@ class Fields(msgspec.Struct, frozen=True):
         path = (site["path"] or "").replace("[...]", "")  # msgspec's "some key or value of it"
         if missing := _MISSING.fullmatch(site["problem"]):
             return self.wrong(f"{path}.{missing['name']}".lstrip("."), "This field is required.")
-        return self.wrong(path, f"{site['problem']}.")
+        return self.wrong(path, f"{'Of a key: ' if site['key'] else ''}{site['problem']}.")
 
     def _as_written(self, path: str) -> str:
         root = re.split(r"[.\[]", path, maxsplit=1)[0]

@@ -2,33 +2,52 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
 from config.settings import StoreConfig
 from gateway.errors import InternalError, TooLarge
+from gateway.store.shares import share
 from gateway.store.tables import (
-    GET,
-    PRUNE,
+    BEGIN_CONVERSATION,
+    DESCRIBE,
+    OLDEST,
     PUT,
+    ROW,
+    TURN,
+    TURN_SIZE,
     KeptConversation,
     KeptItem,
     KeptResponse,
+    KeptTurn,
     append_items,
+    bytes_by_owner,
     conversation_of,
-    kept_response,
     opened,
-    size_of,
+    size_of_items,
+    size_of_response,
 )
 from gateway.store.thread import StoreThread
 
-PRUNED = 64  # responses that leave at a time, the oldest first
+PAGE = 64  # of an owner's oldest that are looked at in one query
 LONGEST_CHAIN = 10_000  # responses that one goes on from
 LONGEST_TALK = 64 << 20  # bytes of all that is gone on from; as the largest body
 TIDY = 60.0  # seconds between removals of what is too old
+
+Part: TypeAlias = Literal["document", "input", "events"]
+# Called with a number of bytes before they are read. Raises QueueFull where there is no room.
+Room: TypeAlias = Callable[[int], None]
+
+
+class _Place(NamedTuple):
+    """Where an item is kept."""
+
+    position: int
+    id: str
+    size: int
 
 
 class Store:
@@ -44,7 +63,7 @@ class Store:
         """Raises InternalError where the file can't be opened."""
         self._thread.start()
         try:
-            await self._run(size_of)
+            await self._run(bytes_by_owner)
         except InternalError:
             await self._thread.end()
             raise
@@ -61,50 +80,104 @@ class Store:
     # ------------------------------------------------------------------------------- responses
 
     async def put(self, owner: str, kept: KeptResponse) -> None:
-        """Keep a response, or what has become of it."""
+        """Keep a response, or what has become of it. Raises TooLarge."""
 
         def work(connection: sqlite3.Connection) -> None:
-            size = sum(map(len, (kept.document, kept.input, kept.output, kept.events)))
+            size = size_of_response(kept)
+            self._refuse_large(connection, owner, size)
             values = msgspec.structs.asdict(kept)
             connection.execute(PUT, {**values, "owner": owner, "size": size})
-            self._prune(connection)
+            self._prune(connection, kept.id)
 
         await self._run(work)
 
-    async def get(self, owner: str, id: str) -> KeptResponse | None:
-        """The response, if it is this owner's."""
+    async def check(self, owner: str, size: int) -> None:
+        """Raises TooLarge where so many bytes would not be kept."""
+        await self._run(lambda connection: self._refuse_large(connection, owner, size))
 
-        def work(connection: sqlite3.Connection) -> KeptResponse | None:
-            row = connection.execute(GET, (id, owner)).fetchone()
-            return kept_response(row) if row else None
+    async def part(self, owner: str, id: str, part: Part, room: Room) -> bytes | None:
+        """That part of a response alone, if it is this owner's; see `KeptResponse`. Nothing is read
+        before `room` has been made for it. Raises as `room`.
+        """
 
-        return await self._run(work)
+        def first(column: str) -> Callable[[sqlite3.Connection], Any]:
+            statement = f"SELECT {column} FROM responses WHERE id = ? AND owner = ?"  # noqa: S608 - no client's words
+            return lambda connection: connection.execute(statement, (id, owner)).fetchone()
+
+        if (size := await self._run(first(f"length({part})"))) is None:
+            return None
+        room(*size)
+        row = await self._run(first(part))
+        return bytes(row[0]) if row else None
 
     async def remove(self, owner: str, id: str) -> bool:
         """Whether there was one to remove."""
         statement = "DELETE FROM responses WHERE id = ? AND owner = ?"
         return await self._run(lambda c: c.execute(statement, (id, owner)).rowcount > 0)
 
-    async def chain(self, owner: str, id: str) -> Sequence[KeptResponse] | None:
+    async def chain(self, owner: str, id: str, room: Room) -> Sequence[KeptTurn] | None:
         """All that a response goes on from and itself, the oldest first; None if one of them isn't
-        there. Raises TooLarge.
+        there. Raises TooLarge, and as `part`.
         """
+        names: list[str] = []
 
-        def work(connection: sqlite3.Connection) -> Sequence[KeptResponse] | None:
-            found: list[KeptResponse] = []
+        def measure(connection: sqlite3.Connection) -> int | None:
             size = 0
             wanted: str | None = id
-            while wanted is not None and len(found) < LONGEST_CHAIN:
-                row = connection.execute(GET, (wanted, owner)).fetchone()
+            while wanted is not None and len(names) < LONGEST_CHAIN:
+                row = connection.execute(TURN_SIZE, (wanted, owner)).fetchone()
                 if row is None:
                     return None
-                found.append(kept_response(row))
-                size += len(found[-1].input) + len(found[-1].output)
+                names.append(wanted)
+                wanted, bytes_more = row
+                size += bytes_more
                 _refuse_long(size, "previous_response_id")
-                wanted = found[-1].previous
-            return found[::-1]
+            return size
 
-        return await self._run(work)
+        def read(connection: sqlite3.Connection) -> Sequence[KeptTurn] | None:
+            rows = [connection.execute(TURN, (name, owner)).fetchone() for name in names]
+            return None if None in rows else [_turn(row) for row in reversed(rows)]
+
+        size = await self._run(measure)
+        if size is None:
+            return None
+        room(size)
+        return await self._run(read)
+
+    async def named(
+        self, owner: str, homes: Sequence[str], names: Collection[str], room: Room
+    ) -> Sequence[bytes]:
+        """Arrays of items, as JSON, that hold those of the items `names` which are kept in `homes`:
+        ids of responses and conversations. Raises as `chain`.
+        """
+        wanted = frozenset(names)
+
+        def places_in(connection: sqlite3.Connection, home: str) -> list[_Place]:
+            is_theirs = conversation_of(connection, owner, home) is not None
+            places = _places(connection, home) if is_theirs else []
+            return [place for place in places if place.id in wanted]
+
+        def measure(connection: sqlite3.Connection) -> int:
+            size = 0
+            for home in homes:
+                row = connection.execute(TURN_SIZE, (home, owner)).fetchone()
+                size += row[1] if row else 0
+                size += sum(place.size for place in places_in(connection, home))
+                _refuse_long(size, "input")
+            return size
+
+        def read(connection: sqlite3.Connection) -> Sequence[bytes]:
+            found: list[bytes] = []
+            for home in homes:
+                if row := connection.execute(TURN, (home, owner)).fetchone():
+                    found += (row[2], row[3])
+                else:
+                    kept = _items_at(connection, places_in(connection, home))
+                    found.append(b"[" + b",".join(one.item for one in kept) + b"]")
+            return found
+
+        room(await self._run(measure))
+        return await self._run(read)
 
     async def mend(self, mended: Callable[[bytes], bytes]) -> None:
         """Responses that were running when the process ended are marked as over: `mended` gives
@@ -123,15 +196,15 @@ class Store:
     # --------------------------------------------------------------------------- conversations
 
     async def begin(self, owner: str, kept: KeptConversation, items: Sequence[KeptItem]) -> None:
-        """Keep a new conversation."""
+        """Keep a new conversation. Raises TooLarge."""
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO conversations VALUES (?, ?, ?, ?)",
-                (kept.id, owner, kept.created, kept.metadata),
-            )
+            size = ROW + len(kept.metadata)
+            self._refuse_large(connection, owner, size + size_of_items(items))
+            row = (kept.id, owner, kept.created, kept.metadata, time.time(), size)
+            connection.execute(BEGIN_CONVERSATION, row)
             append_items(connection, kept.id, items)
-            self._prune(connection)
+            self._prune(connection, kept.id)
 
         await self._run(work)
 
@@ -143,10 +216,8 @@ class Store:
         """Give a conversation other metadata; None if it isn't there."""
 
         def work(connection: sqlite3.Connection) -> KeptConversation | None:
-            connection.execute(
-                "UPDATE conversations SET metadata = ? WHERE id = ? AND owner = ?",
-                (metadata, id, owner),
-            )
+            connection.execute(DESCRIBE, (metadata, id, owner, time.time()))
+            self._prune(connection, id)
             return conversation_of(connection, owner, id)
 
         return await self._run(work)
@@ -157,33 +228,65 @@ class Store:
         return await self._run(lambda c: c.execute(statement, (id, owner)).rowcount > 0)
 
     async def append(self, owner: str, id: str, items: Sequence[KeptItem]) -> bool:
-        """Put items at a conversation's end; whether it was there."""
+        """Put items at a conversation's end; whether it was there. Raises TooLarge."""
 
         def work(connection: sqlite3.Connection) -> bool:
-            if conversation_of(connection, owner, id) is None:
+            if (size := _size_of_talk(connection, owner, id)) is None:
                 return False
+            self._refuse_large(connection, owner, size + size_of_items(items))
+            connection.execute("UPDATE conversations SET used = ? WHERE id = ?", (time.time(), id))
             append_items(connection, id, items)
-            self._prune(connection)
+            self._prune(connection, id)
             return True
 
         return await self._run(work)
 
-    async def items(self, owner: str, id: str) -> Sequence[KeptItem] | None:
-        """A conversation's items in their order; None if it isn't there."""
+    async def items(self, owner: str, id: str, room: Room) -> Sequence[KeptItem] | None:
+        """A conversation's items in their order; None if it isn't there. Raises TooLarge, and as
+        `part`.
+        """
 
-        def work(connection: sqlite3.Connection) -> Sequence[KeptItem] | None:
+        def measure(connection: sqlite3.Connection) -> Sequence[_Place] | None:
+            if (size := _size_of_talk(connection, owner, id)) is None:
+                return None
+            _refuse_long(size, "conversation")
+            return _places(connection, id)
+
+        places = await self._run(measure)
+        return None if places is None else await self._read(places, room)
+
+    async def page(
+        self, owner: str, id: str, *, after: str | None, limit: int, newest_first: bool, room: Room
+    ) -> Sequence[KeptItem] | None:
+        """At most `limit` of a conversation's items, those behind the item `after`; None if the
+        conversation isn't there. Raises as `part`.
+        """
+
+        def measure(connection: sqlite3.Connection) -> Sequence[_Place] | None:
             if conversation_of(connection, owner, id) is None:
                 return None
-            statement = "SELECT id, item FROM items WHERE conversation = ? ORDER BY position"
-            found: list[KeptItem] = []
-            size = 0
-            for row in connection.execute(statement, (id,)):
-                found.append(KeptItem(*row))
-                size += len(found[-1].item)
-                _refuse_long(size, "conversation")
-            return found
+            places = _places(connection, id)[:: -1 if newest_first else 1]
+            behind = (k + 1 for k, place in enumerate(places) if place.id == after)
+            start = next(behind, 0)
+            return places[start : start + limit]
 
-        return await self._run(work)
+        places = await self._run(measure)
+        return None if places is None else await self._read(places, room)
+
+    async def item(self, owner: str, conversation: str, item: str, room: Room) -> KeptItem | None:
+        """An item of a conversation, if it is there. Raises as `part`."""
+
+        def measure(connection: sqlite3.Connection) -> Sequence[_Place]:
+            is_theirs = conversation_of(connection, owner, conversation) is not None
+            places = _places(connection, conversation) if is_theirs else []
+            return [place for place in places if place.id == item][:1]
+
+        found = await self._read(await self._run(measure), room)
+        return found[0] if found else None
+
+    async def _read(self, places: Sequence[_Place], room: Room) -> Sequence[KeptItem]:
+        room(sum(place.size for place in places))
+        return await self._run(lambda connection: _items_at(connection, places))
 
     async def drop(self, owner: str, conversation: str, item: str) -> bool:
         """Remove an item of a conversation; whether it was there."""
@@ -196,20 +299,79 @@ class Store:
 
         return await self._run(work)
 
-    def _prune(self, connection: sqlite3.Connection) -> None:
-        """Let go of what is too old, and of the oldest while there is too much."""
+    def _refuse_large(self, connection: sqlite3.Connection, owner: str, size: int) -> None:
+        """Raises TooLarge for one thing of so many bytes that it would not be kept."""
+        held = bytes_by_owner(connection)
+        held.pop(owner, None)
+        if size > share(self._config.max_bytes, held.values()):
+            raise TooLarge(
+                f"This takes {size:,} bytes of what is kept, more than this key's share of them "
+                "(store.max_bytes).",
+                param="store",
+            )
+
+    def _prune(self, connection: sqlite3.Connection, fresh: str) -> None:
+        """Let go of what is too old, and while there is too much of the oldest of whoever has most;
+        never of `fresh`.
+        """
         now = time.time()
         if now - self._tidied >= TIDY:
             self._tidied = now
             eldest = (now - self._config.max_age,)
             connection.execute("DELETE FROM responses WHERE created < ? AND NOT running", eldest)
-            connection.execute("DELETE FROM conversations WHERE created < ?", eldest)
-        while size_of(connection) > self._config.max_bytes:
-            if not connection.execute(PRUNE, (PRUNED,)).rowcount:
-                oldest = "SELECT id FROM conversations ORDER BY created LIMIT 1"
-                gone = connection.execute(f"DELETE FROM conversations WHERE id IN ({oldest})")  # noqa: S608 - no client's words
-                if not gone.rowcount:
-                    return
+            connection.execute("DELETE FROM conversations WHERE used < ?", eldest)
+        held = bytes_by_owner(connection)
+        excess = sum(held.values()) - self._config.max_bytes
+        while excess > 0 and held:
+            owner = max(held, key=held.__getitem__)
+            freed = _let_go(connection, owner, fresh, excess, held)
+            excess -= freed
+            if not freed:
+                del held[owner]  # it has nothing else
+
+
+def _let_go(
+    connection: sqlite3.Connection, owner: str, fresh: str, excess: int, held: dict[str, int]
+) -> int:
+    """The bytes of an owner's oldest that are gone: no more of them than must be, and as long as no
+    other has more.
+    """
+    before = held[owner]
+    most_of_others = max((size for one, size in held.items() if one != owner), default=0)
+    for table, name, size, _ in connection.execute(OLDEST, (owner, PAGE)).fetchall():
+        if before - held[owner] >= excess or held[owner] < most_of_others:
+            break
+        if name != fresh:
+            connection.execute(f"DELETE FROM {table} WHERE id = ?", (name,))  # noqa: S608 - ours
+            held[owner] -= size
+    return before - held[owner]
+
+
+def _turn(row: Sequence[Any]) -> KeptTurn:
+    previous, running, given, output = row
+    return KeptTurn(previous=previous, running=bool(running), input=given, output=output)
+
+
+def _size_of_talk(connection: sqlite3.Connection, owner: str, id: str) -> int | None:
+    """Bytes of a conversation; None if it isn't there."""
+    statement = "SELECT size FROM conversations WHERE id = ? AND owner = ?"
+    row = connection.execute(statement, (id, owner)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _places(connection: sqlite3.Connection, conversation: str) -> list[_Place]:
+    """Where a conversation's items are, in their order, without reading them."""
+    statement = """
+        SELECT position, id, length(item) FROM items WHERE conversation = ? ORDER BY position
+    """
+    return [_Place(*row) for row in connection.execute(statement, (conversation,))]
+
+
+def _items_at(connection: sqlite3.Connection, places: Iterable[_Place]) -> list[KeptItem]:
+    """Those that are still there."""
+    statement = "SELECT id, item FROM items WHERE position = ?"
+    rows = (connection.execute(statement, (place.position,)).fetchone() for place in places)
+    return [KeptItem(*row) for row in rows if row is not None]
 
 
 def _refuse_long(size: int, field: str) -> None:

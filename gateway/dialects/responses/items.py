@@ -57,7 +57,7 @@ def kept(items: Sequence[Item], new_id: Callable[[], str]) -> list[Item]:
 def _kept(item: Item, new_id: Callable[[], str]) -> Item:
     kind = item.get("type") or "message"
     whole = {**item, "type": kind}
-    if not whole.get("id"):
+    if not (isinstance(whole.get("id"), str) and whole["id"]):
         whole["id"] = _PREFIXES.get(kind, "item_") + new_id()
     if kind != "reasoning":
         whole.setdefault("status", "completed")
@@ -183,3 +183,8 @@ def _part(fields: Fields, path: str, wire: PartWire) -> Part:
 def decoded(data: bytes) -> list[Any]:
     """Items that were kept."""
     return msgspec.json.decode(data, type=list[Any])
+
+
+def history(parts: Sequence[bytes]) -> list[Any]:
+    """Items of several arrays that were kept, in their order."""
+    return [item for part in parts for item in decoded(part)]

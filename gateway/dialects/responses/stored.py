@@ -11,7 +11,7 @@ from msgspec import Meta
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.responses.items import as_items, read_items
-from gateway.dialects.responses.wire import Item
+from gateway.dialects.responses.wire import Item, Metadata
 
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 INTERRUPTED = {"code": "server_error", "message": "The server ended before the response did."}
@@ -62,7 +62,7 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
     """What a new conversation begins with, or is to be described by."""
 
     items: list[Item] = []
-    metadata: dict[str, str] = {}
+    metadata: Metadata = {}
 
 
 class NewConversation(msgspec.Struct, frozen=True):
@@ -94,13 +94,18 @@ def page_body(items: Sequence[tuple[str, bytes]], wanted: PageQuery) -> bytes:
     ordered = items if wanted.order == "asc" else items[::-1]
     ids = [name for name, _ in ordered]
     start = ids.index(wanted.after) + 1 if wanted.after in ids else 0
-    shown = ordered[start : start + wanted.limit]
+    return found_page_body(ordered[start : start + wanted.limit + 1], wanted.limit)
+
+
+def found_page_body(found: Sequence[tuple[str, bytes]], limit: int) -> bytes:
+    """A page of at most `limit` items (ids and JSON); more are there if `found` has more."""
+    shown = found[:limit]
     return body(
         Page(
             data=[msgspec.Raw(item) for _, item in shown],
             first_id=shown[0][0] if shown else None,
             last_id=shown[-1][0] if shown else None,
-            has_more=start + wanted.limit < len(ordered),
+            has_more=len(found) > limit,
         )
     )
 

@@ -9,6 +9,11 @@ from msgspec import Meta
 
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 Item: TypeAlias = dict[str, Any]
+# A client's own notes, within OpenAI's limits.
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
 
 
 class PartWire(msgspec.Struct, frozen=True):
@@ -124,7 +129,7 @@ class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     top_logprobs: Alternatives = 0
     include: list[str] = []
-    metadata: dict[str, str] = {}
+    metadata: Metadata = {}
     stream: bool = False
     store: bool = True
     background: bool = False

@@ -10,6 +10,7 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.dialects.responses import items, references, stored
 from gateway.errors import NotFound
+from gateway.http.holding import held
 from gateway.http.plain import Plain
 from gateway.http.routes.responses import fresh_id
 from gateway.http.services import Services
@@ -65,8 +66,7 @@ async def append(request: AnyRequest, services: Services, conversation_id: str) 
     added = _kept_items(new, conversation_id)
     if not await services.store.append(access.owner, conversation_id, added):
         raise _missing(conversation_id)
-    everything = stored.PageQuery(limit=max(1, len(added)), order="asc")
-    return Plain(stored.page_body([(one.id, one.item) for one in added], everything))
+    return Plain(stored.found_page_body([(one.id, one.item) for one in added], len(added)))
 
 
 @get("/v1/conversations/{conversation_id:str}/items")
@@ -74,10 +74,17 @@ async def list_items(request: AnyRequest, services: Services, conversation_id: s
     """A page of them, the newest first unless asked otherwise."""
     access = services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
-    found = await services.store.items(access.owner, conversation_id)
+    found = await services.store.page(
+        access.owner,
+        conversation_id,
+        after=wanted.after,
+        limit=wanted.limit + 1,  # whether there are more
+        newest_first=wanted.order == "desc",
+        room=held(request).take,
+    )
     if found is None:
         raise _missing(conversation_id)
-    return Plain(stored.page_body([(one.id, one.item) for one in found], wanted))
+    return Plain(stored.found_page_body([(one.id, one.item) for one in found], wanted.limit))
 
 
 @get("/v1/conversations/{conversation_id:str}/items/{item_id:str}")
@@ -86,11 +93,11 @@ async def item(
 ) -> ASGIApp:
     """One of them."""
     access = services.authenticator.admit(request.headers)
-    found = await services.store.items(access.owner, conversation_id)
-    for one in found or ():
-        if one.id == item_id:
-            return Plain(one.item)
-    raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+    room = held(request).take
+    found = await services.store.item(access.owner, conversation_id, item_id, room)
+    if found is None:
+        raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
+    return Plain(found.item)
 
 
 @delete("/v1/conversations/{conversation_id:str}/items/{item_id:str}", status_code=200)

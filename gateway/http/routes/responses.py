@@ -20,52 +20,20 @@ from gateway.answers.answer import Answer
 from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
 from gateway.dialects.responses import items, references, stored
-from gateway.dialects.responses.wire import Item
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, WireOptions, new_id
+from gateway.http.holding import Held, held
 from gateway.http.plain import Plain
 from gateway.http.runs import Run
-from gateway.http.services import Services
+from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
-from gateway.store import KeptItem, KeptResponse
-
-MOST_HOMES = 64  # responses and conversations that are read for one request
-
-
-async def resolved(
-    services: Services, access: Access, exchange: responses.ResponsesExchange
-) -> responses.ResponsesExchange:
-    """`exchange` with the items that it refers to. Raises NotFound, InvalidRequest."""
-    wanted = references.referred(exchange.items)
-    if not wanted:
-        return exchange
-    homes = dict.fromkeys(home for name in wanted if (home := references.home_of(name)))
-    if len(homes) > MOST_HOMES:
-        text = f"input: Refers to items of more than {MOST_HOMES} responses."
-        raise InvalidRequest(text, param="input")
-    parts = [part for home in homes for part in await _parts(services, access.owner, home)]
-    return await services.bodies.run(lambda _wanted: exchange.resolved(_among(parts, wanted)))
-
-
-def _among(parts: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Item]:
-    names = frozenset(wanted)
-    kept = (item for part in parts for item in items.decoded(part))
-    return {item["id"]: item for item in kept if item["id"] in names}
-
-
-async def _parts(services: Services, owner: str, home: str) -> Sequence[bytes]:
-    """Arrays of items, as JSON."""
-    response = await services.store.get(owner, f"resp_{home}")
-    if response is not None:
-        return response.input, response.output
-    talk = await services.store.items(owner, f"conv_{home}") or ()
-    return [msgspec.json.encode([msgspec.Raw(one.item) for one in talk])]
-
+from gateway.store import KeptItem, KeptResponse, Part, Room
 
 AnyRequest = Request[Any, Any, Any]
 
+MOST_HOMES = 64  # responses and conversations that are read for one request
 NEVER = 1e9  # seconds: no keep-alive comments
 KEEPING = 10.0  # seconds to keep what has become of a cancelled run
 
@@ -87,10 +55,18 @@ class _Making:
         self.created = int(time.time())
         name = fresh_id()
         new_id = references.numbered(name)
-        self.input = items.kept(exchange.items, new_id)
+        self.items = items.kept(exchange.items, new_id)
         self.reply = responses.ResponsesReply(
             exchange, id=f"resp_{name}", created=self.created, new_id=new_id
         )
+
+    async def prepare(self) -> None:
+        """Before anything is generated: a request that could not be kept is refused. Raises
+        TooLarge.
+        """
+        self.input = await self.services.bodies.run(lambda _wanted: msgspec.json.encode(self.items))
+        if self.exchange.store and len(self.input) >= LONG_BODY:
+            await self.services.store.check(self.access.owner, len(self.input))
 
     def to_client(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
         """As an answer to one client; in the background as a stream for any reader."""
@@ -121,7 +97,7 @@ class _Making:
                 id=reply.id,
                 created=self.created,
                 document=reply.document(),
-                input=msgspec.json.encode(self.input),
+                input=self.input,
                 output=reply.output(),
                 previous=exchange.previous,
                 events=events,
@@ -130,7 +106,7 @@ class _Making:
             await self.services.store.put(owner, kept)
         if exchange.conversation is not None and not running:
             output = items.decoded(reply.output())
-            both = stored.ids_and_items([*self.input, *output])
+            both = stored.ids_and_items([*self.items, *output])
             added = [KeptItem(*one) for one in both]
             await self.services.store.append(owner, exchange.conversation, added)
 
@@ -140,12 +116,13 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A response to items, and to what they go on from."""
     access = services.authenticator.admit(request.headers)
     exchange = await _read(request, services, access)
-    asked = await _asked(services, access, exchange)
+    asked = await _asked(request, services, access, exchange)
     making = _Making(services, access, exchange)
+    await making.prepare()
     by = caller(request.headers, new_id(request))
     if not exchange.background:
         return making.to_client(asked, by, in_background=False)
-    return await _in_background(making, asked, by)
+    return await _in_background(making, asked, by, held(request))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"])
@@ -153,7 +130,7 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a response would be, its pictures left out."""
     access = services.authenticator.admit(request.headers)
     exchange = await _read(request, services, access)
-    asked = await _asked(services, access, exchange)
+    asked = await _asked(request, services, access, exchange)
 
     async def whole() -> bytes:
         tokens = await services.wording.encode_chat(asked.model, asked, access)
@@ -165,27 +142,42 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
 async def _read(
     request: AnyRequest, services: Services, access: Access
 ) -> responses.ResponsesExchange:
+    """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
     exchange = await services.read(responses.read_response, await request.body())
-    return await resolved(services, access, exchange)
-
-
-async def _asked(
-    services: Services, access: Access, exchange: responses.ResponsesExchange
-) -> ChatRequest:
-    """The whole request, with all that came before it."""
-    if exchange.previous is not None:
-        parts = await _chain(services, access, exchange.previous)
-    elif exchange.conversation is not None:
-        parts = await _talk(services, access, exchange.conversation)
-    else:
-        return exchange.request
+    wanted = references.referred(exchange.items)
+    if not wanted:
+        return exchange
+    homes = dict.fromkeys(home for name in wanted if (home := references.home_of(name)))
+    if len(homes) > MOST_HOMES:
+        text = f"input: Refers to items of more than {MOST_HOMES} responses."
+        raise InvalidRequest(text, param="input")
+    names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
+    room = held(request).take
+    parts = await services.store.named(access.owner, names, frozenset(wanted), room)
     return await services.bodies.run(
-        lambda _wanted: exchange.behind([item for part in parts for item in items.decoded(part)])
+        lambda _wanted: exchange.resolved(references.among(parts, wanted))
     )
 
 
-async def _chain(services: Services, access: Access, name: str) -> Sequence[bytes]:
-    chain = await services.store.chain(access.owner, name)
+async def _asked(
+    request: AnyRequest,
+    services: Services,
+    access: Access,
+    exchange: responses.ResponsesExchange,
+) -> ChatRequest:
+    """The whole request, with all that came before it."""
+    room = held(request).take
+    if exchange.previous is not None:
+        parts = await _chain(services, access, exchange.previous, room)
+    elif exchange.conversation is not None:
+        parts = await _talk(services, access, exchange.conversation, room)
+    else:
+        return exchange.request
+    return await services.bodies.run(lambda _wanted: exchange.behind(items.history(parts)))
+
+
+async def _chain(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
+    chain = await services.store.chain(access.owner, name, room)
     if chain is None:
         message = f"previous_response_id: There is no response {name!r:.80}."
         raise NotFound(message, param="previous_response_id")
@@ -195,8 +187,8 @@ async def _chain(services: Services, access: Access, name: str) -> Sequence[byte
     return [part for one in chain for part in (one.input, one.output)]
 
 
-async def _talk(services: Services, access: Access, name: str) -> Sequence[bytes]:
-    found = await services.store.items(access.owner, name)
+async def _talk(services: Services, access: Access, name: str, room: Room) -> Sequence[bytes]:
+    found = await services.store.items(access.owner, name, room)
     if found is None:
         message = f"conversation: There is no conversation {name!r:.80}."
         raise NotFound(message, param="conversation")
@@ -238,7 +230,9 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 # ----------------------------------------------------------------------------------- in background
 
 
-async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASGIApp:
+async def _in_background(
+    making: _Making, asked: ChatRequest, by: Caller, request_holds: Held
+) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
     run = Run(making.access.owner, reply.document)
@@ -248,6 +242,12 @@ async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASG
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:
+        try:
+            await answer_and_keep()
+        finally:
+            mine.give_back()
+
+    async def answer_and_keep() -> None:
         with run.scope:
             try:
                 await run.collect(exchange)
@@ -260,6 +260,7 @@ async def _in_background(making: _Making, asked: ChatRequest, by: Caller) -> ASG
 
     async with services.runs.beginning(reply.id, run):
         await making.keep(running=True)
+        mine = request_holds.moved()
         services.runs.begin(reply.id, work)
     return _following(services, run, 0) if making.exchange.stream else Plain(document)
 
@@ -295,10 +296,10 @@ async def cancel(request: AnyRequest, services: Services, response_id: str) -> A
             return run.document()
 
         return WholeErrand(whole)
-    kept = await _found(services, access, response_id)
-    if not msgspec.json.decode(kept.document)["background"]:
+    document = await _part(request, services, response_id, "document")
+    if not msgspec.json.decode(document)["background"]:
         raise InvalidRequest("Only a response in the background can be cancelled.")
-    return Plain(kept.document)
+    return Plain(document)
 
 
 # ------------------------------------------------------------------------------------------- kept
@@ -317,13 +318,13 @@ async def retrieve(
     run = services.runs.of(access.owner, response_id)
     if run is not None:
         return _following(services, run, starting_after + 1) if stream else Plain(run.document())
-    kept = await _found(services, access, response_id)
     if not stream:
-        return Plain(kept.document)
-    if not kept.events:
+        return Plain(await _part(request, services, response_id, "document"))
+    events = await _part(request, services, response_id, "events")
+    if not events:
         message = "stream: Only a streamed response in the background can be read again as events."
         raise InvalidRequest(message, param="stream")
-    left = kept.events.split(b"\n\n")[max(0, starting_after + 1) :]
+    left = events.split(b"\n\n")[max(0, starting_after + 1) :]
     return Plain(b"\n\n".join(left), media_type=SSE.media_type.encode())
 
 
@@ -347,14 +348,15 @@ async def remove(request: AnyRequest, services: Services, response_id: str) -> A
 @get("/v1/responses/{response_id:str}/input_items")
 async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """What a response was asked with, not what it went on from."""
-    access = services.authenticator.admit(request.headers)
+    services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
-    kept = await _found(services, access, response_id)
-    return Plain(stored.page_body(stored.ids_and_items(items.decoded(kept.input)), wanted))
+    given = items.decoded(await _part(request, services, response_id, "input"))
+    return Plain(stored.page_body(stored.ids_and_items(given), wanted))
 
 
-async def _found(services: Services, access: Access, name: str) -> KeptResponse:
-    kept = await services.store.get(access.owner, name)
+async def _part(request: AnyRequest, services: Services, name: str, part: Part) -> bytes:
+    access = services.authenticator.admit(request.headers)
+    kept = await services.store.part(access.owner, name, part, held(request).take)
     if kept is None:
         raise _missing(name)
     return kept

@@ -1,0 +1,134 @@
+"""What requests hold in memory of what their clients sent, or kept here before: bounded over all of
+them, and shared among keys.
+
+Long bodies are counted before they are read, what the store has for a request before it is read
+there; all is given back when the request is over. Knows bytes; no routes and no JSON.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from litestar import Request
+from litestar.datastructures import Headers
+from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope, Send
+
+from gateway.errors import QueueFull
+from gateway.http.auth import Authenticator, presented
+
+LONG_BODY = 64 << 10  # bytes; shorter ones are not counted
+RETRY = 2.0  # seconds after which a request that found no room may be sent again
+_STATE = "held"
+
+
+class Holdings:
+    """All that is held. An owner gets no more than it leaves to others: half of what is free."""
+
+    def __init__(self, total: int, largest: int) -> None:
+        """`total`: bytes; but room for one body of `largest` bytes there always is."""
+        self._total = max(total, 2 * largest)
+        self._held: dict[str, int] = {}
+
+    def take(self, owner: str, size: int) -> None:
+        """Raises QueueFull."""
+        mine = self._held.get(owner, 0)
+        if mine + size > self._total - sum(self._held.values()) - size:
+            raise QueueFull(
+                "Other requests hold too much: there is no room for the "
+                f"{size:,} bytes of this one (server.max_held_bytes); try again later.",
+                retry_after=RETRY,
+            )
+        self._held[owner] = mine + size
+
+    def give_back(self, owner: str, size: int) -> None:
+        """What was taken."""
+        self._held[owner] -= size
+        if not self._held[owner]:
+            del self._held[owner]
+
+
+class Held:
+    """What one request holds."""
+
+    def __init__(self, holdings: Holdings, owner: Callable[[], str]) -> None:
+        self._holdings = holdings
+        self._owner = owner
+        self._size = 0
+
+    def take(self, size: int) -> None:
+        """Raises QueueFull."""
+        self._holdings.take(self._owner(), size)
+        self._size += size
+
+    def moved(self) -> "Held":
+        """All of it, for what outlives the request."""
+        other = Held(self._holdings, self._owner)
+        other._size, self._size = self._size, 0
+        return other
+
+    def give_back(self) -> None:
+        """All of it; nothing the next time."""
+        if self._size:
+            self._holdings.give_back(self._owner(), self._size)
+        self._size = 0
+
+
+def held(request: Request[Any, Any, Any]) -> Held:
+    """What a request holds."""
+    found: Held = request.scope["state"][_STATE]
+    return found
+
+
+def holding(holdings: Holdings, keys: Authenticator, max_body: int) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes. Bodies of more than `max_body` bytes are refused elsewhere, or
+    streamed to where they belong.
+    """
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            def owner() -> str:
+                """Keys are told apart before they are checked: who has none never gets so far."""
+                return (
+                    "" if keys.is_open else presented(Headers.from_scope(scope)).decode("latin-1")
+                )
+
+            mine = Held(holdings, owner)
+            scope["state"][_STATE] = mine
+            size = _announced(scope)
+            if size is None or LONG_BODY <= size <= max_body:
+                receive = _counting(receive, mine, size, max_body)
+            try:
+                await app(scope, receive, send)
+            finally:
+                mine.give_back()
+
+        return counted
+
+    return wrap
+
+
+def _announced(scope: Scope) -> int | None:
+    """Bytes of the body; None: the client sends it as it comes."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+        if name == b"transfer-encoding":
+            return None
+    return 0
+
+
+def _counting(receive: Receive, mine: Held, size: int | None, max_body: int) -> Receive:
+    """`receive`, which takes what is announced before it reads anything, or what comes."""
+    begun, seen = False, 0
+
+    async def counted() -> HTTPReceiveMessage:
+        nonlocal begun, seen
+        if size is not None and not begun:
+            mine.take(size)
+        begun = True
+        message = await receive()
+        if size is None and seen <= max_body and message["type"] == "http.request":
+            seen += len(message["body"])
+            mine.take(len(message["body"]))
+        return message  # type: ignore[return-value]
+
+    return counted  # type: ignore[return-value]
