@@ -17,17 +17,15 @@ from gateway.dialects.fields import SPELLINGS
 Schema = dict[str, Any]
 REF = "#/components/schemas/"
 
-APIS: Mapping[str, str] = {  # by module, the longest first
-    "gateway.dialects.openai": "OpenAI",
-    "gateway.dialects.anthropic": "Anthropic",
-    "gateway.dialects.ollama": "Ollama",
-    "gateway.dialects.responses": "Responses",
-    "gateway.dialects.kobold": "Kobold",
-    "gateway.dialects.tabby": "Tabby",
-    "gateway.dialects.llamaserver": "LlamaServer",
-    "gateway.dialects.rerank": "Rerank",
-    "gateway": "Roundhouse",
-    "backends": "Roundhouse",
+APIS: Mapping[str, str] = {  # by the folder in gateway/dialects; Roundhouse for all else
+    "openai": "OpenAI",
+    "anthropic": "Anthropic",
+    "ollama": "Ollama",
+    "responses": "Responses",
+    "kobold": "Kobold",
+    "tabby": "Tabby",
+    "llamaserver": "LlamaServer",
+    "rerank": "Rerank",
 }
 
 
@@ -128,7 +126,8 @@ def _names(types: Sequence[Any]) -> dict[str, str]:
 
 
 def _name(struct: type, *, in_answers: bool = False) -> str:
-    api = next(name for module, name in APIS.items() if struct.__module__.startswith(module))
+    _, _, below = struct.__module__.partition("dialects.")
+    api = APIS.get(below.partition(".")[0], "Roundhouse")
     base = struct.__name__.removesuffix("Wire").removeprefix("Llama").removeprefix(api)
     return f"{api}{'Answer' if in_answers else ''}{base}"
 
