@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway.cli import CommandFailed
+from gateway.cli.listing import size
 from gateway.cli.remote import Remote
 
 
@@ -39,16 +40,16 @@ def _unload(server: Remote, arguments: Namespace) -> None:
 
 
 def _pull(server: Remote, arguments: Namespace) -> None:
-    """One quantization is chosen by the server, which reports no progress of it."""
+    """The server chooses a quantization where none is named, and says which."""
     model: str = arguments.model.removeprefix("hf:")
-    if ":" in model:
-        print(f"downloading {model} …", file=sys.stderr)
-        server.post("/models", {"model": model})
-    else:
-        with _bar(f"downloading {model}", in_bytes=True) as bar:
-            for event in server.events("/v1/download", {"repo_id": model, "stream": True}):
-                bar(event["done"], event["total"])
-    print(f"{model} is there")
+    name = model
+    with _bar(f"downloading {model}", in_bytes=True) as bar:
+        for event in server.events("/v1/download", {"repo_id": model, "stream": True}):
+            if event["model"] != name:
+                name = event["model"]
+                print(f"{name} was chosen ({size(event['total'])})", file=sys.stderr)
+            bar(event["done"], event["total"])
+    print(f"downloaded {name}")
 
 
 def _rm(server: Remote, arguments: Namespace) -> None:

@@ -6,11 +6,14 @@ from gateway.hub.hub import Hub, cached_models
 from gateway.hub.repository import (
     SCHEME,
     DownloadProgress,
+    Fits,
     HubModel,
     OfferedModel,
     Order,
     choices,
+    fits_in,
     hub_model,
+    needed,
 )
 from gateway.hub.uploads import Uploads
 
@@ -21,6 +24,7 @@ __all__ = [
     "DownloadProgress",
     "DownloadState",
     "Downloads",
+    "Fits",
     "Hub",
     "HubModel",
     "OfferedModel",
@@ -28,5 +32,7 @@ __all__ = [
     "Uploads",
     "cached_models",
     "choices",
+    "fits_in",
     "hub_model",
+    "needed",
 ]

@@ -37,8 +37,12 @@ async def fetch(
     await anyio.Path(part.parent).mkdir(parents=True, exist_ok=True)
     try:
         await _stream(client, file, part, headers, report)
+    except httpx.HTTPStatusError as error:
+        text = f"{error.request.url.host} answered {error.response.status_code} for {file.name}"
+        raise ModelUnavailable(text) from error
     except httpx.HTTPError as error:
-        raise ModelUnavailable(f"{file.name} could not be downloaded: {error}") from error
+        reason = str(error) or type(error).__name__  # timeouts have no text
+        raise ModelUnavailable(f"{file.name} could not be downloaded: {reason}") from error
     await to_thread.run_sync(_check, file, part)
     await anyio.Path(part).rename(path)
 

@@ -10,25 +10,34 @@ from pathlib import Path
 
 import anyio
 import httpx
+import structlog
 from anyio import to_thread
 
+from backends.catalog import BACKENDS, Catalog
 from config.settings import Config
 from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable
 from gateway.hub.cache import CachedFiles, CachedModels, cached, default_root
 from gateway.hub.fetching import fetch
 from gateway.hub.repository import (
     DownloadProgress,
+    Fits,
     HubModel,
     Listing,
     Order,
+    Selection,
     Usable,
     listing,
+    selected,
     snapshot,
 )
 from gateway.paths import within
+from gateway.registry.memory import gibibytes
+from gateway.registry.origin import FILE, HubOrigin, downloads, origin_of, write_origin
 
 STAGING_DIR = ".downloads"  # hidden, so that half a model is never listed
 SILENCE = 60.0  # seconds without a byte before a download counts as broken
+
+log = structlog.get_logger(__name__)
 
 
 def cached_models(config: Config) -> CachedModels | None:
@@ -44,8 +53,9 @@ def _cache_root(config: Config) -> Path:
 class Hub:
     """One per server."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, catalog: Catalog = BACKENDS) -> None:
         self._busy: set[Path] = set()
+        self._catalog = catalog
         self.apply(config)
 
     def apply(self, config: Config) -> None:
@@ -65,27 +75,39 @@ class Hub:
         order = Order(repository=repository)
         return await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
 
-    async def download(self, order: Order, report: Callable[[DownloadProgress], None]) -> Path:
-        """Fetch a repository; the folder it lies in then.
+    async def download(
+        self,
+        order: Order,
+        report: Callable[[DownloadProgress], None],
+        fits: Fits = lambda _: True,
+    ) -> Path:
+        """Fetch one model; the folder it lies in then. `fits`: whether one that may be chosen has
+        room in memory.
 
-        Raises InvalidRequest (no folder is configured, the name is bad or taken), NotFound and
-        ModelUnavailable (the hub fails, the disk has no room). Cancellation stops it at once; what
-        has come stays for the next try.
+        Raises InvalidRequest (no folder is configured, the name is bad or taken, the order fits
+        nothing there), NotFound, Forbidden and ModelUnavailable (the hub fails, the disk has no
+        room). Cancellation stops it at once; what has come stays for the next try.
         """
         root = self.root()
-        target = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
-        if target.exists() or target in self._busy:
-            state = "is there already" if target.exists() else "is being downloaded"
-            raise InvalidRequest(f"{target.name} {state}", param="folder_name")
+        named = within(root, order.folder or order.repository.rpartition("/")[2], "folder_name")
+        if order.folder is not None:
+            self._require_absent(named)
+        found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
+        chosen = selected(order, found, self._catalog, fits)
+        target = within(root, chosen.folder, "folder_name")
+        self._require_absent(target)
+        if chosen.others:
+            _note_choice(order, chosen)
         self._busy.add(target)
         try:
-            found = await to_thread.run_sync(listing, self._endpoint, order, abandon_on_cancel=True)
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
-            if not order.is_whole:  # parts of one repository may be fetched side by side
+            if len(chosen.files) < len(found.files):  # parts of one may be fetched side by side
                 name += f"--{target.name}"
             staging = within(root / STAGING_DIR, name, "repo_id")
-            await self._fetch(found, staging, report)
-            await to_thread.run_sync(_put, staging, target)
+            await self._fetch(chosen, found.headers, staging, report)
+            names = tuple(dict.fromkeys((order.name, chosen.model)))
+            origin = HubOrigin(repository=order.repository, names=names)
+            await to_thread.run_sync(_put, staging, target, origin)
         except OSError as error:
             text = f"{target.name} can't be written: {error.strerror or error}"
             raise ModelUnavailable(text) from error
@@ -93,36 +115,56 @@ class Hub:
             self._busy.discard(target)
         return target
 
+    def _require_absent(self, target: Path) -> None:
+        if target.exists():
+            text = f"there is already a folder {target.name} for downloads"
+            raise InvalidRequest(text, param="folder_name")
+        if target in self._busy:
+            raise InvalidRequest(f"{target.name} is being downloaded", param="folder_name")
+
     async def bring(
-        self, model: HubModel, usable: Usable, report: Callable[[DownloadProgress], None]
+        self,
+        model: HubModel,
+        usable: Usable,
+        report: Callable[[DownloadProgress], None],
+        fits: Fits = lambda _: True,
     ) -> Path:
         """The folder of a model: downloaded before, `usable` in the hub's local cache, or
         downloaded now. Raises as `download`.
         """
         here = await to_thread.run_sync(self.here, model, usable)
-        return here or await self.download(model.order, report)
+        return here or await self.download(model.order, report, fits)
 
     def here(self, model: HubModel, usable: Usable) -> Path | None:
         """As `bring`, without a download. Blocks."""
-        target = within(self.root(), model.folder, "path")
-        if target.exists():
+        root, name = self.root(), model.order.name
+        target = within(root, model.folder, "path")
+        called = [found for found in downloads(root) if found[1].is_called(name)]
+        if called:  # what was downloaded as that goes before another model of its repository
+            return min(called, key=lambda found: name not in found[1].names)[0]
+        if target.exists() and origin_of(target) is None:  # put there by other means
             return target
         cached_one = snapshot(self._cache, model)
         return cached_one if model.files is None and usable(cached_one) else None
 
     async def _fetch(
-        self, found: Listing, staging: Path, report: Callable[[DownloadProgress], None]
+        self,
+        chosen: Selection,
+        headers: dict[str, str],
+        staging: Path,
+        report: Callable[[DownloadProgress], None],
     ) -> None:
-        paths = [within(staging, file.name, "repo_id") for file in found.files]
-        total, before = sum(file.size for file in found.files), 0
-        await to_thread.run_sync(_require_room, staging, total)
+        paths = [within(staging, file.name, "repo_id") for file in chosen.files]
+        before = 0
+        await to_thread.run_sync(_require_room, staging, chosen.size)
         async with httpx.AsyncClient(follow_redirects=True, timeout=SILENCE) as client:
-            for file, path in zip(found.files, paths, strict=True):
+            for file, path in zip(chosen.files, paths, strict=True):
 
                 def count(done: int, name: str = file.name, before: int = before) -> None:
-                    report(DownloadProgress(name, before + done, total))
+                    report(DownloadProgress(name, before + done, chosen.size, chosen.model))
 
-                await fetch(client, file, path, found.headers, count)
+                count(0)
+                await fetch(client, file, path, headers, count)
                 before += file.size
 
     def require_deletable(self, paths: Sequence[Path]) -> None:
@@ -136,13 +178,16 @@ class Hub:
             raise Forbidden("this model doesn't lie in the folder for downloads")
 
     async def delete(self, paths: Sequence[Path]) -> None:
-        """Delete files and folders of a model that is not in use. Raises as `require_deletable`."""
+        """Delete files and folders of a model that is not in use, and the folder of a download
+        that holds nothing more. Raises as `require_deletable`.
+        """
         self.require_deletable(paths)
         for path in paths:
             if await anyio.Path(path).is_dir():
                 await to_thread.run_sync(shutil.rmtree, path)
             else:
                 await anyio.Path(path).unlink(missing_ok=True)
+                await to_thread.run_sync(_drop_empty, path.parent)
 
     def root(self) -> Path:
         """The folder for downloads. Raises InvalidRequest where there is none."""
@@ -159,7 +204,24 @@ def _require_room(staging: Path, total: int) -> None:
         raise ModelUnavailable(f"{missing} bytes are to come, and the disk has {free} bytes free")
 
 
-def _put(staging: Path, target: Path) -> None:
+def _note_choice(order: Order, chosen: Selection) -> None:
+    log.info(
+        "a quantization was chosen",
+        model=chosen.model,
+        size=gibibytes(chosen.size),
+        others=[f"{one.model} {gibibytes(one.size)}" for one in chosen.others],
+        named=order.name,
+    )
+
+
+def _put(staging: Path, target: Path, origin: HubOrigin) -> None:
     """What was collected appears under its name, atomically."""
+    write_origin(staging, origin)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging.rename(target)
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove a download's folder in which nothing is left of it."""
+    if [path.name for path in folder.iterdir()] == [FILE]:
+        shutil.rmtree(folder)

@@ -7,23 +7,36 @@ takes long to import, so that happens with the first question.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.catalog import BACKENDS, Catalog
-from gateway.errors import InvalidRequest, ModelUnavailable, NotFound
+from backends.catalog import CPU, Catalog
+from backends.protocol import MemoryNeed
+from config.settings import Config
+from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub.cache import quantizations
 from gateway.registry.library import HUB_SCHEME
+from gateway.registry.memory import shares
+
+HUB = "https://huggingface.co"
+MOST_NAMED = 40  # files or quantizations in an error
+PREFERRED = "q4_k_m"
+UNQUANTIZED = ("f32", "f16", "bf16")  # taken where they are named, or are all there is
+BESIDE = 0.1  # of a model's bytes, for its cache and buffers: a guess, until its header is here
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One repository, or what `include` leaves of it after `exclude` (patterns of file names)."""
+    """One model of a repository: the one whose quantization, or a part of whose file names, is
+    `quantization`. Of several where it isn't given one is chosen, see `selected`. With `include` or
+    `exclude` (patterns of file names) it is all that they leave of the repository.
+    """
 
     repository: str  # "owner/name"
+    quantization: str | None = None
     revision: str | None = None  # None: the main branch
     folder: str | None = None  # name of the folder to make; None: the repository's own
     token: str | None = None  # None: the one that the hub's tools have stored, if any
@@ -31,9 +44,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether nothing of the repository is left out."""
-        return self.include == ("*",) and not self.exclude
+    def name(self) -> str:
+        """What is ordered, as it was named."""
+        return self.repository + (f":{self.quantization}" if self.quantization else "")
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether the files to fetch are chosen by their names."""
+        return self.include != ("*",) or bool(self.exclude)
 
     def wants(self, file: str) -> bool:
         """Whether `file` is to be fetched."""
@@ -63,11 +81,12 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class DownloadProgress(msgspec.Struct, frozen=True):
-    """How far a download is, over all files."""
+    """How far a download is, over all files. `model`: what is downloaded, with its quantization."""
 
     file: str
     done: int
     total: int
+    model: str = ""
 
 
 SCHEME = HUB_SCHEME
@@ -89,15 +108,12 @@ class HubModel(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """Where a download of it lies, under the folder for downloads."""
+        """Where a download of it usually lies, under the folder for downloads."""
         return self.name if self.files is None else f"{self.name}-{self.files}"
 
     @property
     def order(self) -> Order:
-        if self.files is None:
-            return Order(repository=self.repository, folder=self.folder)
-        include = (f"*{self.files}*", *BACKENDS.companions)
-        return Order(repository=self.repository, folder=self.folder, include=include)
+        return Order(repository=self.repository, quantization=self.files)
 
 
 def hub_model(text: str) -> HubModel:
@@ -121,14 +137,14 @@ def snapshot(cache: Path, model: HubModel) -> Path:
 
 
 def listing(endpoint: str | None, order: Order) -> Listing:
-    """The files that `order` wants.
+    """All files of the ordered repository.
 
-    Raises NotFound where hub, repository or revision say no, InvalidRequest where nothing is left
-    to fetch, ModelUnavailable where the hub can't be reached or the library is missing.
+    Raises NotFound where there is no such repository or revision, Forbidden where it is gated,
+    InvalidRequest for a name that can't be one or a repository without files, ModelUnavailable
+    where the hub can't be reached or the library is missing.
     """
     try:
         import huggingface_hub  # noqa: PLC0415 - optional, and slow to import
-        from huggingface_hub import errors  # noqa: PLC0415
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # noqa: PLC0415
     except ImportError as error:
         raise ModelUnavailable(
@@ -137,28 +153,46 @@ def listing(endpoint: str | None, order: Order) -> Listing:
     api = huggingface_hub.HfApi(endpoint=endpoint, token=order.token, library_name="roundhouse")
     try:
         info = api.model_info(order.repository, revision=order.revision, files_metadata=True)
-    except errors.HFValidationError as error:
-        raise InvalidRequest(f"repo_id: {error}", param="repo_id") from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise NotFound(f"the hub has no {order.repository}: {error}", param="repo_id") from error
     except Exception as error:  # of whichever HTTP library huggingface_hub uses
-        raise ModelUnavailable(f"the hub can't be asked: {error}") from error
+        raise _refusal(error, order, api.endpoint) from error
 
     commit = info.sha
     if commit is None:
-        raise ModelUnavailable(f"the hub names no commit of {order.repository}")
+        raise ModelUnavailable(f"{api.endpoint} names no commit of {order.repository}")
 
     def url(name: str) -> str:
         return str(
             huggingface_hub.hf_hub_url(order.repository, name, revision=commit, endpoint=endpoint)
         )
 
-    wanted = (one for one in info.siblings or () if order.wants(one.rfilename))
-    files = tuple(_file(one, url(one.rfilename)) for one in wanted if not _is_hidden(one.rfilename))
-    if not files:
-        text = f"include and exclude leave nothing of {order.repository}"
-        raise InvalidRequest(text, param="include")
+    shown = [one for one in info.siblings or () if not _is_hidden(one.rfilename)]
+    if not shown:
+        raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
+    files = tuple(_file(one, url(one.rfilename)) for one in shown)
     return Listing(commit, files, build_hf_headers(token=order.token, library_name="roundhouse"))
+
+
+def _refusal(error: Exception, order: Order, endpoint: str) -> Exception:
+    """An error of huggingface_hub, whose texts have several lines, in one of ours."""
+    from huggingface_hub import errors  # noqa: PLC0415 - slow to import
+
+    name = order.repository
+    match error:
+        case errors.HFValidationError():
+            text = f"{name!r} is not a valid repository; expected owner/name"
+            return InvalidRequest(text, param="repo_id")
+        case errors.GatedRepoError():
+            text = f"{name} is gated: accept its terms at {endpoint}/{name}, then set HF_TOKEN"
+            return Forbidden(text)
+        case errors.RepositoryNotFoundError():
+            text = f"{name} was not found at {endpoint}; if it is private, set HF_TOKEN"
+            return NotFound(text, param="repo_id")
+        case errors.RevisionNotFoundError():
+            return NotFound(f"{name} has no revision {order.revision!r}", param="revision")
+        case errors.HfHubHTTPError(response=response):
+            return ModelUnavailable(f"{endpoint} answered {response.status_code} for {name}")
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return ModelUnavailable(f"can't reach {endpoint}: {reason}")
 
 
 def _is_hidden(name: str) -> bool:
@@ -230,3 +264,111 @@ def _is_beside(name: str, catalog: Catalog) -> bool:
     """Called as what they need, in a precision that is not downloaded: no model of its own."""
     marks = [part for pattern in catalog.companions for part in pattern.split("*")[:2]]
     return any(mark and mark in name for mark in marks)
+
+
+# ------------------------------------------------------------------------------ one is chosen
+
+Fits: TypeAlias = Callable[[OfferedModel], bool]
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a download fetches. `model`: its full name; `folder`: what the folder of it is called;
+    `others`: what would have been there besides, where one was chosen here.
+    """
+
+    model: str
+    folder: str
+    files: tuple[RemoteFile, ...]
+    others: tuple[OfferedModel, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def selected(order: Order, found: Listing, catalog: Catalog, fits: Fits) -> Selection:
+    """What `order` means in a repository.
+
+    Raises InvalidRequest that names what there is, where nothing fits its words.
+    """
+    bare = order.repository.rpartition("/")[2]
+    wanted = tuple(file for file in found.files if order.wants(file.name))
+    if not wanted:
+        raise _none_matches(order, "include and exclude", [file.name for file in found.files])
+    if order.has_patterns and order.quantization is None:
+        return Selection(model=order.repository, folder=order.folder or bare, files=wanted)
+    offered = choices(order.repository, Listing(found.commit, wanted, found.headers), catalog)
+    matching = offered if order.quantization is None else _matching(order, offered)
+    choice = best(matching, fits)
+    tag = choice.name or order.quantization
+    is_one_of_many = len(offered) > 1 or order.quantization is not None
+    return Selection(
+        model=choice.model,
+        folder=order.folder or (f"{bare}-{tag}" if is_one_of_many else bare),
+        files=tuple(_placed(file, choice) for file in wanted if file.name in choice.files),
+        others=tuple(one for one in matching if one is not choice),
+    )
+
+
+def _placed(file: RemoteFile, choice: OfferedModel) -> RemoteFile:
+    """A model in files of its own lies directly in its folder, its projector beside it."""
+    if choice.backend is None:
+        return file
+    return msgspec.structs.replace(file, name=file.name.rpartition("/")[2])
+
+
+def _matching(order: Order, offered: Sequence[OfferedModel]) -> Sequence[OfferedModel]:
+    """Those of the ordered quantization; else those in whose files' names it stands."""
+    wanted = (order.quantization or "").lower()
+    exact = [one for one in offered if one.name is not None and one.name.lower() == wanted]
+    if exact:
+        return exact
+    named = {one.model: [name for name in one.files if wanted in name.lower()] for one in offered}
+    found = [one for one in offered if named[one.model]]
+    if not found:
+        names = [one.name or file for one in offered for file in one.files[:1]]
+        raise _none_matches(order, order.quantization or "", names)
+    if found[0].name is None:  # a repository that is one model: a part of its files
+        return [msgspec.structs.replace(found[0], files=tuple(named[found[0].model]))]
+    return found
+
+
+def _none_matches(order: Order, what: str, names: Sequence[str]) -> InvalidRequest:
+    rest = len(names) - MOST_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    text = f"no file of {order.repository} matches {what}; available: "
+    return InvalidRequest(text + ", ".join(names[:MOST_NAMED]) + more, param="model")
+
+
+def best(offered: Sequence[OfferedModel], fits: Fits) -> OfferedModel:
+    """Q4_K_M, else the largest quantization that fits here, else the smallest there is."""
+    fitting = [one for one in offered if fits(one)] or [min(offered, key=lambda one: one.size)]
+    tags = {one.model: (one.name or "").lower() for one in fitting}
+    preferred = [one for one in fitting if tags[one.model].endswith(PREFERRED)]
+    quantized = [one for one in fitting if not tags[one.model].endswith(UNQUANTIZED)]
+    return max(preferred or quantized or fitting, key=lambda one: one.size)
+
+
+def fits_in(budgets: Mapping[str, int], config: Config, catalog: Catalog) -> Fits:
+    """Whether a model would have room where that many bytes are for all of them."""
+    cards = {device: size for device, size in budgets.items() if device != CPU}
+
+    def fits(choice: OfferedModel) -> bool:
+        wanted = needed(choice, config, catalog, cards)
+        return all(size <= budgets.get(device, 0) for device, size in wanted.items())
+
+    return fits
+
+
+def needed(
+    choice: OfferedModel, config: Config, catalog: Catalog, cards: Mapping[str, int]
+) -> Mapping[str, int]:
+    """By device, the bytes that a model will take with its engine's defaults, guessed by the size
+    of its files. `cards`: see `backends.catalog.FilesModule.placement`.
+    """
+    # A whole folder is for the first engine that reads folders.
+    folders = (name for name, one in catalog.items() if one.files.SUFFIX is None)
+    backend = choice.backend or next(folders)
+    placement = catalog[backend].files.placement(getattr(config.engines, backend), cards)
+    size = int(choice.size * (1 + BESIDE))
+    return shares(MemoryNeed(weights=size, cache=0, engine=0), placement)

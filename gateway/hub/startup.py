@@ -8,14 +8,17 @@ from typing import TypeAlias
 
 import anyio
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
-from backends import catalog
+from backends.catalog import BACKENDS
 from backends.errors import BackendError
 from config.errors import ConfigError
 from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
-from gateway.hub import SCHEME, DownloadProgress, Hub, HubModel, hub_model
+from gateway.hub import SCHEME, DownloadProgress, Fits, Hub, HubModel, fits_in, hub_model
+from gateway.registry.gauges import SystemGauge
+from gateway.registry.origin import origin_of
 from gateway.tasks import companions
 
 LOG_EVERY = 5.0  # seconds between log lines of a download
@@ -59,8 +62,9 @@ async def provided(config: Config, report: DownloadReporter | None = None) -> Co
 
     Raises ConfigError that names the model, for one that can't be had.
     """
-    hub = Hub(config)
-    models = [await _provided(hub, model, report or log_reporter) for model in config.models]
+    room = fits_in({**SystemGauge().free(), **config.swap.memory}, config, BACKENDS)
+    bringer = _Bringer(Hub(config), room, report or log_reporter)
+    models = [await bringer.provided(model) for model in config.models]
     return replace(config, models=tuple(models))
 
 
@@ -87,28 +91,38 @@ def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
     return _placed(model, wanted, path)
 
 
-async def _provided(hub: Hub, model: ModelConfig, report: DownloadReporter) -> ModelConfig:
-    if not model.path.startswith(SCHEME):
-        return model
-    try:
-        wanted = hub_model(model.path)
-        path = await hub.bring(wanted, _is_usable, report(model.name))
-    except GatewayError as error:
-        raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
-    return _placed(model, wanted, path)
+class _Bringer(Struct, frozen=True):
+    """Brings models here, one after the other."""
+
+    hub: Hub
+    fits: Fits
+    report: DownloadReporter
+
+    async def provided(self, model: ModelConfig) -> ModelConfig:
+        if not model.path.startswith(SCHEME):
+            return model
+        try:
+            wanted = hub_model(model.path)
+            report = self.report(model.name)
+            path = await self.hub.bring(wanted, _is_usable, report, self.fits)
+        except GatewayError as error:
+            raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
+        return _placed(model, wanted, path)
 
 
 def _placed(model: ModelConfig, wanted: HubModel, path: Path) -> ModelConfig:
-    """The model where it lies, known by its place on the hub, too."""
+    """The model where it lies, known by its names on the hub, too."""
+    origin = origin_of(path)
+    names = (wanted.repository, *(origin.names if origin else ()))
     known = (model.name, *model.aliases)
-    by_id = () if wanted.repository in known else (wanted.repository,)
-    return replace(model, path=str(path), aliases=(*model.aliases, *by_id))
+    others = tuple(name for name in dict.fromkeys(names) if name not in known)
+    return replace(model, path=str(path), aliases=(*model.aliases, *others))
 
 
 def _is_usable(folder: Path) -> bool:
     """Whether all of a model is there: a cache may hold a part."""
     try:
-        catalog.recognise(folder)
+        BACKENDS.recognise(folder)
     except (BackendError, OSError):
         return False
     return True

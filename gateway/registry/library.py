@@ -27,6 +27,7 @@ from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.registry.origin import Names, hub_names
 from gateway.registry.sources import ModelFolder, Recognise, Unusable, UpstreamModels, template_of
 from gateway.request import RequestedSampling
 
@@ -95,6 +96,7 @@ class LibraryScan(msgspec.Struct, frozen=True):
 
     models: Mapping[str, Known]
     names: Mapping[str, str]  # id or alias to id
+    tags: Mapping[str, str] = {}  # a name with a quantization, in lower case, to id
     cached: frozenset[str] = frozenset()  # ids of those from the hub's cache
 
 
@@ -185,7 +187,8 @@ class ModelLibrary:
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """The model called `name`, an id or an alias by its exact letters, a hub's id also behind
-        `hf:`, and any with Ollama's tag `:latest`; "" is the default.
+        `hf:` and with its quantization in any case, and any with Ollama's tag `:latest`; "" is the
+        default.
 
         Raises ModelNotFound with the nearest names, and ModelUnavailable for a configured model
         whose files can't be used. A key that may not use a model gets the same error as if it
@@ -197,7 +200,7 @@ class ModelLibrary:
         if name not in scan.names:
             name = name.removeprefix(HUB_SCHEME)
         if name not in scan.names:
-            name = name.removesuffix(LATEST)
+            name = scan.tags.get(name.lower(), name.removesuffix(LATEST))
         if name not in scan.names or not access.allows(scan.names[name]):
             known = [one for one, model in scan.names.items() if access.allows(model)]
             # The default's name is shown only to those who may use it.
@@ -223,24 +226,32 @@ class ModelLibrary:
             places = _places(models)
             for name, files in self._offered.named():
                 models.setdefault(name, self._remote(name, files))
-            for name, files in self._scanned():
+            taken = {*models, *(alias for one in models.values() for alias in one.aliases)}
+            for name, files, others in self._scanned():
                 if name not in models and files.path not in places:
-                    models[name] = self._found(name, files)
+                    aliases = tuple(one for one in others if one not in taken)
+                    models[name] = self._found(name, files, aliases)
             for name, files in self._offered.discovered():
                 models.setdefault(name, self._remote(name, files))
-            aliases = {alias: name for name, one in models.items() for alias in one.aliases}
-            cached = self._cached({*models, *aliases}, _places(models))
+            by_alias = {alias: name for name, one in models.items() for alias in one.aliases}
+            cached = self._cached({*models, *by_alias}, _places(models))
             models |= cached
-            aliases |= {alias: name for name, one in cached.items() for alias in one.aliases}
-            models |= self._unusable_files({*models, *aliases})
-            names = {**aliases, **{name: name for name in models}}
-            self._scan = LibraryScan(models, names, frozenset(cached))
+            by_alias |= {alias: name for name, one in cached.items() for alias in one.aliases}
+            models |= self._unusable_files({*models, *by_alias})
+            names = {**by_alias, **{name: name for name in models}}
+            tags = {name.lower(): model for name, model in names.items() if ":" in name}
+            self._scan = LibraryScan(models, names, tags, frozenset(cached))
             self._scanned_at = time.monotonic()
             self.due = self._scanned_at + REST * (self._scanned_at - began)
 
-    def _scanned(self) -> Iterator[tuple[str, ModelFiles]]:
-        for folder in self.folders.values():
-            yield from folder.models().items()
+    def _scanned(self) -> Iterator[tuple[str, ModelFiles, Names]]:
+        """Of each model in the folders its name, its files and its names of the hub."""
+        scanned = [folder.models() for folder in self.folders.values()]
+        origins = [folder.origins() for folder in self.folders.values()]
+        others = hub_names({name: one for found in origins for name, one in found.items()})
+        for found in scanned:
+            for name, files in found.items():
+                yield name, files, others.get(name, ())
 
     def _cached(self, taken: set[str], places: set[Path]) -> dict[str, Known]:
         """By id, what the hub's cache holds; without what is called as another model, or is one."""
@@ -316,14 +327,14 @@ class ModelLibrary:
 
     def _found(self, name: str, files: ModelFiles, aliases: tuple[str, ...] = ()) -> Known:
         old = self._scan.models.get(name)
-        if old is not None and self._scans.get(name) is files:
+        if old is not None and self._scans.get(name) is files and old.aliases == aliases:
             return old
         self._scans[name] = files
         try:
             model = ModelConfig(name=name, aliases=aliases, path=str(files.path))
             return self._entry(model, files)
         except LoadFailed as error:
-            return Unusable(name=name, reason=str(error), path=files.path)
+            return Unusable(name=name, aliases=aliases, reason=str(error), path=files.path)
 
     def _remote(self, name: str, files: ModelFiles) -> ModelEntry:
         """A model that another server runs. What didn't change stays the same object."""

@@ -3,7 +3,7 @@ can use, and the models of other servers by our names.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ from backends.upstream.roster import Roster
 from config.errors import Source
 from config.settings import Config, ModelConfig
 from config.upstreams import UpstreamConfig
+from gateway.registry.origin import HubOrigin, origin_of
 
 Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
 FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
@@ -43,6 +44,14 @@ class Unusable(msgspec.Struct, frozen=True, kw_only=True):
 Seen: TypeAlias = ModelFiles | Unusable
 
 
+class FolderScan(msgspec.Struct, frozen=True):
+    """What was found directly in one folder, when it was in that state."""
+
+    state: FolderState
+    found: Mapping[str, Seen]
+    origin: HubOrigin | None
+
+
 class ModelFolder:
     """The models under `root`: what the backends recognise in it, and again what changed.
 
@@ -56,7 +65,7 @@ class ModelFolder:
         self._root = root.expanduser().resolve()
         self._recognise = recognise
         self._catalog = catalog
-        self._seen: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
+        self._seen: dict[Path, FolderScan] = {}
 
     def models(self) -> dict[str, ModelFiles]:
         """Name to files. Only folders in which something changed are scanned again.
@@ -64,10 +73,12 @@ class ModelFolder:
         Reads headers, so it may take a moment after a change. Unchanged models are the same
         objects.
         """
-        found: dict[Path, tuple[FolderState, dict[str, Seen]]] = {}
+        found: dict[Path, FolderScan] = {}
         for folder, state in self._walk(self._root):
             known = self._seen.get(folder)
-            found[folder] = known if known and known[0] == state else (state, self._scan(folder))
+            if known is None or known.state != state:
+                known = FolderScan(state, self._scan(folder), origin_of(folder))
+            found[folder] = known
         self._seen = found
         return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
 
@@ -75,8 +86,24 @@ class ModelFolder:
         """What the last scan found that is a model, but can't be used."""
         return (one for _, one in self._all() if isinstance(one, Unusable))
 
+    def origins(self) -> Mapping[str, HubOrigin]:
+        """By name, the models that are alone in what was downloaded from a hub, as the last scan
+        found them.
+        """
+        found: dict[str, HubOrigin] = {}
+        for folder, scan in self._seen.items():
+            if scan.origin is not None:
+                inside = [name for name, one in self._below(folder) if isinstance(one, ModelFiles)]
+                found |= {name: scan.origin for name in inside if len(inside) == 1}
+        return found
+
+    def _below(self, folder: Path) -> Iterator[tuple[str, Seen]]:
+        for path, scan in self._seen.items():
+            if path.is_relative_to(folder):
+                yield from scan.found.items()
+
     def _all(self) -> Iterator[tuple[str, Seen]]:
-        return ((name, one) for _, found in self._seen.values() for name, one in found.items())
+        return (item for scan in self._seen.values() for item in scan.found.items())
 
     def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
         """Every folder below, without following links, in the order of names."""

@@ -2,24 +2,21 @@
 load now, and what was measured.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 from anyio import to_thread
 
-from backends.protocol import MemoryNeed
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import ModelEntry
 from gateway.registry.line import Clock
 from gateway.registry.loading import LoadPlan, LoadPlanner
-from gateway.registry.memory import shares
 from gateway.registry.moves import Moves
 from gateway.registry.record import Bytes, ModelRecord
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.turns import candidate, choose_victims
 
-Placement: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, float]]
 Verdict: TypeAlias = Literal["loaded", "fits", "fits_after", "too_large", "remote", "unknown"]
 
 
@@ -185,13 +182,10 @@ class Survey:
             return Fit(verdict="fits_after", unload=tuple(one.model.name for one in goers))
         return Fit(verdict="fits_after", unload=names)
 
-    def room_for_size(self, name: str, size: int, placement: Placement) -> tuple[Fit, Bytes]:
-        """As `room_for`, for so many bytes of a model that is not here yet, and where they would
-        lie. `placement`: see `backends.catalog.FilesModule.placement`.
-        """
-        whole = MemoryNeed(weights=size, cache=0, engine=0)
-        need = shares(whole, placement(self._planner.cards))
-        return self.room_for(name, need), need
+    @property
+    def cards(self) -> Bytes:
+        """This machine's, with their bytes."""
+        return self._planner.cards
 
 
 def _may_go(record: ModelRecord, name: str) -> bool:

@@ -150,12 +150,15 @@ class Downloaded(msgspec.Struct, frozen=True):
 
 
 class DownloadEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a download: `done` of `total` bytes. `file` is the one just fetched."""
+    """One step of a download: `done` of `total` bytes. `file` is the one just fetched, `model` what
+    is downloaded, with the quantization that was chosen.
+    """
 
     status: Literal["downloading", "finished"]
     done: int
     total: int
     file: str | None = None
+    model: str | None = None
     download_path: str | None = None
 
 

@@ -17,13 +17,11 @@ from gateway.http.plain import Plain
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
-from gateway.hub import SCHEME, DownloadState, OfferedModel, choices, hub_model
+from gateway.hub import SCHEME, DownloadState, OfferedModel, choices, hub_model, needed
 from gateway.hub.downloads import Report
 from gateway.registry.survey import Verdict
 
 AnyRequest = Request[Any, Any, Any]
-
-BESIDE = 0.1  # of a model's bytes, for its cache and buffers: a guess, until its header is here
 
 
 class RoomWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,21 +129,15 @@ def _offered(services: Services, choice: OfferedModel, *, here: bool) -> ChoiceW
 
 def _room(services: Services, choice: OfferedModel) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
-    catalog = services.catalog
-    # A whole folder is for the first engine that reads folders.
-    folders = (name for name, one in catalog.items() if one.files.SUFFIX is None)
-    backend = choice.backend or next(folders)
-    options, engine = getattr(services.config.engines, backend), catalog[backend].files
-    needs = int(choice.size * (1 + BESIDE))
-    fit, devices = services.registry.survey.room_for_size(
-        choice.model, needs, lambda cards: engine.placement(options, cards)
-    )
+    survey = services.registry.survey
+    devices = needed(choice, services.config, services.catalog, survey.cards)
+    fit = survey.room_for(choice.model, devices)
     return RoomWire(
         verdict=fit.verdict,
         unload=fit.unload,
         why=fit.why,
         device=max(devices, key=lambda name: devices[name], default=None),
-        needs=needs,
+        needs=sum(devices.values()),
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import anyio
+import msgspec
 from litestar import Request, delete, post
 from litestar.types import ASGIApp
 
@@ -17,7 +18,7 @@ from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
-from gateway.hub import SCHEME, DownloadProgress, Order, hub_model
+from gateway.hub import SCHEME, DownloadProgress, Order, fits_in, hub_model
 from gateway.registry import ModelEntry
 from gateway.tasks import relayed
 
@@ -27,7 +28,8 @@ T = TypeVar("T")
 
 @post("/v1/download")
 async def download(request: AnyRequest, services: Services) -> ASGIApp:
-    """Fetch a repository. One answer at the end, as TabbyAPI's clients expect, who read its status.
+    """Fetch a model: `owner/name`, or `owner/name:Q4_K_M`; without a quantization one that fits is
+    chosen. One answer at the end, as TabbyAPI's clients expect, who read its status.
 
     With `text/event-stream` in `Accept`, or `stream`, its progress is sent.
     """
@@ -53,8 +55,8 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
 def _order(asked: wants.Download) -> Order:
     if asked.repo_type != "model":
         raise InvalidRequest("repo_type: only models can be downloaded", param="repo_type")
-    return Order(
-        repository=asked.repo_id,
+    return msgspec.structs.replace(
+        to_fetch(asked.repo_id),
         revision=asked.revision,
         folder=asked.folder_name,
         token=asked.token,
@@ -82,7 +84,8 @@ async def fetched(
     report: Callable[[DownloadProgress], None] = _say_nothing,
 ) -> str:
     """Download, and list the new model at once; its path."""
-    path = await services.hub.download(order, report)
+    fits = fits_in(services.registry.budgets, services.config, services.catalog)
+    path = await services.hub.download(order, report, fits)
     await services.registry.refresh()
     return str(path)
 
@@ -121,7 +124,12 @@ def _event(
 ) -> bytes:
     return frame(
         reply.DownloadEvent(
-            status=status, file=step.file, done=step.done, total=step.total, download_path=path
+            status=status,
+            file=step.file,
+            done=step.done,
+            total=step.total,
+            model=step.model,
+            download_path=path,
         )
     )
 
@@ -129,7 +137,7 @@ def _event(
 @post("/models")
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
-    behind `hf:`, as a configuration writes them.
+    behind `hf:`, as a configuration writes them. Without a quantization one that fits is chosen.
     """
     services.authenticator.admit(request.headers).require_admin()
     named = wire.read(await request.body(), wire.NamedModel)

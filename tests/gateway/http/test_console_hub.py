@@ -169,7 +169,7 @@ async def test_two_parts_of_one_repository_come_side_by_side(
         await stand.sent_cut.wait()
     await post(running, "downloads", model="org/small:Q8_0")
     done = await until(running, "finished")
-    assert left(Path(done["path"])) == ["mmproj-small-F16.gguf", "small-Q8_0.gguf"]
+    assert left(Path(done["path"])) == [".hub.json", "mmproj-small-F16.gguf", "small-Q8_0.gguf"]
     await post(running, f"downloads/{first}/stop")
     stand.cut.clear()
     await post(running, f"downloads/{first}/resume")

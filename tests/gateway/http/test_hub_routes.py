@@ -76,7 +76,7 @@ async def test_who_reads_only_the_status_gets_one_answer_at_the_end(fetching: Ru
         "/v1/download", json={"repo_id": "org/small", "folder_name": "x/y"}, headers=ADMIN
     )
     assert again.status_code == 400
-    assert "there already" in again.json()["detail"]
+    assert "already a folder y" in again.json()["detail"]
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "*/*"])
@@ -138,9 +138,9 @@ async def test_open_webui_fetches_and_deletes(fetching: Running, tmp_path: Path)
 @pytest.mark.parametrize(
     ("asked", "folder", "files"),
     [
-        ("hf:org/small", "small", {"m-Q4_0.gguf", "m-Q8_0.gguf"}),
+        ("hf:org/small", "small-Q4_0", {"m-Q4_0.gguf"}),
         ("hf:org/small:Q8_0", "small-Q8_0", {"m-Q8_0.gguf"}),
-        ("org/small:Q8_0", "small-Q8_0", {"m-Q8_0.gguf"}),
+        ("org/small:q8_0", "small-Q8_0", {"m-Q8_0.gguf"}),
     ],
 )
 async def test_a_model_is_fetched_as_a_configuration_names_it(
@@ -151,10 +151,45 @@ async def test_a_model_is_fetched_as_a_configuration_names_it(
     del stand.files["talk.script.json"]
     fetched = await fetching.client.post("/models", json={"model": asked}, headers=ADMIN)
     assert fetched.json() == {"success": True}
-    assert {file.name for file in (tmp_path / "models" / folder).iterdir()} == files
+    assert {file.name for file in (tmp_path / "models" / folder).glob("*.gguf")} == files
     listed = (await fetching.client.get("/v1/models", headers=USER)).json()["data"]
     there = {f"{folder}/{file.removesuffix('.gguf')}" for file in files}
     assert there <= {one["id"] for one in listed}
+
+
+@pytest.mark.parametrize("asked", ["org/small", "hf:org/small", "org/small:Q8_0", "org/small:q8_0"])
+async def test_what_was_fetched_is_called_and_deleted_by_the_name_it_was_fetched_by(
+    asked: str, stand: StandIn, fetching: Running, tmp_path: Path
+) -> None:
+    stand.add("m-Q8_0.gguf", bundled.GGUF.read_bytes())
+    del stand.files["talk.script.json"]
+    for _ in range(2):  # what was deleted can be fetched again
+        fetched = await fetching.client.post("/models", json={"model": asked}, headers=ADMIN)
+        assert fetched.json() == {"success": True}
+        for name in (asked, "hf:org/small", "org/small:Q8_0"):
+            body = {"model": name, "prompt": "Hi", "max_tokens": 2}
+            said = await fetching.client.post("/v1/completions", json=body, headers=USER)
+            assert said.status_code == 200, said.text
+        deleted = await fetching.client.delete("/models", params={"model": asked}, headers=ADMIN)
+        assert deleted.json() == {"success": True}
+        assert [path.name for path in (tmp_path / "models").glob("[!.]*")] == []
+
+
+async def test_a_repository_s_name_is_the_model_s_that_was_fetched_by_it(
+    stand: StandIn, fetching: Running
+) -> None:
+    for name in ("m-Q2_K.gguf", "m-Q4_K_M.gguf"):
+        stand.add(name, bundled.GGUF.read_bytes())
+    del stand.files["talk.script.json"]
+
+    async def after(asked: str) -> str:
+        fetched = await fetching.client.post("/models", json={"model": asked}, headers=ADMIN)
+        assert fetched.status_code == 200
+        return fetching.registry.resolve("org/small").name
+
+    assert await after("org/small:Q2_K") == "small-Q2_K/m-Q2_K"
+    assert await after("org/small") == "small-Q4_K_M/m-Q4_K_M"
+    assert fetching.registry.resolve("org/small:q2_k").name == "small-Q2_K/m-Q2_K"
 
 
 @pytest.mark.parametrize("model", ["hf:", "hf:small", "hf:org/../up", "org/small:a:b"])

@@ -24,6 +24,8 @@ class StandIn:
         self.cut: dict[str, int] = {}
         self.sizes: dict[str, int] = {}  # that the listing gives, where they aren't the files'
         self.sent_cut = anyio.Event()
+        self.refusals: dict[str, tuple[int, str]] = {}  # by repository, status and the hub's code
+        self.gone: set[str] = set()  # files that are listed and not there
         self.checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         self.asked: list[str] = []  # path, and the range asked for
         self.tokens: list[str] = []
@@ -51,9 +53,15 @@ class StandIn:
             self.asked.append(f"{method} {path} {fields.get('range', '')}".strip())
             if path.startswith("/api/models/org/small"):
                 await self._send(stream, "200 OK", msgspec.json.encode(self._listing()))
+            elif refusal := self.refusals.get(path.removeprefix("/api/models/").partition("?")[0]):
+                status, code = refusal
+                header = f"x-error-code: {code}\r\n" if code else ""
+                await self._send(stream, f"{status} Refused", b'{"error": "no"}', header)
             elif path.startswith("/org/small/resolve/"):
                 name = path.removeprefix("/org/small/resolve/").partition("/")[2]
-                if method == "HEAD":
+                if name in self.gone:
+                    await self._send(stream, "404 Not Found", b"")
+                elif method == "HEAD":
                     await stream.send(
                         self._head("200 OK", len(self.files[name]), self._facts(name))
                     )

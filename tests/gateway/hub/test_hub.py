@@ -64,11 +64,11 @@ async def test_patterns_choose_and_a_name_can_be_given(stand: StandIn, tmp_path:
     order = Order(repository="org/small", folder="other/name", include=("*.json",), token="secret")
     path = await hub(stand, tmp_path).download(order, ignore)
     assert path == tmp_path / "models" / "other" / "name"
-    assert [file.name for file in path.iterdir()] == ["config.json"]
+    assert [file.name for file in path.glob("[!.]*")] == ["config.json"]
     assert set(stand.tokens) == {"Bearer secret"}
     assert "secret" not in repr(order)
     nothing = Order(repository="org/small", folder="x", exclude=("*",))
-    with pytest.raises(InvalidRequest, match="nothing"):
+    with pytest.raises(InvalidRequest, match="no file of org/small matches"):
         await hub(stand, tmp_path).download(nothing, ignore)
 
 
@@ -143,7 +143,7 @@ async def test_a_hub_that_names_files_elsewhere_is_not_obeyed(tmp_path: Path) ->
 
 async def test_a_folder_that_is_there_is_left_alone(stand: StandIn, tmp_path: Path) -> None:
     (tmp_path / "models" / "small").mkdir(parents=True)
-    with pytest.raises(InvalidRequest, match="there already"):
+    with pytest.raises(InvalidRequest, match="already a folder small"):
         await hub(stand, tmp_path).download(SMALL, ignore)
 
 
@@ -155,6 +155,43 @@ async def test_what_the_hub_doesnt_have(
 ) -> None:
     with pytest.raises(error):
         await hub(stand, tmp_path).download(Order(repository=repository, folder="x"), ignore)
+
+
+ERRORS = {
+    "org/gone": (
+        404,
+        "RepoNotFound",
+        "org/gone was not found at URL; if it is private, set HF_TOKEN",
+    ),
+    "org/gated": (
+        403,
+        "GatedRepo",
+        "org/gated is gated: accept its terms at URL/org/gated, then set HF_TOKEN",
+    ),
+    "org/busy": (503, "", "URL answered 503 for org/busy"),
+}
+
+
+@pytest.mark.parametrize("repository", ERRORS)
+async def test_an_error_of_the_hub_is_one_line_of_ours(
+    repository: str, stand: StandIn, tmp_path: Path
+) -> None:
+    status, code, text = ERRORS[repository]
+    stand.refusals[repository] = (status, code)
+    with pytest.raises(GatewayError) as refused:
+        await hub(stand, tmp_path).download(Order(repository=repository), ignore)
+    assert refused.value.message == text.replace("URL", stand.url)
+
+
+async def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"^can't reach http://127\.0\.0\.1:9: .*$"):
+        await hub(None, tmp_path).download(SMALL, ignore)
+
+
+async def test_a_file_that_is_refused_is_named(stand: StandIn, tmp_path: Path) -> None:
+    stand.files["config.json"], stand.gone = b"", {"config.json"}
+    with pytest.raises(ModelUnavailable, match=r"^127\.0\.0\.1 answered 404 for config\.json$"):
+        await hub(stand, tmp_path).download(SMALL, ignore)
 
 
 async def test_without_a_folder_nothing_is_downloaded() -> None:

@@ -61,7 +61,17 @@ async def test_of_a_gguf_repository_one_quantization_and_its_projector_come(
         model = ModelConfig(name="org/small", path="hf:org/small:Q4_K_M")
         path = await path_of(config(stand, tmp_path, model))
     assert path == tmp_path / "models" / "small-Q4_K_M"
-    assert {file.name for file in path.iterdir()} == {"model-Q4_K_M.gguf", "mmproj-F16.gguf"}
+    assert {file.name for file in path.glob("*.gguf")} == {"model-Q4_K_M.gguf", "mmproj-F16.gguf"}
+
+
+async def test_one_quantization_is_chosen_once_and_answers_to_both_names(tmp_path: Path) -> None:
+    async with standin(dict(QUANTIZED)) as stand:
+        model = ModelConfig(name="org/small", path="hf:org/small")
+        [first] = (await provided(config(stand, tmp_path, model))).models
+    assert Path(first.path) == tmp_path / "models" / "small-Q4_K_M"
+    assert first.aliases == ("org/small:Q4_K_M",)
+    [again] = (await provided(config(None, tmp_path, model))).models
+    assert again == first
 
 
 @pytest.mark.parametrize("whole", [True, False])

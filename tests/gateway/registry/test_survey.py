@@ -34,13 +34,12 @@ async def test_what_is_not_here_yet_is_asked_for_by_its_size() -> None:
     async with registry_of(*MODELS, engine=FakeEngine()) as registry:
         await registry.load("a40")
 
-        def fits(size: int) -> tuple[Fit, dict[str, int]]:
-            fit, devices = registry.survey.room_for_size("new", size, lambda _: {"cpu": 1.0})
-            return fit, dict(devices)
+        def fits(size: int) -> Fit:
+            return registry.survey.room_for("new", {"cpu": size})
 
-        assert fits(60) == (Fit(verdict="fits"), {"cpu": 60})
-        assert fits(61)[0] == Fit(verdict="fits_after", unload=("a40",))
-        assert fits(101)[0].verdict == "too_large"
+        assert fits(60) == Fit(verdict="fits")
+        assert fits(61) == Fit(verdict="fits_after", unload=("a40",))
+        assert fits(101).verdict == "too_large"
 
 
 async def test_what_is_pinned_never_has_to_go() -> None:
