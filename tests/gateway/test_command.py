@@ -309,31 +309,30 @@ async def test_a_model_pulled_without_any_configuration_is_offered(
 
 @pytest.mark.anyio
 async def test_a_pull_reports_its_choice_and_progress_and_its_name_can_be_run(
-    tmp_path: Path,
+    serve: Serve, tmp_path: Path
 ) -> None:
     data = bundled.GGUF.read_bytes()
     async with standin({"m-Q4_K_M.gguf": data, "m-Q8_0.gguf": data}) as hub:
-        process = start("serve", "--port", "0", folder=tmp_path, HF_ENDPOINT=hub.url)
-        url = greeting(process)[1].rpartition(" ")[2]
+        server = serve(environment={"HF_ENDPOINT": hub.url})
 
         async def said(*arguments: str) -> tuple[str, str]:
-            command = start(*arguments, "--url", url, folder=tmp_path)
-            return await to_thread.run_sync(lambda: command.communicate(timeout=HANG))
+            with command(*arguments, "--url", server.url, folder=tmp_path) as process:
+                await to_thread.run_sync(process.status)
+            return process.out.text, process.log.text
 
         output, progress = await said("pull", "hf:org/small")
-        assert output == "downloaded org/small:Q4_K_M\n"
+        assert output == "downloaded org/small:Q4_K_M"
         assert "org/small:Q4_K_M was chosen (" in progress
         assert "downloading org/small: 100 %" in progress
         output, progress = await said("pull", "hf:org/small:q8_0")
-        assert output == "downloaded org/small:Q8_0\n"
+        assert output == "downloaded org/small:Q8_0"
         assert "downloading org/small:q8_0: 100 %" in progress
         _, refusal = await said("pull", "hf:org/small:Q6_K")
         problem = "no file of org/small matches Q6_K; available: Q4_K_M, Q8_0"
-        assert refusal == f"roundhouse: {problem}\n"
+        assert refusal == f"roundhouse: {problem}"
         for name in ("hf:org/small", "org/small:q8_0"):
             output, problem = await said("run", name, "Hello!")
             assert output.strip(), problem
-    assert stop(process, signal.SIGTERM) == 0
 
 
 def test_folders_that_are_configured_take_the_downloads() -> None:
