@@ -50,6 +50,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     rope_freq_scale: float | None = None
     vision: bool = True  # load the multimodal projector, where there is one
     mmproj: PathText | None = None  # the projector's file; None: the one beside the model
+    trial: Literal["auto", "always", "never"] = "auto"  # load it in a child process first
 
 
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from backends.llamacpp.gguf import GgufModel, Header, Tensor
+from backends.llamacpp.gguf import Header, Tensor
 
 # The weights that show what a layer has. A linear attention's projection has a softmax attention's
 # name, but such a layer has a convolution too (qwen3next).
@@ -13,16 +13,11 @@ KEYS = frozenset({"attn_k.weight", "attn_kv_a_mqa.weight"})
 JOINED = "attn_qkv.weight"
 CONVOLUTION, SSM = "shortconv.conv.weight", "ssm_conv1d.weight"
 
+MOST_LAYERS = 512  # LLAMA_MAX_LAYERS; llama.cpp refuses a file with more
+
 # Values of one token at the widest place of a recurrent layer, by its width (fitted to llama.cpp's
 # `compute buffer size` over random models).
 CONVOLUTION_VALUES, SSM_VALUES = 7.5, 6.6
-
-
-class LayerKinds(msgspec.Struct, frozen=True):
-    """The numbers of layers; one may be both."""
-
-    attending: tuple[int, ...]
-    recurrent: tuple[int, ...]
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -36,14 +31,6 @@ class Graph(msgspec.Struct, frozen=True):
     attention: int
     state: int = 0
     recurrent_layers: int = 0
-
-
-def kinds(model: GgufModel) -> LayerKinds:
-    """Of the layers that write, without those that predict further tokens."""
-    count = model.number("block_count") - model.number("nextn_predict_layers")
-    written = {one: names for one, names in _layers(model.tensors).items() if one < count}
-    found = _Dimensions(model.header, model.architecture, written)
-    return LayerKinds(tuple(found.attending()), tuple(found.recurrent()))
 
 
 def graph(header: Header, tensors: Iterable[Tensor]) -> Graph:
@@ -85,7 +72,8 @@ class _Dimensions(msgspec.Struct, frozen=True):
             for number, names in self.layers.items()
             if names & KEYS or (JOINED in names and SSM not in names)
         ]
-        return found if found or self.recurrent() else list(range(self.number("block_count")))
+        every = range(min(self.number("block_count"), MOST_LAYERS))
+        return found if found or self.recurrent() else list(every)
 
     def recurrent(self) -> list[int]:
         return [one for one, names in self.layers.items() if names & {CONVOLUTION, SSM}]

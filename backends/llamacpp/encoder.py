@@ -19,7 +19,7 @@ from backends.encoding import EncoderInput, room_of_each
 from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp import loading, logged
 from backends.llamacpp.batch import Batch
-from backends.llamacpp.encoders import ENCODERS, MEAN, MOST_ROWS, NONE, RANK, estimate, shape
+from backends.llamacpp.encoders import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.protocol import ModelInfo, Vectors
 from backends.threads import StepThreads
@@ -87,8 +87,8 @@ def _make_context(
     model: api.llama_model_p, files: ModelFiles, options: LlamaCppOptions
 ) -> api.llama_context_p:
     size = shape(files, options)
-    own = text_of(model, f"{files.architecture}.pooling_type".encode()) or str(NONE)
-    bare = files.architecture in ENCODERS and own == str(NONE)
+    own = text_of(model, f"{files.architecture}.pooling_type".encode())
+    bare = files.architecture in ENCODERS and own not in map(str, POOLINGS.values())
     params = api.llama_context_default_params()
     params.embeddings = True
     params.pooling_type = MEAN if bare else UNSPECIFIED

@@ -46,7 +46,8 @@ def pooling(header: Header) -> int:
     """How the model makes one vector of a text's tokens; `NONE`: it makes none, it writes."""
     architecture = header.text("general.architecture")
     named = header.number(f"{architecture}.pooling_type", NONE)
-    return MEAN if named == NONE and architecture in ENCODERS else named
+    known = named if named in POOLINGS.values() else NONE  # a file may say "unspecified": 2**32 - 1
+    return MEAN if known == NONE and architecture in ENCODERS else known
 
 
 def task(header: Header) -> Task:
@@ -62,6 +63,7 @@ def shape(files: ModelFiles, options: LlamaCppOptions) -> GgufEncoderShape:
     computed in parts. Files don't state that here, so every text is computed at once.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    length = min(length, files.positions or length)
     tokens = max(length, options.micro_batch_size)
     return GgufEncoderShape(length=length, tokens=tokens, at_once=tokens)
 

@@ -1,7 +1,7 @@
 """GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +10,8 @@ import msgspec
 
 from backends.catalog import CPU, ModelFiles, divided
 from backends.errors import LoadFailed
-from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking, soundness
-from backends.llamacpp.gguf import BrokenFile, GgufModel, Header, read_header
+from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
+from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
 from backends.llamacpp.repacking import CpuLayouts
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, LlamaCppOptions
@@ -104,7 +104,6 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
     encodes = architecture in encoders.ENCODERS
-    soundness.check(GgufModel(header, tensors))
     graph = dimensions.graph(header, tensors)
     projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
@@ -129,8 +128,14 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         activation_bytes=graph.activation,
         attention_bytes=graph.attention,
         windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
+        positions=_positions(tensors),
         task=encoders.task(header),
     )
+
+
+def _positions(tensors: Iterable[Tensor]) -> int:
+    shapes = (tensor.shape for tensor in tensors if tensor.name == POSITIONS)
+    return next((shape[-1] for shape in shapes if shape), 0)
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
@@ -146,7 +151,8 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
 
 def context_length(files: ModelFiles, options: LlamaCppOptions) -> int:
     """Tokens one request may have."""
-    return options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
+    return min(length, files.positions or length)
 
 
 def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:

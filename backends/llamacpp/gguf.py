@@ -7,8 +7,7 @@ not built.
 import math
 import mmap
 import struct
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -17,9 +16,7 @@ import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-EMBEDDING = "token_embd.weight"
-TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
-BYTE_TOKEN = 6  # llama_token_type
+EMBEDDING, POSITIONS = "token_embd.weight", "position_embd.weight"
 _SCALARS = {
     0: "B",
     1: "b",
@@ -76,28 +73,11 @@ class Tensor(msgspec.Struct, frozen=True):
         return self.blocks * BLOCKS.get(self.kind, (0, 1))[0]
 
 
-class GgufWords(msgspec.Struct, frozen=True):
-    """What a file's list of tokens is like. `twice`: one that is spelled as another; `byte_tokens`:
-    the texts of those that the file says stand for single bytes; `bytes_known`: the bytes that have
-    a token, by themselves or as `<0x41>`.
-    """
-
-    count: int
-    twice: bytes
-    byte_tokens: tuple[bytes, ...]
-    bytes_known: frozenset[int]
-    longest: int  # bytes
-
-
 class Header(msgspec.Struct, frozen=True):
-    """What the file says of itself. `words`: None: it has no tokens. `kinds`: the types of the
-    values by their keys (gguf_type).
-    """
+    """What the file says of itself."""
 
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
-    words: GgufWords | None = None
-    kinds: Mapping[str, int] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -124,34 +104,6 @@ class Header(msgspec.Struct, frozen=True):
         return self.number(key, default)
 
 
-class GgufModel(msgspec.Struct, frozen=True):
-    """A model's header. `tensors`: those of all its files."""
-
-    header: Header
-    tensors: Sequence[Tensor]
-
-    @property
-    def architecture(self) -> str:
-        return self.header.text("general.architecture")
-
-    def value(self, key: str) -> Value:
-        """Of the model's own architecture."""
-        return self.header.metadata.get(f"{self.architecture}.{key}")
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        found = self.value(key)
-        several = found if isinstance(found, tuple) else (found,)
-        return tuple(one for one in several if isinstance(one, int | float))
-
-    def number(self, key: str) -> int:
-        """The largest; 0: it isn't there."""
-        return int(max((one for one in self.numbers(key) if isfinite(one)), default=0))
-
-    def number_of(self, key: str, layer: int, default: int = 0) -> int:
-        """Of one layer, where each may have its own."""
-        return self.header.number_of(f"{self.architecture}.{key}", layer, default)
-
-
 def read_header(path: Path) -> Header:
     """Raises BrokenFile with the reason, OSError when the file can't be opened."""
     with path.open("rb") as file:
@@ -162,32 +114,6 @@ def read_header(path: Path) -> Header:
                 return _Reader(data).header()
             except (struct.error, LookupError, OverflowError, ValueError) as error:
                 raise BrokenFile(f"its header can't be read ({error})") from error
-
-
-def _twice(words: Sequence[bytes]) -> bytes:
-    """The first that another one before it is; llama.cpp reads each up to a byte 0, and gives those
-    without text names of their own. Nothing: there is none.
-    """
-    if len(set(words)) == len(words) and b"\0" not in b"".join(words):
-        return b""
-    seen: set[bytes] = set()
-    for word in words:
-        if (bare := word.partition(b"\0")[0]) and bare in seen:
-            return bare
-        seen.add(bare)
-    return b""
-
-
-def _places_of(wanted: int, numbers: Sequence[int]) -> Sequence[int]:
-    """Where it stands; few are wanted of many."""
-    if wanted not in numbers:
-        return ()
-    return [place for place, number in enumerate(numbers) if number == wanted]
-
-
-def _bytes_known(words: Sequence[bytes]) -> frozenset[int]:
-    short = {word for word in words if len(word) in (1, 6)}
-    return frozenset(n for n in range(256) if bytes((n,)) in short or b"<0x%02X>" % n in short)
 
 
 class _Reader:
@@ -203,47 +129,10 @@ class _Reader:
             raise BrokenFile(f"its version is {version}, known are 2 and 3")
         tensors, entries = self._count(), self._count()
         metadata: dict[str, Value] = {}
-        places: dict[str, int] = {}
-        kinds: dict[str, int] = {}
         for _ in range(entries):
             key = self._text()
-            places[key] = self._at
-            kinds[key] = self._number("<I")
-            metadata[key] = self._value(kinds[key])
-        table = self._tensor_table(tensors, metadata)
-        return Header(metadata, table, self._vocabulary(places), kinds)
-
-    def _vocabulary(self, places: Mapping[str, int]) -> GgufWords | None:
-        """`places`: where the values of keys are."""
-        if TOKENS not in places:
-            return None
-        words = self._list(places[TOKENS], _STRING, self._strings)
-        kinds = self._list(places.get(TOKEN_TYPES, 0), _INT32, self._integers)
-        marked = _places_of(BYTE_TOKEN, kinds[: len(words)])
-        spelled = tuple(words[place] for place in marked)
-        longest = max(map(len, words), default=0)
-        return GgufWords(len(words), _twice(words), spelled, _bytes_known(words), longest)
-
-    def _list(self, at: int, kind: int, read: Callable[[int], Sequence[T]]) -> Sequence[T]:
-        """The array whose value begins at `at`; nothing where it isn't one of that kind."""
-        self._at = at
-        if not at or (self._number("<I"), self._number("<I")) != (_ARRAY, kind):
-            return ()
-        return read(self._count())
-
-    def _integers(self, count: int) -> Sequence[int]:
-        numbers = array("i")
-        numbers.frombytes(self._data[self._at : self._at + 4 * count])
-        return numbers
-
-    def _strings(self, count: int) -> list[bytes]:
-        """A vocabulary has hundreds of thousands, so this is one plain loop; so is the next."""
-        data, at, found = self._data, self._at, []
-        for _ in range(count):
-            begin = at + 8
-            at = begin + _LENGTH(data, at)[0]
-            found.append(data[begin:at])
-        return found
+            metadata[key] = self._value(self._number("<I"))
+        return Header(metadata, self._tensor_table(tensors, metadata))
 
     def _skip_strings(self, count: int) -> None:
         data, at = self._data, self._at

@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp as api
 from backends import gpus, processors
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
-from backends.llamacpp import defaults, projectors
+from backends.llamacpp import defaults
 from backends.llamacpp.files import (
     MOST_SLOTS,
     cache_layout,
@@ -235,7 +235,6 @@ def _open_projector(
         raise BackendMissing(
             f"this build of llama-cpp-python can't see ({error}); `vision: false` loads it for text"
         ) from error
-    projectors.check(path)
     mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = on_device(options)

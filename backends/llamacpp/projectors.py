@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from backends.errors import LoadFailed
-from backends.llamacpp import towers
 from backends.llamacpp.gguf import BrokenFile, Header, read_header
 
 MARK = "mmproj"
@@ -52,17 +51,6 @@ def named(path: Path) -> Path:
     if not _encodes_images(header):
         raise LoadFailed(f"mmproj: {path} is no projector for images")
     return path
-
-
-def check(path: Path) -> None:
-    """Raises LoadFailed for a file that would end the process."""
-    try:
-        towers.check(read_header(path))
-    except (OSError, ValueError, BrokenFile) as error:
-        raise LoadFailed(
-            f"the projector {path.name} can't be loaded: {error}; "
-            "`vision: false` loads the model for text"
-        ) from error
 
 
 def buffer(path: Path, *, scores: bool) -> int:

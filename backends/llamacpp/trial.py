@@ -1,94 +1,228 @@
-"""Tries a file in a process of its own, which may end, before this one loads it.
+"""Tries a GGUF file in a child process, which may die, before this process loads it.
 
-Of an architecture that `architectures.TRIED` lacks nobody has searched for what its graph takes for
-granted. So another process loads such a file, on the CPU and with few cells, and reads a few tokens
-with it, all at once and one by one. What it reports as an error is left to the load itself.
+llama.cpp takes much of a file for granted, differently by architecture and version: what it
+asserts, divides by or steps over ends the process. So a file that this machine has not loaded
+before is loaded by a child first: mapped, on the CPU, with few cells. The child tokenizes every
+byte, reads and writes a little for two requests at once, and sees a picture if there is a
+projector. A child that dies, or doesn't come to an end, is why the file is refused. An error that
+the child gets is left to the load itself, which words it.
+
+Files that survived are remembered in the user's cache folder. A failure is not: it may be of the
+moment, as when memory ran out.
 """
 
 import asyncio
+import hashlib
 import os
+import signal
 import sys
 import threading
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-from llama_cpp import llama_cpp as api
+import structlog
 
 from backends.catalog import ModelFiles
+from backends.encoding import EncoderContainer
 from backends.errors import BackendError, LoadFailed
-from backends.llamacpp import encoder, loading
-from backends.llamacpp.architectures import TRIED
-from backends.llamacpp.files import recognise
+from backends.llamacpp.files import fitted, recognise
+from backends.protocol import Generation, Image, ModelContainer, Sampling
 from config.engines import LlamaCppOptions
+from config.folders import user_folder
 
-CELLS, TOKENS = 256, 9
+log = structlog.get_logger(__name__)
+
+CELLS = 256
+CELLS_WITH_PICTURE = 1024  # an image encoder of one size makes up to 729 of its only picture
 SECONDS, SLOWEST = 120, 50 << 20  # for any file; bytes that a disk reads in a second
+KEPT = 1000  # files remembered; beyond that those that survived first are forgotten
 REFUSED = 3  # the exit status of a child that got an error; Python's own are 1 and 2
+PICTURE = "picture"  # the line a child prints before it loads the projector
+FEW = 9  # tokens of a prompt: more than one pass of one token, and little for a CPU
+# Every byte that UTF-8 has: ASCII, what goes on a character, what begins one of two to four bytes.
+EVERY_BYTE = "".join(
+    map(
+        chr,
+        (
+            *(*range(0xC0), *range(0x80, 0x800, 0x40)),
+            *(0x800, *range(0x1000, 0x10000, 0x1000)),
+            *(0x10000, *range(0x40000, 0x110000, 0x40000)),
+        ),
+    )
+)
 
 
 async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SECONDS) -> None:
-    """Raises LoadFailed for a file that ended the process which tried it, or kept it longer than
-    `seconds` and the time to read it.
+    """Raises LoadFailed for a file that ends the process that tries it, or keeps it longer than
+    `seconds` and the time to read the file.
     """
-    if files.architecture in TRIED:
+    files = fitted(files, options)
+    survived = _verdict(files, options)
+    if options.trial == "never" or (options.trial == "auto" and survived.exists()):
         return
+    reason = await _try(files, options, seconds + files.size_bytes / SLOWEST)
+    if reason is not None:
+        raise LoadFailed(reason)
+    _remember(survived)
+
+
+def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
+    """The empty file that stands for "it survived", named after all that a trial depends on."""
+    paths = (*files.parts, *([files.projector] if files.projector else ()))
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    facts = (stats, version("llama-cpp-python"), _reduced(options, CELLS))
+    digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+    return user_folder() / "tried" / digest[:32]
+
+
+def _remember(survived: Path) -> None:
+    try:
+        survived.parent.mkdir(parents=True, exist_ok=True)
+        survived.touch()
+        by_age = sorted(survived.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in by_age[:-KEPT]:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("a file will be tried again at its next load", reason=str(error))
+
+
+async def _try(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> str | None:
+    """Why the file can't be loaded; None: the child survived it."""
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, str(files.path)),
-        msgspec.json.encode(_reduced(options)),
+        *(sys.executable, "-m", __name__, str(files.path), msgspec.json.encode(options)),
         stdin=PIPE,  # open as long as this process lives
-        stdout=DEVNULL,
+        stdout=PIPE,
         stderr=PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "GGML_NO_BACKTRACE": "1"},
     )
+    assert child.stdout is not None
     assert child.stderr is not None
     try:
-        async with asyncio.timeout(seconds + files.size_bytes / SLOWEST):
-            said = await child.stderr.read()
+        async with asyncio.timeout(seconds):
+            printed, errors = await asyncio.gather(child.stdout.read(), child.stderr.read())
             status = await child.wait()
     except TimeoutError:
-        reason = "was not done in time"
-    else:
-        if status in (0, REFUSED):
-            return
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = f"ended with status {status} ({last.rpartition('/')[2][:200]})"
+        return f"{files.path.name} can't be loaded: a process that tried it was not done in time"
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    raise LoadFailed(f"{files.path.name} can't be loaded: a process that tried it {reason}")
+    if status in (0, REFUSED):
+        return None
+    end = f"a process that tried it {_end(status, errors)}"
+    if files.projector is not None and PICTURE.encode() in printed.split():
+        return (
+            f"the projector {files.projector.name} can't be loaded: {end}; "
+            "`vision: false` loads the model for text"
+        )
+    return f"{files.path.name} can't be loaded: {end}"
 
 
-def _reduced(options: LlamaCppOptions) -> LlamaCppOptions:
+def _end(status: int, errors: bytes) -> str:
+    """How a process ended, with its last words but for the folder of a source file in them."""
+    last = errors.decode(errors="replace").strip().rpartition("\n")[2].rpartition("/")[2][:200]
+    how = f"exited with status {status}"
+    if status < 0:
+        with suppress(ValueError):
+            how = f"was ended by {signal.Signals(-status).name}"
+    return f"{how} ({last})" if last else how
+
+
+# ------------------------------------------------------------------------------------- in the child
+
+
+def _reduced(options: LlamaCppOptions, cells: int) -> LlamaCppOptions:
     """To what takes no memory of a card, and little else."""
     return msgspec.structs.replace(
         options,
-        context_length=CELLS,
+        context_length=cells,
         cache_tokens=None,
-        max_concurrent=min(options.max_concurrent, 2),
+        max_concurrent=2,
+        ttl=None,
         gpu_layers=0,
+        main_gpu=None,
+        tensor_split=(),
+        threads="auto",
+        threads_batch=None,
+        batch_size=cells,
+        micro_batch_size=cells,
+        mmap=True,
         mlock=False,
-        vision=False,
+        vision=cells > CELLS,
+        trial="never",
     )
 
 
-def _compute(path: Path, options: LlamaCppOptions) -> None:
+async def _rehearse(files: ModelFiles, options: LlamaCppOptions) -> None:
     """Raises BackendError."""
-    files = recognise(path)
-    assert files is not None
-    load = loading.load if files.task == "generate" else encoder.load
-    context = load(files, options, lambda _: True).context
-    for count in (TOKENS, 1):
-        tokens = (api.llama_token * count)()  # the first of the vocabulary
-        api.llama_decode(context, api.llama_batch_get_one(tokens, count))
+    from backends.llamacpp import container  # noqa: PLC0415 - it imports this module
+
+    # As it lies in the file: the CPU's own layout would cost a copy of all weights.
+    files = msgspec.structs.replace(files, repacked=False)
+    small = _reduced(options, CELLS)
+    if files.task != "generate":
+        await _encode(await container.load_encoder(files, small, _ignore))
+        return
+    await _use(await container.load(files, small, _ignore), _write)
+    if fitted(files, options).projector is not None:
+        print(PICTURE, flush=True)  # noqa: T201 - read by `_try`
+        await _use(
+            await container.load(files, _reduced(options, CELLS_WITH_PICTURE), _ignore), _see
+        )
+
+
+def _ignore(_: object) -> None:
+    """A report of progress."""
+
+
+async def _use(model: ModelContainer, use: Callable[[ModelContainer], Awaitable[None]]) -> None:
+    try:
+        await use(model)
+    finally:
+        await model.aclose()
+
+
+async def _encode(model: EncoderContainer) -> None:
+    inputs = [model.read(text, CELLS) for text in (EVERY_BYTE, "a", "")]
+    if model.info.task == "rank":
+        inputs.append(model.read_pair("a", "b", CELLS))
+    await model.encode(inputs)
+    await model.aclose()
+
+
+async def _write(model: ModelContainer) -> None:
+    """Two requests at once, one greedy and one not; and all of the vocabulary as text."""
+    prompt = model.tokenize(EVERY_BYTE, special=True)[-FEW:] or (0,)
+    model.detokenize(range(model.info.vocab_size))
+    await asyncio.gather(*(_answer(model, prompt, temperature) for temperature in (0.0, 1.0)))
+
+
+async def _see(model: ModelContainer) -> None:
+    prompt = model.tokenize(f"a{model.info.image_marker}b", special=True)
+    await _answer(model, prompt, 0.0, Image(32, 48, bytes(range(256)) * 18))
+
+
+async def _answer(
+    model: ModelContainer, prompt: tuple[int, ...], temperature: float, *images: Image
+) -> None:
+    sampling = Sampling(temperature=temperature)
+    job = Generation(prompt=prompt, sampling=sampling, max_tokens=2, images=images)
+    async with model.generate(job) as outputs:
+        async for _ in outputs:
+            pass
 
 
 def main(path: str, options: str) -> int:
-    """Of the child."""
+    """Of the child: 0, or `REFUSED`, or it doesn't return."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        _compute(Path(path), msgspec.json.decode(options, type=LlamaCppOptions))
+        files = recognise(Path(path))
+        assert files is not None
+        asyncio.run(_rehearse(files, msgspec.json.decode(options, type=LlamaCppOptions)))
     except BackendError:
         return REFUSED
     return 0

@@ -1,116 +1,67 @@
 """Tokens and texts of a loaded GGUF model. Reads only, so any thread may call it."""
 
 import ctypes
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from itertools import pairwise
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby, pairwise
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from llama_cpp import llama_cpp as api
 
 from backends.protocol import SpecialTokens
 
-# --------------------------------------------------------------------------------------------- runs
-# Where a text is cut before llama.cpp splits it into words.
-#
-# For most byte-pair vocabularies llama.cpp does that with `std::regex`, which recurses for every
-# character that a pattern goes on to match (unicode.cpp, unicode_regex_split): with a thread's
-# usual stack, 24,000 to 100,000 letters without a break end the process, whatever they are. So a
-# run of one kind of characters is cut when it is longer than `LONGEST`. No other text is touched,
-# and a cut changes no token but those beside it. Knows characters, no vocabulary.
+T = TypeVar("T")
 
-
-# Characters; of 3, so that digits stay in the groups of three they are split into from the left. It
-# leaves room for patterns that match two runs one after the other, and for stacks of 2 MB.
-LONGEST = 3_072
-
-# Kinds of characters, as bits. One match of the patterns goes on over characters of one kind.
-# Combining marks go with letters in some vocabularies and with signs in others, and so does what
-# this Python's Unicode doesn't know yet. In some, everything that isn't Latin goes together.
-LETTER, NUMBER, SIGN, SPACE, FAR, SPACED, UNSEPARATED, INK = (1 << bit for bit in range(8))
-USUAL = (LETTER, NUMBER, SIGN, SPACE, FAR)
-# Vocabularies (`tokenizer.ggml.pre`) in which a match goes on over more: letters with spaces
-# between them, all but spaces and some signs, all but spaces.
-WIDER: Mapping[str, int] = {
-    "exaone-moe": SPACED,
-    "poro-chat": UNSEPARATED,
-    "bloom": UNSEPARATED,
-    "gpt3-finnish": UNSEPARATED,
-    "viking": UNSEPARATED,
-    "whitespace": INK,
-}
-# Those whose patterns llama.cpp has written out in C++ (unicode_regex_split_custom), or that match
-# a few characters at a time.
-UNLIMITED = frozenset(
-    {
-        *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        *("jina-v5-nano", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "glm5", "kimi-k2", "laguna"),
-        *("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "mellum"),
-        *("a.x-4.0", "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "exaone4", "mpt"),
-        *("olmo", "jais", "trillion", "granite-docling", "starcoder", "refact", "command-r"),
-        *("smollm", "codeshell", "exaone", "minerva-7b", "mellum2", "qwen2", "deepseek-r1-qwen"),
-        *("kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "qwen35", "grok-2"),
-        *("gemma4", "granite-embed-multi-311m", "sarvam-moe"),
-    }
-)
-
-# At every digit this one scans ahead to the last, so that a run costs its square.
-COSTLY: Mapping[str, tuple[int, int]] = {"superbpe": (NUMBER, 96)}
-
-_KINDS = {
-    "L": LETTER | SPACED | UNSEPARATED | INK,
-    "M": LETTER | SIGN | SPACED | UNSEPARATED | INK,
-    "N": NUMBER | UNSEPARATED | INK,
-    "P": SIGN | UNSEPARATED | INK,
-    "S": SIGN | UNSEPARATED | INK,
-    "Z": SPACE,
-    "C": LETTER | SIGN | SPACED | UNSEPARATED | INK,
-}
-_SPACES = " \t\n\v\f\r"
-_SEPARATORS = "(|.,!?…。，、।۔،)"
-_ASSIGNED = 0x33480  # behind it there is nothing but unassigned and private characters
-_FAR_FROM = 0x0800
+# For most byte-pair vocabularies llama.cpp splits a text into words with `std::regex`, which
+# recurses for every character that a pattern goes on to match (unicode.cpp, unicode_regex_split):
+# about 350 bytes of stack each, so that 24,000 letters without a break may end a process.
+SHALLOW = 3_072  # characters; a text up to here fits any thread's stack, also of 2 MB
+AT_ONCE = 400_000  # characters; a longer text is cut
+STACK = 512 << 20  # bytes of address space for `AT_ONCE`; what isn't reached takes no memory
+# The pre-tokenizer (`tokenizer.ggml.pre`) that scans ahead to the last digit at every one, so that
+# a run of digits costs its square; and where such a run is cut: digits stay in groups of three.
+QUADRATIC, MOST_DIGITS = "superbpe", 96
+_BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
 
 
 def cuts(text: str, pre: str) -> list[int]:
-    """Where to cut `text`, ascending, for a vocabulary with the pre-tokenizer `pre`. Linear."""
-    kind, longest = COSTLY.get(pre, (0, LONGEST))
-    if len(text) <= longest or pre in UNLIMITED:
-        return []
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    kinds = _table()[codes]
-    wider = (WIDER[pre],) if pre in WIDER else ()
-    places = {place for one in (*USUAL, *wider) for place in _cuts(kinds & np.uint8(one), LONGEST)}
-    return sorted(places.union(_cuts(kinds & np.uint8(kind), longest)))
+    """Where to cut `text`, ascending, for a vocabulary with the pre-tokenizer `pre`: after at most
+    `AT_ONCE` characters, before a space if there is one. A cut changes the tokens beside it alone.
+    """
+    digits = set(_digit_cuts(text)) if pre == QUADRATIC else set()
+    return sorted(digits.union(_long_cuts(text)))
 
 
-def _cuts(inside: npt.NDArray[np.uint8], longest: int) -> Iterator[int]:
-    """Places in the runs of what isn't 0."""
-    breaks = np.concatenate(([-1], np.flatnonzero(inside == 0), [len(inside)]))
-    for index in np.flatnonzero(np.diff(breaks) > longest + 1):
-        start, end = int(breaks[index]) + 1, int(breaks[index + 1])
-        yield from range(start + longest, end, longest)
+def _long_cuts(text: str) -> Iterator[int]:
+    end = AT_ONCE
+    while end < len(text):
+        spaces = _BETWEEN_WORDS.finditer(text, end - AT_ONCE // 8, end)
+        last = deque(spaces, maxlen=1)
+        cut = last[0].start() if last else end
+        yield cut
+        end = cut + AT_ONCE
 
 
-@cache
-def _table() -> npt.NDArray[np.uint8]:
-    """The kinds of every character, by its code."""
-    table = np.full(0x110000, _KINDS["C"] | FAR, np.uint8)
-    table[:_ASSIGNED] = [_kinds_of(chr(code)) for code in range(_ASSIGNED)]
-    table[list(map(ord, _SEPARATORS))] &= ~np.uint8(UNSEPARATED)
-    table[ord(" ")] |= SPACED
-    return table
+def _digit_cuts(text: str) -> Iterator[int]:
+    end = 0
+    for numeric, run in groupby(text, str.isnumeric):
+        start, end = end, end + sum(1 for _ in run)
+        if numeric:
+            yield from range(start + MOST_DIGITS, end, MOST_DIGITS)
 
 
-def _kinds_of(character: str) -> int:
-    if character in _SPACES:
-        return SPACE
-    far = FAR if ord(character) >= _FAR_FROM else 0
-    if character.isspace():  # for llama.cpp it may be a sign
-        return SPACE | _KINDS["S"] | far
-    return _KINDS[unicodedata.category(character)[0]] | far
+def with_deep_stack(call: Callable[[], T]) -> T:
+    """What `call` returns, called on a thread with `STACK` bytes of stack."""
+    with ThreadPoolExecutor(1, "tokenize") as executor:
+        threading.stack_size(STACK)
+        try:
+            future = executor.submit(call)  # starts the thread
+        finally:
+            threading.stack_size(0)  # the system's default
+        return future.result()
 
 
 _STRIPS = api.LLAMA_TOKEN_ATTR_LSTRIP | api.LLAMA_TOKEN_ATTR_RSTRIP
@@ -132,7 +83,7 @@ class LlamaVocabulary:
         self.special = self._special()
         self.longest_token_bytes = self._longest_token_bytes()
         self._pre = text_of(model, b"tokenizer.ggml.pre") or "default"
-        self._recurses = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE  # see `runs`
+        self._recurses = api.llama_vocab_type(vocab) == api.LLAMA_VOCAB_TYPE_BPE
 
     def piece(self, token: int) -> bytes:
         """The token's bytes, control tokens included; nothing for an id that isn't known."""
@@ -177,13 +128,15 @@ class LlamaVocabulary:
         Linear, and without the GIL between and within the pieces that a text is cut into; half a
         surrogate pair becomes a question mark.
         """
-        if not self._recurses:
+        if not self._recurses or (len(text) <= SHALLOW and self._pre != QUADRATIC):
             return self.tokenize_whole(text, special=special)
         places = {self._beside_token(text, place) for place in cuts(text, self._pre)}
         borders = [0, *sorted(places - {0}), len(text)]
-        pieces = (text[start:end] for start, end in pairwise(borders))
-        return tuple(
-            token for piece in pieces for token in self.tokenize_whole(piece, special=special)
+        pieces = [text[start:end] for start, end in pairwise(borders)]
+        return with_deep_stack(
+            lambda: tuple(
+                token for piece in pieces for token in self.tokenize_whole(piece, special=special)
+            )
         )
 
     def _beside_token(self, text: str, place: int) -> int:
@@ -196,7 +149,7 @@ class LlamaVocabulary:
         return min((at for at in spans if at >= 0), default=place)
 
     def tokenize_whole(self, text: str, *, special: bool) -> tuple[int, ...]:
-        """In one call of llama.cpp, which a long run of one kind of characters may end."""
+        """In one call of llama.cpp, which takes stack for every character without a break."""
         data = text.encode(errors="replace")
         size = len(data) + 8
         tokens = (api.llama_token * size)()

@@ -10,8 +10,8 @@ import msgspec
 import bundled
 from backends.catalog import BACKENDS
 from config.errors import ConfigError
+from config.folders import user_folder
 from config.settings import Config, ModelConfig
-from gateway.registry.history import user_folder
 from gateway.registry.library import HUB_SCHEME
 
 

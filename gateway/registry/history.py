@@ -4,7 +4,6 @@ A file that can't be read or written is no reason to stop: it is begun anew, and
 """
 
 import hashlib
-import os
 import tempfile
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import structlog
 
 from backends.catalog import ModelFiles
 from config.engines import EngineOptions
+from config.folders import user_folder
 
 log = structlog.get_logger(__name__)
 
@@ -64,12 +64,6 @@ class History:
             _replace(self._path, msgspec.json.format(msgspec.json.encode(dict(self._known))))
         except OSError as error:
             log.warning("measurements not saved", path=str(self._path), reason=str(error))
-
-
-def user_folder() -> Path:
-    """Ours in the user's cache folder (XDG Base Directory Specification)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "roundhouse"
 
 
 def default_path() -> Path:

@@ -17,15 +17,20 @@ from typing import Any, TypeAlias
 import msgspec
 
 from backends import catalog
+from backends.catalog import ModelFiles
 from backends.errors import BackendError
 from backends.llamacpp import container as llamacpp
+from backends.llamacpp import trial
 from backends.protocol import Generation, Image, Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, RawFile, RawTensor
 
-OPTIONS = LlamaCppOptions(max_concurrent=2, context_length=64, batch_size=64, threads=1)
+OPTIONS = LlamaCppOptions(
+    max_concurrent=2, context_length=64, batch_size=64, threads=1, trial="never"
+)
 SECONDS = 60  # of the processor
+SECONDS_OF_TRIAL = 20.0  # for what never ends
 INTEGERS = {0: (0, 2**8), 1: (-(2**7), 2**7), 2: (0, 2**16), 3: (-(2**15), 2**15), 4: (0, 2**32)}
 INTEGERS |= {5: (-(2**31), 2**31), 10: (0, 2**64), 11: (-(2**63), 2**63)}
 TYPES = (0, 1, 2, 8, 9, 12, 14, 15, 16, 24, 26, 28, 29, 30, 34, 39, 77)
@@ -135,9 +140,16 @@ def tensor_changes(file: RawFile, place: int, tensor: RawTensor) -> Changes:
     )
 
 
+async def survive(files: ModelFiles, options: LlamaCppOptions) -> None:
+    """Try it as a load does, whatever was tried before. Raises BackendError."""
+    always = msgspec.structs.replace(options, trial="always")
+    await trial.check(files, always, SECONDS_OF_TRIAL)
+
+
 async def compute(path: Path) -> None:
     """Load it and have it read and write a little. Raises BackendError."""
     files = catalog.recognise(path)
+    await survive(files, OPTIONS)
     if files.task != "generate":
         encoder = await llamacpp.load_encoder(files, OPTIONS, lambda _: None)
         inputs = [encoder.read(text) for text in ("hello abc", "a", "")]
@@ -162,6 +174,7 @@ async def see(model: Path, projector: Path) -> None:
     """Load both and have the model read a picture. Raises BackendError."""
     options = msgspec.structs.replace(OPTIONS, mmproj=str(projector), context_length=256)
     files = catalog.recognise(model)
+    await survive(files, options)
     container = await llamacpp.load(files, options, lambda _: None)
     prompt = container.tokenize(f"a{container.info.image_marker}b", special=True)
     image = Image(32, 48, bytes(range(256)) * 18)

@@ -35,6 +35,13 @@ async def test_contract(
     await promise(EncoderSubject(container))
 
 
+async def test_a_model_that_learned_its_positions_reads_no_further(embed_gguf: Path) -> None:
+    container = await load(embed_gguf, LlamaCppOptions(context_length=4096))
+    assert container.info.context_length == 512
+    await container.encode([container.read("a " * 4000, container.info.context_length)])
+    await container.aclose()
+
+
 async def test_texts_that_mean_the_same_are_near(embed_gguf: Path) -> None:
     container = await load(embed_gguf)
     texts = ("A man is eating food.", "Someone has a meal.", "The stock market fell today.")

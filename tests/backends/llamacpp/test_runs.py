@@ -14,7 +14,7 @@ import llama_cpp
 import pytest
 from llama_cpp import llama_cpp as api
 
-from backends.llamacpp.vocabulary import LONGEST, UNLIMITED, WIDER, LlamaVocabulary, cuts
+from backends.llamacpp.vocabulary import AT_ONCE, SHALLOW, LlamaVocabulary, cuts
 from tests.backends.llamacpp import cache_kinds
 from tests.every import for_every
 from training.gguf_file import finish
@@ -124,11 +124,16 @@ def test_no_unbroken_text_ends_the_process(tmp_path: Path) -> None:
     survives(firsts, ["a", rng.choice(RUNS)], 60_000, tmp_path)
 
 
+@pytest.mark.slow
+def test_the_longest_piece_of_any_one_character_fits_the_stack(tmp_path: Path) -> None:
+    survives([family[0] for family in FAMILIES], ["a"], AT_ONCE + 1, tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family[0])
 def test_no_unbroken_text_of_any_kind_ever_does(family: tuple[str, ...], tmp_path: Path) -> None:
-    survives(list(family[:1]), list(RUNS), 200_000, tmp_path)
-    survives(list(family[1:]), ["a", ".", "1"], 100_000, tmp_path)
+    survives(list(family[:1]), list(RUNS), AT_ONCE + 1, tmp_path)
+    survives(list(family[1:]), ["a", ".", "1"], AT_ONCE + 1, tmp_path)
 
 
 @for_every("pre", [family[0] for family in FAMILIES])
@@ -137,51 +142,45 @@ def test_ordinary_text_is_tokenized_as_ever(pre: str, tmp_path: Path) -> None:
     parts = [run * rng.randrange(1, 60) for run in RUNS for _ in range(3)]
     with loaded(pre, tmp_path) as words:
         text = "Some words. " * 500 + "".join(rng.sample(parts, len(parts)))
-        assert len(text) > LONGEST
+        assert len(text) > SHALLOW
         assert words.tokenize(text, special=True) == words.tokenize_whole(text, special=True)
 
 
-@pytest.mark.parametrize("pre", sorted(UNLIMITED & {family[0] for family in FAMILIES}))
-def test_what_llama_cpp_splits_without_recursion_is_never_cut(pre: str) -> None:
-    assert cuts("a" * 100_000, pre) == []
-
-
 def test_every_named_pre_tokenizer_is_one_llama_cpp_knows() -> None:
-    assert set(PRES) >= UNLIMITED | WIDER.keys()
     libraries = Path(llama_cpp.__file__).parent.joinpath("lib").glob("libllama.so*")
     known = b"".join(library.read_bytes() for library in libraries)
     assert all(pre.encode() in known for pre in PRES)
 
 
 def test_a_long_run_loses_no_character_and_keeps_its_digits_in_threes(tmp_path: Path) -> None:
-    with loaded("deepseek-v3", tmp_path) as words:
+    with loaded("superbpe", tmp_path) as words:
         for text in ("a" * 10_000, "中" * 9_000, "🚂" * 7_000):
             assert words.detokenize(words.tokenize(text, special=False)) == text
-        digits = "123456789" * 1_200
+        digits = "123456789" * 120
         assert words.tokenize(digits, special=False) == words.tokenize_whole(digits, special=False)
 
 
 def test_no_cut_goes_through_a_control_token(tmp_path: Path) -> None:
-    with loaded("whitespace", tmp_path) as words:
+    with loaded("gpt-2", tmp_path) as words:
         (end,) = words.tokenize("<end>", special=True)
-        for before in range(LONGEST - 6, LONGEST + 2):
-            text = "a" * before + "<end>" + "a" * LONGEST
+        for before in range(AT_ONCE - 6, AT_ONCE + 2):
+            text = "a" * before + "<end>" + "a" * SHALLOW
             assert words.tokenize(text, special=True).count(end) == 1
 
 
-def test_runs_are_cut_and_other_text_is_not() -> None:
-    longest = LONGEST
-    assert cuts("a" * longest, "tekken") == []
-    assert cuts("a" * (longest + 1), "tekken") == [longest]
-    assert cuts(" " + "a" * (2 * longest + 1), "tekken") == [
-        longest + 1,
-        2 * longest + 1,
-    ]
-    assert cuts("word " * longest, "tekken") == []
-    assert cuts("word " * longest, "exaone-moe") != []
-    assert cuts('{"a":1},' * longest, "tekken") == []
-    assert cuts('{"a":1},' * longest, "whitespace") != []
+def test_texts_are_cut_only_where_they_are_too_long() -> None:
+    assert cuts("a" * AT_ONCE, "tekken") == []
+    assert cuts("a" * (2 * AT_ONCE + 1), "tekken") == [AT_ONCE, 2 * AT_ONCE]
+    assert cuts("1" * 200, "tekken") == []
     assert cuts("a" + "1" * 200, "superbpe") == [97, 193]
+
+
+def test_a_text_of_words_is_cut_before_a_space_and_nowhere_else_as_it_grows() -> None:
+    text = "some words  " * (AT_ONCE // 6)
+    (place, *further) = cuts(text, "tekken")
+    assert text[place - 1 : place + 2] == "e w"
+    assert AT_ONCE * 7 // 8 <= place < AT_ONCE
+    assert cuts(text + "and more", "tekken")[: 1 + len(further)] == [place, *further]
 
 
 def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:

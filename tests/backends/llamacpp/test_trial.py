@@ -1,30 +1,42 @@
-"""Files of architectures that nobody has searched are tried in a process of their own: it may end,
+"""A file that this machine has not loaded before is tried by a child process first: it may end,
 this one goes on.
 """
 
 import asyncio
-import re
+import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
-from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles, recognise
 from backends.errors import LoadFailed
-from backends.llamacpp import container, logged, trial
-from backends.llamacpp.architectures import TRIED
+from backends.llamacpp import container, trial
+from config.engines import LlamaCppOptions
 from tests.backends import gguf_grown, gguf_raw
-from tests.backends.gguf_raw import STRING, Entry, RawFile
-from tests.backends.gguf_search import OPTIONS
+from tests.backends.llamacpp import random_projector
 
 pytestmark = pytest.mark.anyio
 
+OPTIONS = LlamaCppOptions(max_concurrent=2, context_length=64, batch_size=64)
+F16 = 1  # ggml_type
 EXPERTS = gguf_grown.EXPERTS | {"expert_gating_func": 1}
 SECTIONS = {"rope.dimension_sections": [2, 3, 3, 0]}
 # ggml never gets on over a head of which nothing is turned
 ENDLESS: tuple[str, dict[str, Any]] = ("minimax-m2", EXPERTS | {"rope.dimension_count": 0})
+
+
+Remembered: TypeAlias = Callable[[], dict[str, int]]
+
+
+@pytest.fixture(autouse=True)
+def remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remembered:
+    """What survived, with the time it was written: nothing yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "roundhouse" / "tried"
+    return lambda: {path.name: path.stat().st_mtime_ns for path in folder.glob("*")}
 
 
 def grown(architecture: str, numbers: dict[str, Any], folder: Path) -> ModelFiles:
@@ -49,21 +61,72 @@ async def test_what_survives_is_loaded(
     await model.aclose()
 
 
+async def test_what_survived_is_remembered_as_it_was(
+    tmp_path: Path, remembered: Remembered
+) -> None:
+    files = grown("llama", {}, tmp_path)
+    await trial.check(files, OPTIONS)
+    first = remembered()
+    await trial.check(files, OPTIONS)
+    assert remembered() == first  # nothing was tried
+    os.utime(files.path, ns=(0, 0))  # it may be another file by now
+    await trial.check(files, OPTIONS)
+    assert len(remembered()) == 2
+
+
+async def test_what_takes_other_kernels_is_tried_and_what_takes_more_room_is_not(
+    tmp_path: Path, remembered: Remembered
+) -> None:
+    files = grown("llama", {}, tmp_path)
+    for count, options in (
+        (1, OPTIONS),
+        (1, LlamaCppOptions(context_length=512, max_concurrent=9, gpu_layers=2)),
+        (2, LlamaCppOptions(cache_type_k="q8_0")),
+    ):
+        await trial.check(files, options)
+        assert len(remembered()) == count
+
+
+async def test_a_folder_that_takes_no_file_costs_a_trial_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    await trial.check(grown("llama", {}, tmp_path), OPTIONS)
+
+
+async def test_who_wants_no_trial_gets_none(tmp_path: Path, remembered: Remembered) -> None:
+    never = LlamaCppOptions(trial="never")
+    await trial.check(grown("plm", {}, tmp_path), never)  # loaded, it would end the process
+    assert not remembered()
+
+
 @pytest.mark.parametrize(
     ("architecture", "numbers", "words"),
     [
-        ("paddleocr", {}, r"status -6 \(ops\.cpp:.*sections"),
-        ("plm", {}, r"status -6 \(ggml\.c"),  # which splits no cache by sequences
-        ("laguna", gguf_grown.EXPERTS, r"status -6 \(laguna\.cpp"),
-        ("afmoe", gguf_grown.EXPERTS, "status -11"),
+        ("paddleocr", {}, r"SIGABRT \(ops\.cpp:.*sections"),
+        ("plm", {}, r"SIGABRT \(ggml\.c"),  # which splits no cache by sequences
+        ("laguna", gguf_grown.EXPERTS, r"SIGABRT \(laguna\.cpp"),
+        ("afmoe", gguf_grown.EXPERTS, "SIGSEGV$"),
     ],
 )
 async def test_what_ends_the_process_that_tries_it_is_refused(
-    architecture: str, numbers: dict[str, Any], words: str, tmp_path: Path
+    architecture: str, numbers: dict[str, Any], words: str, tmp_path: Path, remembered: Remembered
 ) -> None:
     files = grown(architecture, numbers, tmp_path)
-    with pytest.raises(LoadFailed, match=f"process that tried it ended with {words}"):
+    with pytest.raises(LoadFailed, match=f"process that tried it was ended by {words}"):
         await container.load(files, OPTIONS, lambda _: None)
+    assert not remembered()
+
+
+async def test_a_projector_that_ends_the_process_is_named_with_what_to_do(tmp_path: Path) -> None:
+    model = random_projector.write("qwen2vl-sees", tmp_path)
+    projector = model.with_name(f"mmproj-{model.name}")
+    changed = gguf_raw.read(projector).retyped("mm.0.bias", F16)
+    gguf_raw.write(changed, projector)
+    with pytest.raises(LoadFailed, match=r"the projector mmproj\S+ can't be loaded.*vision: false"):
+        await container.load(recognise(model), OPTIONS, lambda _: None)
+    text = await container.load(recognise(model), LlamaCppOptions(vision=False), lambda _: None)
+    await text.aclose()
 
 
 async def test_what_never_ends_is_refused(tmp_path: Path) -> None:
@@ -88,41 +151,3 @@ async def test_an_error_is_the_loads_own(tmp_path: Path) -> None:
     files = grown("gptj", {}, tmp_path)
     with pytest.raises(LoadFailed, match="unsupported model architecture"):
         await container.load(files, OPTIONS, lambda _: None)
-
-
-# Of these, and of none else, files are tried.
-NOT_SEARCHED = frozenset(
-    """
-    afmoe arwkv7 bailingmoe3 chameleon deepseek32 deepseek4 dflash dots1 dots3note eagle3
-    gemma4-assistant glm-dsa glm5-next gptj graniteswitch hy_v4 jina-bert-v2 kimi-k3 kimi-linear
-    laguna minimax-01 minimax-m2 minimax-m3 paddleocr plm qwen4exp rwkv6 rwkv6qwen2 rwkv7
-    smallthinker t5 t5encoder wavtokenizer-dec
-    """.split()  # noqa: SIM905 - as a list it is a column
-)
-PROJECTORS = "clip"  # no model; llama.cpp would end
-PARAMETERS = api.llama_model_default_params()
-
-
-def test_the_installed_llama_cpp_has_the_architectures_that_the_tables_are_of(
-    tmp_path: Path,
-) -> None:
-    """Fails where another version has more or fewer. A new one may stand in `NOT_SEARCHED`; those
-    of the tables may have changed too: `make test-long` searches some of them.
-    """
-    expected = TRIED | NOT_SEARCHED
-    texts = texts_in(Path(api.__file__).parent / "lib" / "libllama.so") | expected
-    known = {one for one in texts - {PROJECTORS} if is_architecture(one, tmp_path / "model.gguf")}
-    assert known == expected
-
-
-def texts_in(library: Path) -> set[str]:
-    """That may be names, but for those that are the end of another: linkers store both once."""
-    found = re.findall(rb"(?<=\0)[a-z][a-z0-9_.-]{1,28}(?=\0)", library.read_bytes())
-    return {text.decode() for text in found}
-
-
-def is_architecture(name: str, path: Path) -> bool:
-    gguf_raw.write(RawFile({"general.architecture": Entry(STRING, name.encode())}, ()), path)
-    logged.listen()
-    assert not api.llama_model_load_from_file(str(path).encode(), PARAMETERS)
-    return "unknown model architecture" not in logged.last_errors()
