@@ -28,6 +28,8 @@ CACHES = (
 
 async def counted(path: Path, backend: str, options: EngineOptions) -> tuple[int, int]:
     """The bytes estimated, and those the loaded model says it takes."""
+    if isinstance(options, LlamaCppOptions):
+        options = msgspec.structs.replace(options, trial="never")
     files, found = catalog.recognise(path, backend), catalog.BACKENDS[backend]
     load = found.container.load if files.task == "generate" else found.container.load_encoder
     container = await load(files, options, lambda _: None)

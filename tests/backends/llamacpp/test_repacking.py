@@ -144,7 +144,7 @@ async def test_this_machine_takes_what_was_estimated(
 ) -> None:
     """Read, not mapped, so that llama.cpp tells exact sizes."""
     path = _quantized(plain, tmp_path / "model.gguf", QUANTIZED[name])
-    options = LlamaCppOptions(mmap=False, context_length=128)
+    options = LlamaCppOptions(mmap=False, context_length=128, trial="never")
     found = catalog.recognise(path)
     container = await catalog.BACKENDS["llamacpp"].container.load(found, options, lambda _: None)
     memory = container.info.memory
@@ -158,7 +158,7 @@ async def test_every_quantization_is_computed(name: str, plain: Path, tmp_path: 
     """A prompt of several tokens, and one token after the other."""
     found = catalog.recognise(_quantized(plain, tmp_path / "model.gguf", QUANTIZED[name]))
     container = await catalog.BACKENDS["llamacpp"].container.load(
-        found, LlamaCppOptions(context_length=128), lambda _: None
+        found, LlamaCppOptions(context_length=128, trial="never"), lambda _: None
     )
     job = Generation(prompt=tuple(range(10, 60)), max_tokens=3, sampling=Sampling(ban_eos=True))
     _, ended = await contract.run(container, job)
