@@ -37,11 +37,12 @@ from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
 from gateway.http.errors import Handler, handlers
-from gateway.http.exchange import HEADERS, ID_HEADER, TRUNCATED_HEADER
+from gateway.http.exchange import HEADERS, TRUNCATED_HEADER
 from gateway.http.generations import Generations
 from gateway.http.holding import Holdings, holding
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
+from gateway.http.request_log import ID_HEADER, RequestLog
 from gateway.http.request_record import Activity
 from gateway.http.routes import (
     admin,
@@ -110,7 +111,7 @@ def build(
     )
     metrics.watch(registry.statuses)
     front, routers = ollama.FRONT_ROUTES if config.apis.ollama else (), _api_routers(services)
-    return Litestar(
+    app = Litestar(
         route_handlers=[
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *front,
@@ -133,13 +134,16 @@ def build(
         openapi_config=None,
         logging_config=None,
     )
+    # Outside of Litestar's own middleware: a request that has no route has an id, too.
+    app.asgi_handler = RequestLog(app.asgi_handler, services.authenticator, metrics.requested)
+    return app
 
 
 def _api_routers(services: Services) -> list[Router]:
     """The server's own routes, and the enabled APIs; errors have each API's own form."""
     apis = services.config.apis
     plain, detailed = handlers(services), handlers(services, problem_body)
-    for_anthropic = handlers(services, anthropic_error, (ID_HEADER, anthropic.ID_HEADER))
+    for_anthropic = handlers(services, anthropic_error, (anthropic.ID_HEADER,))
     own = (*openai.SERVER_ROUTES, *admin.ROUTES, *_CONSOLE_ROUTES)
     table = (
         ("OpenAI", apis.openai, openai.ROUTES, plain),

@@ -38,6 +38,9 @@ _NAMES: Mapping[str, Level] = {
 }
 
 
+log = structlog.get_logger()
+
+
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One event of the log. `time` is Unix time; all texts are as they came, but for their
     length.
@@ -129,15 +132,20 @@ def _cut(text: str) -> str:
 
 
 class OtherLogs(logging.Handler):
-    """Libraries' log records go there, too."""
-
-    def __init__(self, lines: LogLines) -> None:
-        super().__init__(logging.WARNING)
-        self._lines = lines
+    """Libraries' log records are lines of ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        level: Level = "error" if record.levelno >= logging.ERROR else "warning"
-        self._lines.add(level, record.getMessage(), {"logger": record.name})
+        more = {"exc_info": record.exc_info} if record.exc_info else {}
+        try:
+            log.log(_level(record.levelno), record.getMessage(), logger=record.name, **more)
+        except Exception:  # noqa: BLE001 - a record that can't be written must not break a library
+            self.handleError(record)
+
+
+def _level(number: int) -> int:
+    """The next lower one of ours: libraries have levels of their own."""
+    known = (logging.ERROR, logging.WARNING, logging.INFO)
+    return next((level for level in known if number >= level), logging.DEBUG)
 
 
 class _Stderr:
@@ -296,7 +304,9 @@ class Writer:
 
 
 def configure(config: LogConfig, lines: LogLines) -> None:
-    """Set structlog up for the process; uvicorn's own messages below warnings are left out."""
+    """Set structlog up for the process, and libraries' records with it: their warnings, and at
+    debug what they say of themselves.
+    """
     human = config.format == "human" or (config.format == "auto" and sys.stderr.isatty())
     renderer = structlog.dev.ConsoleRenderer() if human else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -313,9 +323,5 @@ def configure(config: LogConfig, lines: LogLines) -> None:
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(
-        level=logging.WARNING,
-        stream=cast(TextIO, _Stderr()),
-        format="%(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger().addHandler(OtherLogs(lines))
+    level = logging.INFO if config.level == "debug" else logging.WARNING
+    logging.basicConfig(level=level, handlers=[OtherLogs()], force=True)

@@ -23,7 +23,7 @@ from gateway.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from gateway.http.exchange import ID_HEADER, new_id
+from gateway.http.request_log import line_of
 from gateway.http.services import Services
 
 log = structlog.get_logger()
@@ -35,14 +35,16 @@ Handler: TypeAlias = Callable[[Request[Any, Any, Any], Any], Response[bytes]]
 def handlers(
     services: Services,
     body_of: Callable[[GatewayError], bytes] = error_body,
-    id_headers: Sequence[str] = (ID_HEADER,),
+    id_headers: Sequence[str] = (),
 ) -> dict[int | type[Exception], Handler]:
     """How each kind of error is answered: bodies made by `body_of`, the request's id in
-    `id_headers`.
+    `id_headers` too.
     """
 
     def problem(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
-        names = dict.fromkeys(id_headers, new_id(request))
+        line = line_of(request)
+        line.outcome = error.code or error.type
+        names = dict.fromkeys(id_headers, line.id)
         return Response(
             body_of(error),
             status_code=error.status_hint,
@@ -53,6 +55,7 @@ def handlers(
     def gateway_error(request: Request[Any, Any, Any], error: GatewayError) -> Response[bytes]:
         if (reason := _refusal(error)) is not None:
             client = request.client.host if request.client else ""
+            line_of(request).refused = True
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
             return problem(request, error)
         try:
@@ -65,7 +68,12 @@ def handlers(
         return problem(request, translate(request, error))
 
     def unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-        log.error("request failed", path=request.url.path, exc_info=error)
+        log.error(
+            "request failed",
+            request=line_of(request).id,
+            path=request.url.path,
+            exc_info=error,
+        )
         mistake = InternalError("The server made a mistake; its log has more.")
         return problem(request, mistake)
 

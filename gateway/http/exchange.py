@@ -7,13 +7,11 @@ returns.
 """
 
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
-from litestar import Request
 from litestar.types import Receive, Scope, Send
 
 from gateway.answers.answer import Answer
@@ -36,7 +34,6 @@ from gateway.http.sse import (
 from gateway.registry import Waiting
 from gateway.tasks import WorkerThreads, companions
 
-ID_HEADER = "x-request-id"
 HEADERS = (
     "x-roundhouse-model",
     "x-roundhouse-backend",
@@ -132,7 +129,7 @@ class Exchange:
         self._failed = failed
         self._account = account
         self._asked = asked
-        self._headers = {ID_HEADER: account.request, **options.headers}
+        self._headers = options.headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError as long as nothing has been sent."""
@@ -167,7 +164,7 @@ class Exchange:
         except Exception as error:
             if not events.began:
                 raise
-            await events.end(self._failed(client_error(error)))
+            await events.end(self._failed(client_error(error, self._account.request)))
 
     async def _stream_answer(self, events: EventStream) -> bytes:
         """All but the last frames."""
@@ -236,16 +233,6 @@ class Exchange:
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 
 
-def new_id(request: Request[Any, Any, Any]) -> str:
-    """The client's own request id, or a new one."""
-    given = request.headers.get(ID_HEADER, "")
-    return (
-        given
-        if 0 < len(given) <= 64 and given.isascii() and given.isprintable()
-        else uuid.uuid4().hex
-    )
-
-
 def ignoring(names: Sequence[str]) -> Mapping[str, str]:
     """The header that names fields which are not read; none where there are none."""
     return {"x-roundhouse-ignored": names_line(names)} if names else {}
@@ -292,9 +279,7 @@ class EncodingResponse:
                 encoded = await self._encode(self._account.waits)
                 self._account.answered_by(encoded)
                 body = await self._written(encoded)
-            response = Plain(
-                body, headers={ID_HEADER: self._account.request, **self._about(encoded)}
-            )
+            response = Plain(body, headers=self._about(encoded))
             await response(scope, receive, send)
 
     async def _written(self, encoded: Encoded) -> bytes:

@@ -188,6 +188,12 @@ class Metrics:
             ("reason",),
             registry=self._metrics,
         )
+        self._http = Counter(
+            "roundhouse_http_requests",
+            "Requests by route and status, 0 where the client left before an answer began.",
+            ("method", "route", "status"),
+            registry=self._metrics,
+        )
         self._send_timeouts = Counter(
             "roundhouse_send_timeouts",
             "Clients cut off because they read nothing for server.send_timeout.",
@@ -249,6 +255,10 @@ class Metrics:
     def refused(self, reason: str) -> None:
         """A request was refused."""
         self._refused.labels(reason).inc()
+
+    def requested(self, method: str, route: str, status: int) -> None:
+        """A request to one of our routes is over."""
+        self._http.labels(method, route, status).inc()
 
     def send_timed_out(self) -> None:
         """A client that doesn't read was cut off."""

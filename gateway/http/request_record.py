@@ -8,10 +8,10 @@ only where the configuration shows it.
 import itertools
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter, time
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -20,6 +20,7 @@ import structlog
 from gateway.access import Access
 from gateway.errors import Cancelled, GatewayError, NotFound
 from gateway.events import Usage
+from gateway.http.request_log import RequestLine
 from gateway.registry import Waiting
 
 log = structlog.get_logger()
@@ -134,7 +135,7 @@ class RequestRecord:
         *,
         api: Api,
         model: str,
-        request: str,
+        line: RequestLine,
         access: Access,
         shows_prompt: bool = False,
     ) -> None:
@@ -142,7 +143,8 @@ class RequestRecord:
         self._activity = activity
         self._api = api
         self._model = model
-        self.request = request
+        self.request = line.id
+        self._line = line
         self.access = access
         self._shows_prompt = shows_prompt
         self._answer: Answered | None = None
@@ -197,6 +199,7 @@ class RequestRecord:
         self._waits.now(news.stage, perf_counter())
         self._news = news
         self._activity.moved(self._number)
+        log.debug("request waits", request=self.request, stage=news.stage, position=news.position)
 
     def answered_by(self, answer: Answered) -> None:
         """Now it is known which model answers."""
@@ -205,6 +208,8 @@ class RequestRecord:
         if self._shows_prompt:
             self._prompt = answer.prompt_ending(SHOWN)
         self._activity.moved(self._number)
+        prompt = answer.usage().prompt_tokens
+        log.debug("request begins", request=self.request, model=answer.model, prompt_tokens=prompt)
 
     def delta(self) -> None:
         """A delta was sent."""
@@ -212,6 +217,7 @@ class RequestRecord:
         if self._first is None:
             self._first = now - self._began
             self._activity.moved(self._number)
+            log.debug("first text", request=self.request, seconds=round(self._first, 3))
         else:
             gap = now - self._last
             self._gaps[bisect_left(GAPS, gap)] += 1
@@ -235,8 +241,15 @@ class RequestRecord:
         )
         self._report = report
         self._activity.ended(self._number)
-        _log(self.request, report)
+        self._log(report)
         self._notify(report)
+
+    def _log(self, report: RequestReport) -> None:
+        """In the request's line; in one of its own where that is written already."""
+        if self._line.is_open:
+            self._line.add(_fields(report))
+        else:
+            log.info("answered", request=self.request, key=self.access.label, **_fields(report))
 
     def standing(self) -> RequestStanding:
         """As it is now."""
@@ -348,20 +361,18 @@ class Activity:
         return record.standing()
 
 
-def _log(request: str, report: RequestReport) -> None:
-    """One line for each request."""
+def _fields(report: RequestReport) -> Mapping[str, Any]:
+    """For the log. Times are seconds."""
     usage = report.usage
-    log.info(
-        "answered",
-        request=request,
-        api=report.api,
-        model=report.model,
-        outcome=report.outcome,
-        prompt_tokens=usage.prompt_tokens if usage else 0,
-        cached_tokens=usage.cached_tokens if usage else 0,
-        completion_tokens=usage.completion_tokens if usage else 0,
-        queued=round(report.queued, 3),
-        loading=round(report.loading, 3),
-        ttft=None if report.first is None else round(report.first, 3),
-        seconds=round(report.seconds, 3),
-    )
+    return {
+        "api": report.api,
+        "model": report.model,
+        "outcome": report.outcome,
+        "prompt_tokens": usage.prompt_tokens if usage else 0,
+        "cached_tokens": usage.cached_tokens if usage else 0,
+        "completion_tokens": usage.completion_tokens if usage else 0,
+        "queued": round(report.queued, 3),
+        "loading": round(report.loading, 3),
+        "ttft": None if report.first is None else round(report.first, 3),
+        "seconds": round(report.seconds, 3),
+    }

@@ -24,6 +24,7 @@ from gateway.http.console.feed import Feed
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.generations import Generations
 from gateway.http.metrics import Metrics
+from gateway.http.request_log import RequestLine
 from gateway.http.request_record import Activity, RequestRecord
 from gateway.http.runs import Runs
 from gateway.http.streams import KeptStreams
@@ -180,7 +181,7 @@ class Services(msgspec.Struct, frozen=True):
             return read(body)
         return await self.bodies.run(lambda _wanted: read(body))
 
-    def account(self, api: str, model: str, request: str, access: Access) -> RequestRecord:
+    def account(self, api: str, model: str, line: RequestLine, access: Access) -> RequestRecord:
         """A new one for a request that names `model`; only names that exist for its caller are
         counted by.
         """
@@ -188,12 +189,13 @@ class Services(msgspec.Struct, frozen=True):
             name = self.registry.resolve(model, access).name
         except GatewayError:
             name = ""
+        line.asks_for(model)
         return RequestRecord(
             self.metrics.answered,
             self.activity,
             api=api,
             model=name,
-            request=request,
+            line=line,
             access=access,
             shows_prompt=self.config.log.prompts,
         )

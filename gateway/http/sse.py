@@ -272,11 +272,11 @@ class WholeErrand:
             await body(scope, receive, send)
 
 
-def client_error(error: Exception) -> GatewayError:
-    """`error` as the client may see it; the log has the whole."""
+def client_error(error: Exception, request: str = "") -> GatewayError:
+    """`error` as the client may see it; the log has the whole, with the request's id."""
     if isinstance(error, GatewayError):
         return error
-    log.error("stream failed", exc_info=error)
+    log.error("stream failed", request=request or None, exc_info=error)
     return InternalError("The server made a mistake; its log has more.")
 
 

@@ -229,7 +229,7 @@ def test_a_request_is_watched_and_cancelled(real: str, open_page: OpenPage, shoo
     expect(answer.get_by_role("alert")).to_be_visible()
     expect(watching.get_by_role("region", name="Requests lately")).to_contain_text("cancelled")
     watching.get_by_role("button", name="Log").click()
-    expect(watching.get_by_role("log")).to_contain_text("answered")
+    expect(watching.get_by_role("log")).to_contain_text("request")
     watching.get_by_label("Search the log").fill("model=alpha")
     expect(watching.locator(".log-line").first).to_contain_text("alpha")
     watching.get_by_role("button", name="Error").click()

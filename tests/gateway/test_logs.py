@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import TextIO
 
+from structlog.testing import capture_logs
+
 from gateway.logs import LONGEST, MOST_UNWRITTEN, LogLines, OtherLogs, Writer
 from tests.hang import HANG
 
@@ -63,18 +65,21 @@ def test_threads_write_without_losing_a_line() -> None:
 
 
 def test_what_libraries_log_is_kept_too() -> None:
-    lines = LogLines()
     logger = logging.getLogger("some.library")
-    logger.addHandler(handler := OtherLogs(lines))
-    logger.warning("%s of %d", "one", 2)
-    logger.info("not this")
+    logger.addHandler(handler := OtherLogs())
+    with capture_logs() as lines:
+        logger.warning("%s of %d", "one", 2)
+        logger.log(35, "between")
+        logger.info("not this")
+        logger.error("broken", exc_info=ValueError())
     logger.removeHandler(handler)
-    (line,) = lines.after(0)
-    assert (line.level, line.event, line.fields) == (
-        "warning",
-        "one of 2",
-        {"logger": "some.library"},
-    )
+    told = [(line["log_level"], line["event"], line["logger"]) for line in lines]
+    assert told == [
+        ("warning", "one of 2", "some.library"),
+        ("warning", "between", "some.library"),
+        ("error", "broken", "some.library"),
+    ]
+    assert lines[2]["exc_info"][0] is ValueError
 
 
 @contextmanager

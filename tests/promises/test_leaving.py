@@ -50,7 +50,7 @@ def ask(server: Served, request: str, **body: Any) -> socket.socket:
 
 
 def ended(server: Served, request: str) -> Mapping[str, Any]:
-    return server.log.wait_for("answered", lambda record: record["request"] == request)
+    return server.log.wait_for("request", lambda record: record["request"] == request)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -13,6 +13,7 @@ from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.frames import body
 from gateway.errors import NotFound
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]
@@ -22,6 +23,8 @@ AnyRequest = Request[Any, Any, Any]
 async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
     """Read the configuration again and put it in force; with `plan` report what that would do."""
     services.authenticator.admit(request.headers).require_admin()
+    if not plan:
+        audit(request, "reload")
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
 
 
@@ -64,6 +67,7 @@ async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests under way go on; answered with all of them as they are now."""
     services.authenticator.admit(request.headers).require_admin()
     order = Fields(json_object(await request.body()), {}).read(DrainWire)
+    audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):
         raise NotFound(f"There is no server {order.url!r} of an upstream {order.upstream!r}.")

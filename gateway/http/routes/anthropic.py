@@ -7,7 +7,8 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, WireOptions, new_id
+from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.request_log import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart
@@ -30,7 +31,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(anthropic.read_messages, await request.body())
-    request_id = new_id(request)
+    request_id = line_of(request).id
     return Exchange(
         lambda on_wait: services.pipeline.chat(
             exchange.request, access, on_wait, caller(request.headers, request_id)
@@ -42,7 +43,7 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             prompt_tokens=answer.usage().prompt_tokens,
         ),
         services.failed(access, anthropic.error_event),
-        services.account("messages", exchange.request.model, request_id, access),
+        services.account("messages", exchange.request.model, line_of(request), access),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
@@ -65,7 +66,7 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         return anthropic.count_body(len(tokens))
 
     left_out = {"x-roundhouse-ignored": "images"} if _has_pictures(asked) else {}
-    return WholeErrand(whole, {ID_HEADER: new_id(request), **left_out})
+    return WholeErrand(whole, {ID_HEADER: line_of(request).id, **left_out})
 
 
 def _has_pictures(asked: ChatRequest) -> bool:

@@ -16,6 +16,7 @@ from gateway.access import Access
 from gateway.dialects.frames import body
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.request_record import RequestStanding
 from gateway.http.services import Services
 from gateway.logs import Level, LogLine
@@ -106,7 +107,9 @@ async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIAp
     access = services.authenticator.admit(request.headers)
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"There is no request {number!r:.40}.", param="number")
-    return Plain(body(services.activity.cancel(int(number), access)))
+    cancelled = services.activity.cancel(int(number), access)
+    audit(request, "cancel", model=cancelled.model, cancelled=cancelled.request)
+    return Plain(body(cancelled))
 
 
 class LogWire(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.routes.hub import fetched, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
@@ -159,6 +160,7 @@ async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     model = asked.model.removeprefix(SCHEME)
     order = to_fetch(model)
     services.hub.root()  # that there is none is known at once
+    audit(request, "download", repository=order.repository)
 
     async def fetch(report: Report) -> str:
         return await fetched(services, order, report)
@@ -198,6 +200,7 @@ async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")
+    audit(request, "upload", file=name, bytes=int(length))
     path = await services.uploads.take(name, int(length), _pieces(request))
     await services.registry.refresh()
     models = [

@@ -27,6 +27,7 @@ from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.http.console.models import model_updates
 from gateway.http.console.wire import ModelWire
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
 from gateway.registry import ModelEntry, ModelStatus
@@ -135,6 +136,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     options = _free_options(services, order.options) if order.options is not None else None
     find = services.find if not options else lambda *named: _local(services, *named)
     name = (await find(order.model, access)).name
+    audit(request, "load", model=name)
     async with services.registry.loading(name, options=options):
         return Plain(body(await _model_wire(services, name)), status=202)
 
@@ -146,6 +148,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(UnloadOrder)
     name = (await services.find(order.model, access)).name
+    audit(request, "unload", model=name, force=order.force)
 
     async def whole() -> bytes:
         await services.registry.unload(name, force=order.force)
@@ -161,6 +164,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = Fields(json_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, access)).name
+    audit(request, "pin" if order.pinned else "unpin", model=name)
     await services.registry.pin(name, pinned=order.pinned)
     return Plain(body(await _model_wire(services, name)))
 
@@ -197,6 +201,7 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     )
     copied = _copied(services, original, order)
     written_there = known is not None and known not in services.reloader.originals
+    audit(request, "copy", model=entry.name, name=copied.name)
     copy = ModelCopy(entry.name, copied, None if written_there else original)
     await services.reloader.add(copy)
     wire = CopiedWire(await _model_wire(services, copied.name), written(copied))
@@ -236,6 +241,7 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Forget a copy; its files stay, since they are another model's, too."""
     services.authenticator.admit(request.headers).require_admin()
     order = Fields(json_object(await request.body()), {}).read(RemoveOrder)
+    audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
     return Plain(body(RemovedWire(order.model)))
 

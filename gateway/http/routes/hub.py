@@ -16,6 +16,7 @@ from gateway.dialects.llamaserver import wire
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import SCHEME, DownloadProgress, Order, fits_in, hub_model
@@ -36,6 +37,7 @@ async def download(request: AnyRequest, services: Services) -> ASGIApp:
     services.authenticator.admit(request.headers).require_admin()
     wire_order = wants.read(await request.body(), wants.Download)
     order = _order(wire_order)
+    audit(request, "download", repository=order.repository)
     if not (wire_order.stream or "text/event-stream" in request.headers.get("accept", "")):
 
         async def whole() -> bytes:
@@ -143,6 +145,7 @@ async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     named = wire.read(await request.body(), wire.NamedModel)
 
     order = to_fetch(named.model)
+    audit(request, "download", repository=order.repository)
 
     async def whole() -> bytes:
         await fetched(services, order)
@@ -167,6 +170,7 @@ async def delete_model(request: AnyRequest, services: Services, model: str) -> A
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     delete_files = await deletion(services, model, access)
+    audit(request, "delete", model=model)
 
     async def whole() -> bytes:
         await delete_files()

@@ -17,9 +17,10 @@ from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import wire
 from gateway.http.auth import caller
-from gateway.http.exchange import ID_HEADER, Exchange, WireOptions, new_id
+from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.generations import Abortable, PolledAnswer
 from gateway.http.plain import JSON, Plain
+from gateway.http.request_log import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE
 from gateway.registry import ModelStatus
@@ -52,7 +53,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     asked = msgspec.structs.replace(exchange.request, model=name)
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
     generation = PolledAnswer(access.owner, exchange.genkey, reply)
-    request_id = new_id(request)
+    request_id = line_of(request).id
 
     def answered(answer: Answer) -> kobold.KoboldReply:
         generation.answer = answer
@@ -64,7 +65,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         ),
         answered,
         services.failed(access, kobold.error_event),
-        services.account("kobold", asked.model, request_id, access),
+        services.account("kobold", asked.model, line_of(request), access),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -74,7 +75,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
         services.generations,
         generation,
         stream=stream,
-        begun=lambda data: Plain(data, media_type=kind, headers={ID_HEADER: request_id}),
+        begun=lambda data: Plain(data, media_type=kind),
     )
 
 

@@ -22,8 +22,9 @@ from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import models as wires
 from gateway.errors import GatewayError
 from gateway.http.auth import caller
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
 from gateway.http.sse import NDJSON, EventStream, Framing, ProgressStream, WholeErrand
@@ -72,13 +73,13 @@ def _answered(
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
         return _presence(services, access, asked, reply, stream=exchange.stream)
-    request_id = new_id(request)
+    request_id = line_of(request).id
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
     return Exchange(
         _opener(services, access, asked, caller(request.headers, request_id)),
         lambda answer: _reply(answer.model, created_at, chat=chat, hides=hides, answer=answer),
         services.failed(access, ollama.error_line),
-        services.account("ollama", asked.model, request_id, access),
+        services.account("ollama", asked.model, line_of(request), access),
         exchange,
         WireOptions(quiet=services.config.server.comment_after, framing=NDJSON),
     )
@@ -205,14 +206,14 @@ def _embedded(
         )
     name = read.request.model and _known_name(services, read.request.model, access)
     asked = msgspec.structs.replace(read.request, model=name)
-    request_id = new_id(request)
+    request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
         lambda on_wait: services.encoders.embed(asked, access, on_wait, whose),
         lambda done: embedding_reply(
             done.model, done.vectors, done.prompt_tokens, done.load_seconds
         ),
-        services.account("ollama", asked.model, request_id, access),
+        services.account("ollama", asked.model, line_of(request), access),
         services.bodies,
         read.ignored,
     )
@@ -292,6 +293,8 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     named = ollama.read_named(await request.body())
     order = None if _is_here(services, named.model, access) else ollama.hub_name(named.model)
+    if order is not None:
+        audit(request, "download", repository=order)
 
     async def send_lines(events: EventStream) -> None:
         if order is not None:
@@ -325,7 +328,9 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     named = ollama.read_named(await request.body())
-    delete_files = await deletion(services, _known_name(services, named.model, access), access)
+    name = _known_name(services, named.model, access)
+    delete_files = await deletion(services, name, access)
+    audit(request, "delete", model=name)
 
     async def whole() -> bytes:
         await delete_files()

@@ -15,9 +15,10 @@ from gateway.dialects.llamaserver.embedding import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
 from gateway.http.cards import card
-from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, new_id
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
+from gateway.http.request_log import line_of
 from gateway.http.routes.llamaserver.embeddings import embedded
 from gateway.http.services import Services
 from gateway.http.streams import HEADER, KeptStreamResponse, checked_name
@@ -31,7 +32,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_chat, await request.body())
-    request_id, created = new_id(request), int(time.time())
+    request_id, created = line_of(request).id, int(time.time())
     answered = Exchange(
         lambda on_wait: services.pipeline.chat(
             exchange.request, access, on_wait, caller(request.headers, request_id)
@@ -45,7 +46,7 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
-        services.account("chat", exchange.request.model, request_id, access),
+        services.account("chat", exchange.request.model, line_of(request), access),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
@@ -74,7 +75,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text."""
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_text, await request.body())
-    request_id, created = new_id(request), int(time.time())
+    request_id, created = line_of(request).id, int(time.time())
     return Exchange(
         lambda on_wait: services.pipeline.text(
             exchange.request, access, on_wait, caller(request.headers, request_id)
@@ -89,7 +90,7 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
         ),
         services.failed(access, openai.error_event),
-        services.account("text", exchange.request.model, request_id, access),
+        services.account("text", exchange.request.model, line_of(request), access),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -113,14 +114,14 @@ async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_embeddings, await request.body())
-    request_id = new_id(request)
+    request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
         lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
         lambda encoded: openai.embeddings_body(
             exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("embeddings", exchange.request.model, request_id, access),
+        services.account("embeddings", exchange.request.model, line_of(request), access),
         services.bodies,
         exchange.ignored,
     )

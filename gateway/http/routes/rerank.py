@@ -7,7 +7,8 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import rerank as dialect
 from gateway.http.auth import caller
-from gateway.http.exchange import EncodingResponse, new_id
+from gateway.http.exchange import EncodingResponse
+from gateway.http.request_log import line_of
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]
@@ -29,7 +30,7 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
     access = services.authenticator.admit(request.headers)
     body = await request.body()
     exchange = await services.read(lambda content: dialect.read_rerank(content, version), body)
-    request_id = new_id(request)
+    request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
         lambda on_wait: services.encoders.rank(exchange.request, access, on_wait, whose),
@@ -40,7 +41,7 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
             scores=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("rerank", exchange.request.model, request_id, access),
+        services.account("rerank", exchange.request.model, line_of(request), access),
         services.bodies,
         exchange.ignored,
     )

@@ -22,9 +22,10 @@ from gateway.dialects import responses
 from gateway.dialects.responses import items, references, stored
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, WireOptions, new_id
+from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import Held, held
 from gateway.http.plain import Plain
+from gateway.http.request_log import RequestLine, line_of
 from gateway.http.runs import Run
 from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, client_error
@@ -68,7 +69,9 @@ class _Making:
         if self.exchange.store and len(self.input) >= LONG_BODY:
             await self.services.store.check(self.access.owner, len(self.input))
 
-    def to_client(self, request: ChatRequest, by: Caller, *, in_background: bool) -> Exchange:
+    def to_client(
+        self, request: ChatRequest, by: Caller, line: RequestLine, *, in_background: bool
+    ) -> Exchange:
         """As an answer to one client; in the background as a stream for any reader."""
         quiet = NEVER if in_background else self.services.config.server.comment_after
         stream = self.exchange.stream or in_background
@@ -76,7 +79,7 @@ class _Making:
             lambda on_wait: self._opened(request, on_wait, by),
             lambda answer: self.reply.answered_by(answer.model),
             self.services.failed(self.access, self.reply.failed),
-            self.services.account("responses", request.model, by.request_id, self.access),
+            self.services.account("responses", request.model, line, self.access),
             msgspec.structs.replace(self.exchange, stream=stream),
             WireOptions(quiet=quiet, keep=None if in_background else self.keep),
         )
@@ -119,10 +122,11 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     asked = await _asked(request, services, access, exchange)
     making = _Making(services, access, exchange)
     await making.prepare()
-    by = caller(request.headers, new_id(request))
+    line = line_of(request)
+    by = caller(request.headers, line.id)
     if not exchange.background:
-        return making.to_client(asked, by, in_background=False)
-    return await _in_background(making, asked, by, held(request))
+        return making.to_client(asked, by, line, in_background=False)
+    return await _in_background(making, asked, by, line.apart(), held(request))
 
 
 @post(["/v1/responses/input_tokens", "/responses/input_tokens"])
@@ -231,14 +235,14 @@ def _shortened(request: ChatRequest) -> ChatRequest | None:
 
 
 async def _in_background(
-    making: _Making, asked: ChatRequest, by: Caller, request_holds: Held
+    making: _Making, asked: ChatRequest, by: Caller, line: RequestLine, request_holds: Held
 ) -> ASGIApp:
     """It begins, and its client gets the queued response at once, or its stream."""
     services, reply = making.services, making.reply
     run = Run(making.access.owner, reply.document)
     run.take(reply.queued())
     document = reply.document()
-    exchange = making.to_client(asked, by, in_background=True)
+    exchange = making.to_client(asked, by, line, in_background=True)
     failed = services.failed(making.access, reply.failed)
 
     async def work() -> None:

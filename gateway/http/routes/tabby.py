@@ -30,6 +30,7 @@ from gateway.errors import (
 )
 from gateway.http.cards import card, current_card
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.routes import tabby_embedding
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
@@ -76,6 +77,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     entry = await services.find(order.model, access)
     template = await _template(services, order.template) if order.template else None
     options = _options(order, entry, services, access) or None
+    audit(request, "load", model=entry.name)
 
     @asynccontextmanager
     async def loading() -> AsyncIterator[AsyncIterable[Waiting]]:
@@ -160,6 +162,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.UnloadRequest)
+    audit(request, "unload", model=order.model)
 
     async def whole() -> bytes:
         if not await unload_models(services, order.model, access, force=order.force):
@@ -260,7 +263,9 @@ async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
-    services.templates.switch(await services.wording.named(order.model, access), chosen)
+    name = await services.wording.named(order.model, access)
+    audit(request, "switch template", model=name, template=order.prompt_template_name)
+    services.templates.switch(name, chosen)
     return Plain(reply.NULL)
 
 
@@ -275,7 +280,9 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wants.read(await request.body(), wants.TemplateUnload)
-    services.templates.unload(await services.wording.named(order.model, access))
+    name = await services.wording.named(order.model, access)
+    audit(request, "unload template", model=name)
+    services.templates.unload(name)
     return Plain(reply.NULL)
 
 
@@ -299,6 +306,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """A preset by name, or overrides in the body."""
     services.authenticator.admit(request.headers).require_admin()
     order = wants.read(await request.body(), wants.OverrideSwitch)
+    audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
         services.presets.switch(await to_thread.run_sync(services.presets.read, order.preset))
     elif order.overrides:
@@ -312,6 +320,7 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
 async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests get what they ask for."""
     services.authenticator.admit(request.headers).require_admin()
+    audit(request, "unload sampling overrides")
     services.presets.unload()
     return Plain(reply.NULL)
 

@@ -13,6 +13,7 @@ from gateway.errors import ModelUnavailable
 from gateway.http.cards import card
 from gateway.http.exchange import ignoring
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
 from gateway.registry import require_task
@@ -52,6 +53,7 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     order = wants.read(await request.body(), wants.EmbeddingLoad)
     entry = await services.find(order.embedding_model_name, access)
     require_task(entry, "embed")
+    audit(request, "load", model=entry.name)
     unread = () if order.embeddings_device in (None, "auto") else ("embeddings_device",)
 
     async def whole() -> bytes:
@@ -66,6 +68,7 @@ async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all embedding models; running requests end first."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
+    audit(request, "unload", task="embed")
 
     async def whole() -> bytes:
         for one in services.usable(access):

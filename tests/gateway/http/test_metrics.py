@@ -17,6 +17,7 @@ from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
+from gateway.http.request_log import RequestLine
 from gateway.http.request_record import GAPS, Activity, RequestRecord, RequestReport, Waits
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
@@ -160,7 +161,7 @@ async def test_an_account_is_reported_once_whatever_happens() -> None:
 
     def answer(error: BaseException | None) -> None:
         record = RequestRecord(
-            reports.append, Activity(), api="chat", model="a", request="r", access=ADMIN
+            reports.append, Activity(), api="chat", model="a", line=RequestLine("r"), access=ADMIN
         )
         with record.kept():
             if error is not None:
@@ -178,7 +179,7 @@ async def test_each_answer_is_one_line_in_the_log_without_its_words(tmp_path: Pa
         with capture_logs() as lines:
             headers = {"x-request-id": "mine"}
             await running.client.post("/v1/chat/completions", json=CHAT, headers=headers)
-    (line,) = [line for line in lines if line["event"] == "answered"]
+    (line,) = [line for line in lines if line["event"] == "request"]
     assert line["request"] == "mine"
     assert line["model"] == "scripted"
     assert line["outcome"] == "ok"
@@ -223,7 +224,7 @@ async def test_who_leaves_the_line_is_logged_with_the_time_spent_there(
             async with await send_chat(running, body):
                 await state(running, "scripted", "loading")
             with anyio.fail_after(HANG):
-                while not (answered := [line for line in lines if line["event"] == "answered"]):
+                while not (answered := [line for line in lines if line["event"] == "request"]):
                     await anyio.sleep(0.005)
             most = perf_counter() - started
         numbers = await scraped(running)

@@ -14,7 +14,8 @@ from gateway.dialects.llamaserver.request import (
     read_infill,
 )
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, WireOptions, new_id
+from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.request_log import line_of
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]
@@ -40,7 +41,7 @@ async def _answered(
 ) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     exchange = await services.read(read, await request.body())
-    asked, request_id = exchange.request, new_id(request)
+    asked, request_id = exchange.request, line_of(request).id
     return Exchange(
         lambda on_wait: services.pipeline.text(
             asked, access, on_wait, caller(request.headers, request_id)
@@ -49,7 +50,7 @@ async def _answered(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
         services.failed(access, openai.error_event),
-        services.account(api, asked.model, request_id, access),
+        services.account(api, asked.model, line_of(request), access),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )

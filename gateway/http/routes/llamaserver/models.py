@@ -15,6 +15,7 @@ from gateway.dialects.frames import frame
 from gateway.dialects.llamaserver import loading, wire
 from gateway.http.cards import card, status_wire
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.registry import ModelStatus, Waiting
@@ -143,6 +144,7 @@ async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
     ).name
+    audit(request, "load", model=name)
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)
 
@@ -154,6 +156,7 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     access.require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
     name = (await services.find(named.model, access)).name
+    audit(request, "unload", model=name)
 
     async def whole() -> bytes:
         await services.registry.unload(name)

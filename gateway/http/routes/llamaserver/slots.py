@@ -22,6 +22,7 @@ from gateway.dialects.llamaserver import wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
 from gateway.http.cards import card
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
 from gateway.paths import within
@@ -61,6 +62,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
         raise NotFound(f"There is no slot {slot!r:.40}.", param="id_slot")
     asked = wire.read(await request.body(), wires.SlotOrder)
     path = None if action == "erase" else _file(services, asked.filename)
+    audit(request, f"{action} slot", model=asked.model, slot=int(slot))
 
     async def whole() -> bytes:
         async with services.wording.leased(asked.model, access) as lease:

@@ -13,6 +13,7 @@ from gateway.answers.tokens import foremost
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import wire
 from gateway.http.plain import Plain
+from gateway.http.request_log import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
@@ -92,6 +93,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
+    audit(request, "unload", model=order.model)
 
     async def whole() -> bytes:
         reports = await unload_models(services, order.model, access, force=order.force)
@@ -133,6 +135,7 @@ async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp
     """
     services.authenticator.admit(request.headers).require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
+    audit(request, "forget measurements", model=order.model)
     return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))
 
 
