@@ -9,7 +9,18 @@ from typing import TypeVar
 import msgspec
 
 from config.errors import Source, suggestion
-from config.shape import Kind, is_section, list_item, mapping_item, options, words
+from config.shape import (
+    Kind,
+    is_section,
+    list_item,
+    mapping_item,
+    metas,
+    options,
+    types,
+    unit_of,
+    words,
+)
+from config.units import SPELLINGS, quantity
 
 T = TypeVar("T")
 
@@ -21,29 +32,33 @@ def convert(
 
     Raises ConfigError for unknown and missing options and for values of the wrong type.
     """
-    _check(data, kind, source, path, strict=strict)
-    return msgspec.convert(data, kind, strict=strict)
+    return msgspec.convert(_read(data, kind, source, path, strict=strict), kind, strict=strict)
 
 
-def _check(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> None:
+def _read(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> object:
+    """`data` with all texts that have a unit as numbers."""
     if is_section(kind):
-        if not isinstance(data, kind):  # what a program hands in may be built already
-            _check_section(data, kind, source, path, strict=strict)
-    elif (item := list_item(kind)) is not None:
+        if isinstance(data, kind):  # what a program hands in may be built already
+            return data
+        return _read_section(data, kind, source, path, strict=strict)
+    if (item := list_item(kind)) is not None:
         if not isinstance(data, list | tuple):
             raise source.error(path, f"expected a list, got {_named(data)}")
-        for index, value in enumerate(data):
-            _check(value, item, source, f"{path}[{index}]", strict=strict)
-    elif (item := mapping_item(kind)) is not None:
-        for name, value in _entries(data, source, path).items():
-            _check(value, item, source, f"{path}.{name}", strict=strict)
-    else:
-        _check_leaf(data, kind, source, path, strict=strict)
+        return [
+            _read(value, item, source, f"{path}[{index}]", strict=strict)
+            for index, value in enumerate(data)
+        ]
+    if (item := mapping_item(kind)) is not None:
+        return {
+            name: _read(value, item, source, f"{path}.{name}", strict=strict)
+            for name, value in _entries(data, source, path).items()
+        }
+    return _read_leaf(data, kind, source, path, strict=strict)
 
 
-def _check_section(
+def _read_section(
     data: object, section: type[msgspec.Struct], source: Source, path: str, *, strict: bool
-) -> None:
+) -> object:
     known = options(section)
     entries = _entries(data, source, path)
     for name in entries.keys() - known.keys():
@@ -51,18 +66,72 @@ def _check_section(
     for field in msgspec.structs.fields(section):
         if field.required and field.name not in entries:
             raise source.error(path, f"the option {field.name!r} is missing")
-    for name, value in entries.items():
-        _check(value, known[name], source, f"{path}.{name}", strict=strict)
+    return {
+        name: _read(value, known[name], source, f"{path}.{name}", strict=strict)
+        for name, value in entries.items()
+    }
 
 
-def _check_leaf(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> None:
+def _read_leaf(data: object, kind: Kind, source: Source, path: str, *, strict: bool) -> object:
+    unit = unit_of(kind)
+    if unit is not None and isinstance(data, str):
+        number = quantity(data, unit)
+        data = data if number is None else number
     try:
         msgspec.convert(data, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        if isinstance(data, str) and (known := words(kind)):
-            raise source.error(path, f"{data!r} is no choice; {suggestion(data, known)}") from None
-        problem = str(error).partition(" - at ")[0].replace("`", "").replace("null", "nothing")
-        raise source.error(path, problem[0].lower() + problem[1:]) from None
+    except msgspec.ValidationError:
+        raise source.error(path, _problem(data, kind)) from None
+    return data
+
+
+YES, NO = ("yes", "on", "y"), ("no", "off", "n")
+LONGEST = 40  # characters of a value that an error quotes
+LARGEST = 10**6  # a greater limit is no limit of the option's, but of a 32 bit number
+
+
+def _problem(data: object, kind: Kind) -> str:
+    """What is wrong with a leaf, and what to write."""
+    word, plain = str(data), types(kind)
+    if isinstance(data, str) and (known := words(kind)):
+        return f"{data!r} is no choice; {suggestion(data, known)}"
+    if bool in plain and word.lower() in YES + NO:
+        return f"expected true or false; write {'true' if word.lower() in YES else 'false'}"
+    if str in plain:  # it may be a secret, so it isn't quoted
+        quotes = "; put it in quotes" if isinstance(data, bool | int | float) else ""
+        return f"expected a text{_form_of(kind)}, got {_named(data)}{quotes}"
+    simple = isinstance(data, str | int | float) and not isinstance(data, bool)
+    return f"expected {_expected(kind)}, got {repr(data)[:LONGEST] if simple else _named(data)}"
+
+
+def _form_of(kind: Kind) -> str:
+    """What a text must be, where the annotation says so."""
+    pattern = next((mark.pattern for mark in metas(kind) if mark.pattern is not None), None)
+    return f" of the form {pattern}" if pattern else " that isn't empty"
+
+
+def _expected(kind: Kind) -> str:
+    if (unit := unit_of(kind)) is not None:
+        return SPELLINGS[unit] + _range(kind)
+    plain = types(kind)
+    if bool in plain:
+        return "true or false"
+    return ("a number" if float in plain else "a whole number") + _range(kind)
+
+
+def _range(kind: Kind) -> str:
+    """` from 1 to 512`; a limit that only keeps a number in its type is left out."""
+    marks = metas(kind)
+    least, above, most, below = (
+        next((getattr(mark, name) for mark in marks if getattr(mark, name) is not None), None)
+        for name in ("ge", "gt", "le", "lt")
+    )
+    if below is not None:
+        most = below - 1
+    if above is not None:
+        return f" greater than {above:g}"
+    if least is None:
+        return ""
+    return f" from {least} to {most}" if most and most < LARGEST else f" of at least {least:g}"
 
 
 def _entries(data: object, source: Source, path: str) -> dict[str, object]:

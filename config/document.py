@@ -64,7 +64,10 @@ def parse(text: str, name: str) -> tuple[object, Source]:
         return loader.construct_document(node), source
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise Source(name, {"$": line}).error("$", f"not YAML: {error.problem}") from None
+        problem = f"not YAML: {error.problem}"
+        if "\\t" in (error.problem or ""):
+            problem = "not YAML: indented with a tab; indent with spaces"
+        raise Source(name, {"$": line}).error("$", problem) from None
     except yaml.reader.ReaderError as error:
         raise Source(name).error("$", f"not YAML: {error.reason}") from None
     except RecursionError:

@@ -12,6 +12,7 @@ import msgspec
 
 from config.settings import Config
 from config.shape import Option, is_section, options
+from config.units import PATTERNS
 
 Schema: TypeAlias = Mapping[str, Any]  # JSON's own shape
 
@@ -63,7 +64,9 @@ def _definitions() -> Mapping[str, Schema]:
 
 
 def _facts(schema: Schema) -> OptionFacts:
-    forms = list(schema.get("anyOf", [schema]))
+    # A number with a unit is the same number to whoever fills in a form.
+    accepted = schema.get("anyOf", [schema])
+    forms = [form for form in accepted if form.get("pattern") not in PATTERNS.values()]
     kinds = [form for form in forms if form.get("type") != "null"]
     choices = [word for form in kinds for word in form.get("enum", ())]
     types = {form.get("type", "string" if "enum" in form else "object") for form in kinds}

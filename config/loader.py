@@ -10,10 +10,12 @@ from typing import Literal
 import msgspec
 
 from config.check import convert
+from config.consistency import check_consistency
 from config.document import parse
 from config.environment import Setting, from_text, settings
 from config.errors import Source, suggestion
 from config.models import Engines, check_names, check_options, engines_of, option_kinds
+from config.secrets import secret, variable_of
 from config.settings import Config, KeyConfig, ModelConfig
 from config.shape import (
     Kind,
@@ -26,9 +28,7 @@ from config.shape import (
     options,
     with_option,
 )
-from config.upstreams import completed, is_secret_variable
-
-KEY_FROM_ENVIRONMENT = "env:"
+from config.upstreams import completed
 
 
 def load_config(
@@ -65,17 +65,19 @@ def load_text(
         config, source = kind(), Source("the configuration")
     else:
         config, source = _understood(text, path or Path("roundhouse.yaml"), kind)
-    sources = {"models": source, "keys": source, "upstreams": source}
+    sources = dict.fromkeys(kind.__struct_fields__, source)
     secrets = frozenset(_secret_variables(config))
     for setting in (*settings(environment, secrets, kind), *_overridden(overrides, kind)):
         config = with_option(config, setting.option, setting.value)
         sources[setting.option[0]] = setting.source
     check_options(config, sources["models"], sampling)
     check_names(config, sources["models"])
+    check_consistency(config, sources)
     root = path.resolve().parent if path else Path.cwd()
     upstreams = completed(config.upstreams, environment, root, sources["upstreams"])
     config = with_option(config, ("upstreams",), upstreams)
-    return with_option(config, ("keys",), _keys(config.keys, environment, sources["keys"]))
+    keys = _keys(config.keys, environment, root, sources["keys"])
+    return with_option(config, ("keys",), keys)
 
 
 def locate(environment: Mapping[str, str], here: Path) -> Path | None:
@@ -155,31 +157,23 @@ def _overridden(overrides: Mapping[str, object], config: type[Config]) -> Iterat
         yield Setting(option, typed, source)
 
 
-def _variable(key: KeyConfig) -> str:
-    """The variable that holds the key, or "" where the key itself is written."""
-    here = key.key.startswith(KEY_FROM_ENVIRONMENT)
-    return key.key.removeprefix(KEY_FROM_ENVIRONMENT) if here else ""
-
-
 def _secret_variables(config: Config) -> Iterator[str]:
     """Variables that hold keys, whatever they are called."""
-    yield from filter(None, map(_variable, config.keys))
-    yield from filter(None, map(is_secret_variable, config.upstreams))
+    written = (*(one.key for one in config.keys), *(one.key for one in config.upstreams))
+    return filter(None, map(variable_of, written))
 
 
 def _keys(
-    keys: tuple[KeyConfig, ...], environment: Mapping[str, str], source: Source
+    keys: tuple[KeyConfig, ...], environment: Mapping[str, str], root: Path, source: Source
 ) -> tuple[KeyConfig, ...]:
     """The keys with their secrets in place."""
     found: dict[str, KeyConfig] = {}
     for index, key in enumerate(keys):
-        path, name = f"$.keys[{index}].key", _variable(key)
-        secret = environment.get(name, "") if name else key.key
-        if not secret:
-            raise source.error(path, f"the environment variable {name} is not set")
-        if secret in found:
+        path = f"$.keys[{index}].key"
+        text = secret(key.key, environment, root, source, path)
+        if text in found:
             raise source.error(path, "the same key is listed twice")
-        found[secret] = msgspec.structs.replace(key, key=secret)
+        found[text] = msgspec.structs.replace(key, key=text)
     return tuple(found.values())
 
 

@@ -1,6 +1,6 @@
 """The configuration with its secrets masked: the structs, and the file's text.
 
-What only names a secret's place (`env:NAME`, `file:PATH`) stays.
+What only names a secret's place (`env:NAME`, `${NAME}`, `file:PATH`) stays.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import yaml
 
+from config.secrets import PLACES
 from config.settings import Config
 from config.upstreams import UpstreamConfig
 
 MASK = "••••"
 _SECRET = re.compile(r"\$\.keys\[\]\.key|\$\.upstreams\[\]\.(?:key|headers\..*|set\..*)")
-_PLACES = ("env:", "file:")
 _USER = re.compile(r"(?<=://)[^/@\s]*@")  # of a URL: it may hold a password
 _IN_COMMENT = re.compile(
     r"(?i)((?:key|token|secret|password|authorization)[\w-]*['\"]?\s*[:=]\s*)\S.*"
@@ -86,4 +86,4 @@ def _secrets(node: yaml.Node, path: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_place(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(_PLACES)
+    return isinstance(value, str) and value.startswith(PLACES)

@@ -14,7 +14,8 @@ import yaml
 
 from config.models import ENGINES
 from config.settings import Config
-from config.shape import Kind, is_section, list_item, options
+from config.shape import Kind, is_section, list_item, mapping_item, options, unit_of
+from config.units import PATTERNS
 
 Schema: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as text only
 
@@ -42,14 +43,27 @@ def schema() -> Schema:
     found = descriptions(documentation())
     for path, section in _sections(Config, "$"):
         described = whole["$defs"][section.__name__]["properties"]
-        for name in options(section):
-            described[name] = {"description": found[f"{path}.{name}"], **described[name]}
+        for name, kind in options(section).items():
+            accepted = _with_units(described[name], kind)
+            described[name] = {"description": found[f"{path}.{name}"], **accepted}
     _narrow(whole["$defs"]["ModelConfig"]["properties"])
     heading = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Roundhouse configuration",
     }
     return heading | whole
+
+
+def _with_units(option: Schema, kind: Kind) -> Schema:
+    """A number with a unit is a text."""
+    if (item := mapping_item(kind)) is not None and unit_of(item) is not None:
+        return {**option, "additionalProperties": _with_units(option["additionalProperties"], item)}
+    if (unit := unit_of(kind)) is None:
+        return option
+    about = {name: option[name] for name in ("default", "description") if name in option}
+    number = {name: value for name, value in option.items() if name not in about}
+    forms = number.get("anyOf", [number])
+    return {**about, "anyOf": [*forms, {"type": "string", "pattern": PATTERNS[unit]}]}
 
 
 def _narrow(model: Schema) -> None:

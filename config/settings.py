@@ -17,6 +17,8 @@ from config.engines import (
 from config.upstreams import UpstreamConfig
 from config.values import (
     AtLeastOne,
+    Budget,
+    Bytes,
     IdleSeconds,
     Name,
     NotNegative,
@@ -32,7 +34,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class KeyConfig(Section, frozen=True):
-    """One API key. `key` may be `env:NAME`, then the variable's value is the key."""
+    """One API key. `key`: see config/secrets.py."""
 
     key: Name
     role: Literal["user", "admin"] = "user"
@@ -54,8 +56,8 @@ class ServerConfig(Section, frozen=True):
     allow_open: bool = False  # listen beyond loopback without keys
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
     hosts: tuple[Name, ...] = ()  # further names of this server, for when there are no keys
-    max_body: AtLeastOne = 64 * 1024 * 1024
-    max_held_bytes: AtLeastOne = 256 * 1024 * 1024  # of all requests' long bodies and histories
+    max_body: Bytes = 64 * 1024 * 1024
+    max_held_bytes: Bytes = 256 * 1024 * 1024  # of all requests' long bodies and histories
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM
     max_choices: AtLeastOne = 256  # of one request: prompts times n
     strict_sampling: bool = False  # refuse parameters the engine lacks; else a header names them
@@ -88,7 +90,7 @@ class SwapConfig(Section, frozen=True):
     """How models share memory and requests share models."""
 
     memory: dict[
-        str, NotNegative
+        str, Budget
     ] = {}  # budget in bytes per device ("cpu", "cuda:0"); missing: measured
     max_waiting: NotNegative = 256  # requests in line over all models; more get a 429
     max_wait: Seconds = 120.0  # after so long in line a request's model comes next
@@ -111,9 +113,9 @@ class ImagesConfig(Section, frozen=True):
     """Pictures in chat messages: how much is taken, and from where they are fetched."""
 
     max_count: NotNegative = 16  # of one request
-    max_bytes: AtLeastOne = 20 * 1024 * 1024  # of one picture, as it was sent
+    max_bytes: Bytes = 20 * 1024 * 1024  # of one picture, as it was sent
     max_pixels: AtLeastOne = 100_000_000  # of one request's pictures together; three bytes each
-    max_held_bytes: AtLeastOne = 512 * 1024 * 1024  # of all requests, as they were sent
+    max_held_bytes: Bytes = 512 * 1024 * 1024  # of all requests, as they were sent
     max_held_pixels: AtLeastOne = 300_000_000  # of all requests, decoded; more wait
     timeout: Seconds = 20.0  # for one picture, redirects included
     max_redirects: NotNegative = 3
@@ -126,7 +128,7 @@ class StoreConfig(Section, frozen=True):
 
     path: PathText | None = None  # a SQLite file; None: in memory, gone with the process
     max_age: Seconds = 30 * 86_400.0  # what is older is let go
-    max_bytes: AtLeastOne = 256 * 1024 * 1024  # of all together, shared among keys
+    max_bytes: Bytes = 256 * 1024 * 1024  # of all together, shared among keys
 
 
 class ApisConfig(Section, frozen=True):

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_or
 
 import msgspec
 
+from config.units import Unit
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 Kind: TypeAlias = Any  # an annotation: a struct, `tuple[X, ...]`, `dict[str, X]` or a leaf's type
@@ -73,22 +75,42 @@ def takes_none(kind: Kind) -> bool:
 
 def is_path(kind: Kind) -> bool:
     """Whether the leaf is a `PathText`."""
-    return _is_marked(kind, "path")
+    return bool(marked(kind, "path"))
+
+
+def unit_of(kind: Kind) -> Unit | None:
+    """What the leaf's number counts, where it may be written with a unit."""
+    unit: Unit | None = marked(kind, "unit")
+    return unit
 
 
 def is_configured_only(kind: Kind) -> bool:
     """Whether an option runs code or names files, and so comes from the configuration alone."""
     item = list_item(kind) or mapping_item(kind)
-    marked = _is_marked(kind, "path") or _is_marked(kind, "runs_code")
-    return marked or (item is not None and is_configured_only(item))
+    apart = is_path(kind) or bool(marked(kind, "runs_code"))
+    return apart or (item is not None and is_configured_only(item))
 
 
-def _is_marked(kind: Kind, word: str) -> bool:
-    marked = _form(kind) is Annotated and any(
-        isinstance(mark, msgspec.Meta) and bool((mark.extra or {}).get(word))
-        for mark in get_args(kind)[1:]
-    )
-    return marked or any(_is_marked(part, word) for part in _parts(kind))
+def marked(kind: Kind, name: str) -> Any:
+    """What a leaf's annotation has in `Meta(extra={name: …})`, or None."""
+    extras = (mark.extra or {} for mark in metas(kind))
+    return next((extra[name] for extra in extras if name in extra), None)
+
+
+def metas(kind: Kind) -> tuple[msgspec.Meta, ...]:
+    """All that a leaf's annotation says of its values."""
+    own = get_args(kind)[1:] if _form(kind) is Annotated else ()
+    below = (mark for part in _parts(kind) for mark in metas(part))
+    return (*(mark for mark in own if isinstance(mark, msgspec.Meta)), *below)
+
+
+def types(kind: Kind) -> frozenset[type]:
+    """The plain types that a leaf may be: bool, int, float, str, NoneType."""
+    if isinstance(kind, type):
+        return frozenset({kind})
+    if _form(kind) is Literal:
+        return frozenset(type(word) for word in get_args(kind))
+    return frozenset(plain for part in _parts(kind) for plain in types(part))
 
 
 def _form(kind: Kind) -> object:

@@ -12,10 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from config.errors import Source
-from config.values import AtLeastOne, Name, PathText, PositiveSeconds
+from config.secrets import secret
+from config.values import AtLeastOne, Bytes, Name, PathText, PositiveSeconds
 
-KEY_FROM_ENVIRONMENT = "env:"
-KEY_FROM_FILE = "file:"
 # What a request is made of: renamed, dropped or set it would be another request.
 _OWN_FIELDS = ("messages", "model", "n", "prompt", "stream")
 # Headers that say how a body is framed, or whose the connection is.
@@ -38,7 +37,7 @@ Weight: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One server, or several replicas of it. `key` may be `env:NAME` or `file:PATH`."""
+    """One server, or several replicas of it. `key`: see config/secrets.py."""
 
     name: Name
     urls: tuple[Name, ...]  # base URLs as OpenAI's clients take them; several are replicas
@@ -69,9 +68,9 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     total_timeout: PositiveSeconds = 3600.0  # the whole answer
     failures: AtLeastOne = 3  # in a row, then a replica gets no requests until a probe succeeds
     probe_interval: PositiveSeconds = 5.0  # between two probes of such a replica
-    max_line: AtLeastOne = 4 * 1024 * 1024  # of a stream
-    max_body: AtLeastOne = 64 * 1024 * 1024  # of an answer that isn't streamed
-    max_total: AtLeastOne = 256 * 1024 * 1024  # of a stream
+    max_line: Bytes = 4 * 1024 * 1024  # of a stream
+    max_body: Bytes = 64 * 1024 * 1024  # of an answer that isn't streamed
+    max_total: Bytes = 256 * 1024 * 1024  # of a stream
     http2: bool = False
     proxy: str | None = None
     ca_file: PathText | None = None  # certificates that are trusted; None: the usual ones
@@ -79,13 +78,6 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __repr__(self) -> str:
         """All but the secrets, since representations end in logs."""
         return f"UpstreamConfig(name={self.name!r}, urls={self.urls!r}, models={self.models!r})"
-
-
-def is_secret_variable(upstream: UpstreamConfig) -> str:
-    """The variable that holds the key, or "" where it is elsewhere."""
-    key = upstream.key or ""
-    found = key.startswith(KEY_FROM_ENVIRONMENT)
-    return key.removeprefix(KEY_FROM_ENVIRONMENT) if found else ""
 
 
 def completed(
@@ -174,27 +166,9 @@ def _base_url(url: str, source: Source, path: str) -> str:
 def _key(
     upstream: UpstreamConfig, environment: Mapping[str, str], root: Path, source: Source, path: str
 ) -> str | None:
-    written = upstream.key
-    if written is None:
+    if upstream.key is None:
         return None
-    if name := is_secret_variable(upstream):
-        key = environment.get(name, "")
-        missing = f"the environment variable {name} is not set"
-    elif written.startswith(KEY_FROM_FILE):
-        key, missing = _from_file(written, root, source, path), "the file holds no key"
-    else:
-        key, missing = written, "the key is empty"
-    if not key:
-        raise source.error(path, missing)
+    key = secret(upstream.key, environment, root, source, path)
     if not key.isascii() or not key.isprintable():
         raise source.error(path, "a key is one line of ASCII")
     return key
-
-
-def _from_file(written: str, root: Path, source: Source, path: str) -> str:
-    file = root / Path(written.removeprefix(KEY_FROM_FILE)).expanduser()
-    try:
-        return file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise source.error(path, f"{file} can't be read: {reason}") from None

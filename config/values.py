@@ -5,9 +5,14 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
-Seconds: TypeAlias = Annotated[float, Meta(ge=0)]
-PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0)]
-IdleSeconds: TypeAlias = Annotated[float, Meta(ge=-1)]  # -1: never
+
+# A number that may be written with a unit, see config/units.py.
+TIME, SIZE = Meta(extra={"unit": "seconds"}), Meta(extra={"unit": "bytes"})
+Seconds: TypeAlias = Annotated[float, Meta(ge=0), TIME]
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0), TIME]
+IdleSeconds: TypeAlias = Annotated[float, Meta(ge=-1), TIME]  # -1: never
+Bytes: TypeAlias = Annotated[int, Meta(ge=1), SIZE]
+Budget: TypeAlias = Annotated[int, Meta(ge=0), SIZE]  # bytes
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 # What engines count in 32 bits: a larger number would reach them as another one.
 Counted: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]

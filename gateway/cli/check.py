@@ -2,32 +2,69 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import anyio
 
 from backends.catalog import BACKENDS, CPU
+from backends.errors import UpstreamError
 from backends.protocol import Sampling
+from backends.upstream.discovery import read_list
+from backends.upstream.roster import Roster
 from config.loader import load_config
+from gateway.app import build
 from gateway.cli.configured import with_downloads, with_models
+from gateway.cli.findings import findings
 from gateway.cli.listing import size, table
 from gateway.cli.serve import check_formats
-from gateway.registry import ModelEntry, ModelLibrary
+from gateway.http.metrics import Metrics
+from gateway.hub import cached_models
+from gateway.hub.startup import present
+from gateway.registry import ModelEntry, ModelLibrary, Registry
 from gateway.registry.gauges import SystemGauge
 
 
 def run(arguments: Namespace) -> int:
-    """A row for each model, and what is wrong; status 1 where something is. Raises ConfigError."""
+    """A row for each model and each upstream's server, and what is wrong; status 1 where something
+    is. Raises ConfigError, as `serve` does.
+    """
     config = load_config(arguments.config, os.environ, sampling=Sampling)
-    config = with_downloads(with_models(config, arguments.models))
     check_formats(config)
-    library, total = ModelLibrary(config), SystemGauge().total()
+    config, absent = present(with_downloads(with_models(config, arguments.models)))
+    library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
+    build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}
     print(", ".join(f"{device}: {size(amount)}" for device, amount in budgets.items()))
-    rows = [_row(entry, total, budgets) for entry in library.entries()]
+    rows = [
+        _row(entry, total, budgets) for entry in library.entries() if entry.files.remote is None
+    ]
     table(("MODEL", "ENGINE", "FILES", "NEEDS", "ON", "FITS"), rows)
-    unusable = library.unusable()
-    for one in unusable:
-        print(f"{one.name}: {one.reason}")
-    return 1 if unusable or any(row[-1] != "yes" for row in rows) else 0
+    for model in absent:
+        print(f"{model.name}: not downloaded yet; `roundhouse serve` downloads {model.path}")
+    wrong = [f"{one.name}: {one.reason}" for one in library.unusable()]
+    wrong += [f"{one.path}: {one.problem}" for one in findings(config, library, total)]
+    wrong += anyio.run(_upstreams, library.roster)
+    for line in wrong:
+        print(line)
+    return 1 if wrong or any(row[-1] != "yes" for row in rows) else 0
+
+
+async def _upstreams(roster: Roster) -> Sequence[str]:
+    """A row for each server; what is wrong with them."""
+    rows, wrong = [], []
+    for name, upstream in roster.upstreams.items():
+        for replica in upstream.balance.replicas:
+            try:
+                listed = await upstream.lists.probe(replica)
+                offers = "-" if listed is None else str(len(read_list(listed).offers))
+                rows.append((name, replica.url, offers))
+            except UpstreamError as error:
+                rows.append((name, replica.url, "no answer"))
+                wrong.append(f"upstream {name!r}: {replica.url}: {error}")
+        await upstream.client.aclose()
+    if rows:
+        table(("UPSTREAM", "SERVER", "MODELS"), rows)
+    return wrong
 
 
 def _row(

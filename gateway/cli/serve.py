@@ -17,6 +17,7 @@ from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
 from gateway.app import build
 from gateway.cli.configured import with_downloads, with_models
+from gateway.cli.findings import findings
 from gateway.cli.listing import size
 from gateway.cli.progress import Bars
 from gateway.errors import GatewayError
@@ -25,6 +26,7 @@ from gateway.hub import SCHEME, cached_models
 from gateway.hub.startup import brought, downloaded, log_reporter
 from gateway.logs import LogLines, Writer, configure
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, Registry
+from gateway.registry.gauges import SystemGauge
 from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server, greeting
 from gateway.server import run as run_server
@@ -75,6 +77,8 @@ def run(arguments: Namespace) -> int:
         library = ModelLibrary(config, cache=cached_models(config))
         registry = Registry(library, config, watch=watch)
         warn_of_missing(library.entries())
+        for one in findings(config, library, SystemGauge().total()):
+            log.warning("check the configuration", option=one.path, problem=one.problem)
         source = ConfigSource(
             read=lambda: downloaded(read()),
             file=file,

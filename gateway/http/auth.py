@@ -3,7 +3,6 @@ are logged, but not so often that they fill the log.
 """
 
 import hmac
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from backends.remote import Caller
-from config.errors import ConfigError
+from config.consistency import HOST
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
@@ -156,8 +155,6 @@ WITHOUT_PREFLIGHT = frozenset(
 FROM_BROWSERS = frozenset({b"origin", b"referer"})  # and all that begin with `sec-fetch-`
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
-# Host of RFC 9110, section 7.2: a name or an address, and perhaps a port.
-_HOST = re.compile(r"(?P<name>[a-z0-9._-]+?|\[[0-9a-f:.]+\])\.?(?::[0-9]*)?", re.IGNORECASE)
 _SHOWN = 100  # characters of a foreign header in an error
 
 
@@ -165,7 +162,6 @@ class OriginGuard:
     """Refuses by headers. `is_page_allowed`: whether `server.cors_origins` has an origin."""
 
     def __init__(self, server: ServerConfig, is_page_allowed: Callable[[str], bool]) -> None:
-        """Raises ConfigError for a host that can't be one."""
         self._is_page_allowed = is_page_allowed
         self.apply(server_names(server))
         # A page can't make an address point elsewhere, so beyond loopback each may be one of ours.
@@ -214,14 +210,9 @@ class OriginGuard:
 
 
 def server_names(server: ServerConfig) -> frozenset[str]:
-    """The names this server is called by. Raises ConfigError for a host that can't be one."""
-    names = {"localhost", server.host.lower()}
-    for index, host in enumerate(server.hosts):
-        if (name := _name(host)) is None:
-            path = f"$.server.hosts[{index}]"
-            raise ConfigError("the configuration", path, f"{host!r} is no name of a host")
-        names.add(name)
-    return frozenset(names)
+    """The names this server is called by, in lower case and without ports."""
+    named = (name for host in server.hosts if (name := _name(host)) is not None)
+    return frozenset({"localhost", server.host.lower(), *named})
 
 
 def is_loopback(host: str) -> bool:
@@ -251,7 +242,7 @@ def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGI
 
 def _name(host: str) -> str | None:
     """The name in a Host header, without port; None for what is none."""
-    found = _HOST.fullmatch(host)
+    found = HOST.fullmatch(host)
     return found["name"].lower() if found else None
 
 

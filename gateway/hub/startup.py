@@ -77,7 +77,30 @@ def downloaded(config: Config) -> Config:
     return replace(config, models=tuple(_downloaded(hub, model) for model in config.models))
 
 
+def present(config: Config) -> tuple[Config, tuple[ModelConfig, ...]]:
+    """`config` with the models that are here, and those that have to be downloaded first. Raises
+    ConfigError for one that can't be named so. Blocks.
+    """
+    hub = Hub(config)
+    here: list[ModelConfig] = []
+    absent: list[ModelConfig] = []
+    for model in config.models:
+        found = _found(hub, model)
+        here += [found] if found else []
+        absent += [] if found else [model]
+    return replace(config, models=tuple(here)), tuple(absent)
+
+
 def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
+    found = _found(hub, model)
+    if found is None:
+        problem = f"not downloaded yet; first `roundhouse pull {model.path}`, then reload"
+        raise ConfigError(f"model {model.name!r}", "$.path", problem)
+    return found
+
+
+def _found(hub: Hub, model: ModelConfig) -> ModelConfig | None:
+    """None: it has to be downloaded."""
     if not model.path.startswith(SCHEME):
         return model
     try:
@@ -85,10 +108,7 @@ def _downloaded(hub: Hub, model: ModelConfig) -> ModelConfig:
         path = hub.here(wanted, _is_usable)
     except GatewayError as error:
         raise ConfigError(f"model {model.name!r}", "$.path", error.message) from error
-    if path is None:
-        problem = f"not downloaded yet; first `roundhouse pull {model.path}`, then reload"
-        raise ConfigError(f"model {model.name!r}", "$.path", problem)
-    return _placed(model, wanted, path)
+    return None if path is None else _placed(model, wanted, path)
 
 
 class _Bringer(Struct, frozen=True):

@@ -63,7 +63,7 @@ def test_text_is_read_as_the_option_is_typed(
     ("name", "text", "message"),
     [
         ("SERVER_PROT", "1", r"ROUNDHOUSE_SERVER_PROT: .*did you mean 'ROUNDHOUSE_SERVER_PORT'"),
-        ("SERVER_PORT", "high", r"ROUNDHOUSE_SERVER_PORT: \$\.server\.port: expected int"),
+        ("SERVER_PORT", "high", r"ROUNDHOUSE_SERVER_PORT: \$\.server\.port: expected a whole"),
         ("LOG_LEVEL", "warn", r"'warn' is no choice; did you mean 'warning'"),
         ("SWAP_MEMORY", "much", r"ROUNDHOUSE_SWAP_MEMORY: \$\.swap\.memory: not JSON"),
         ("MODELS", '[{"name": "a"}]', r"\$\.models\[0\]: the option 'path' is missing"),
@@ -78,7 +78,7 @@ def test_a_mistake_names_the_variable(file: Path, name: str, text: str, message:
 def test_a_mistake_on_the_command_line_names_the_option(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"\$\.server\.prot: .*did you mean 'server\.port'"):
         load_config(file, {}, overrides={"server.prot": 1})
-    with pytest.raises(ConfigError, match=r"\$\.server\.port: expected int, got float"):
+    with pytest.raises(ConfigError, match=r"\$\.server\.port: expected a whole number"):
         load_config(file, {}, overrides={"server.port": 1.5})
 
 

@@ -31,12 +31,18 @@ ONE_MODEL = "models:\n  - name: one\n    path: one.gguf\n"
 MISTAKES = [
     ("server:\n  prot: 1", "2: $.server.prot: unknown option; did you mean 'port'?"),
     ("sever: {}", "1: $.sever: unknown option; did you mean 'server'?"),
-    ("server: {port: high}", "1: $.server.port: expected int, got str"),
-    ("server: {port: 70000}", "1: $.server.port: expected int <= 65535"),
+    (
+        "server: {port: high}",
+        "1: $.server.port: expected a whole number from 0 to 65535, got 'high'",
+    ),
+    (
+        "server: {port: 70000}",
+        "1: $.server.port: expected a whole number from 0 to 65535, got 70000",
+    ),
     ("server: 3", "1: $.server: expected options by name, got a number"),
     ("server:", "1: $.server: expected options by name, got nothing"),
     ("model_dirs: here", "1: $.model_dirs: expected a list, got a text"),
-    ("swap: {memory: {cpu: much}}", "1: $.swap.memory.cpu: expected int, got str"),
+    ("swap: {memory: {cpu: much}}", "1: $.swap.memory.cpu: expected a size: bytes, or with a unit"),
     ("log: {level: warn}", "1: $.log.level: 'warn' is no choice; did you mean 'warning'?"),
     ("models:\n  - path: a", "2: $.models[0]: the option 'name' is missing"),
     (
@@ -57,7 +63,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "    options: {gpu_layers: many}",
-        "4: $.models[0].options.gpu_layers: expected int, got str",
+        "4: $.models[0].options.gpu_layers: expected a whole number of at least -1, got 'many'",
     ),
     (
         ONE_MODEL + "    sampling:\n      top_pp: 0.9",
@@ -65,7 +71,7 @@ MISTAKES = [
     ),
     (
         ONE_MODEL + "    sampling: {top_k: often}",
-        "4: $.models[0].sampling.top_k: expected int, got str",
+        "4: $.models[0].sampling.top_k: expected a whole number, got 'often'",
     ),
     (
         ONE_MODEL + "  - name: two\n    path: two.gguf\n    aliases: [one]",
@@ -83,10 +89,39 @@ MISTAKES = [
     ("a: !!python/name:os.system", "1: $: not YAML: could not determine a constructor"),
     ("server: true", "1: $.server: expected options by name, got true or false"),
     ("model_dirs: {}", "1: $.model_dirs: expected a list, got options by name"),
-    ("server: {port: 010}", "1: $.server.port: expected int, got str"),
+    ("server: {port: 010}", "1: $.server.port: expected a whole number from 0 to 65535, got '010'"),
     ("- a", "1: $: expected options by name, got a list"),
     ("1: a", "1: $: expected a name, got 1"),
     ("keys: [{key: env:NOT_SET}]", "1: $.keys[0].key: the environment variable NOT_SET is not set"),
+    ("keys: [{key: $NAME}]", "1: $.keys[0].key: write env:NAME or ${NAME} for a variable's value"),
+    (
+        "keys: [{key: '${NOT_SET}'}]",
+        "1: $.keys[0].key: the environment variable NOT_SET is not set",
+    ),
+    ("keys: [{key: file:none}]", "1: $.keys[0].key: …/none can't be read: No such file"),
+    (
+        "keys: [{key: 12345}]",
+        "1: $.keys[0].key: expected a text that isn't empty, got a number; put",
+    ),
+    (ONE_MODEL + "    pinned: yes", "4: $.models[0].pinned: expected true or false; write true"),
+    (ONE_MODEL + "    pinned: Off", "4: $.models[0].pinned: expected true or false; write false"),
+    ("images: {max_bytes: 8G}", "1: $.images.max_bytes: expected a size: bytes, or with a unit"),
+    ("swap: {max_wait: 5 min 3}", "1: $.swap.max_wait: expected a time: seconds, or with a unit"),
+    ("server:\n\tport: 1", "2: $: not YAML: indented with a tab; indent with spaces"),
+    (
+        "swap: {memory: {gpu0: 8GB}}",
+        "1: $.swap.memory.gpu0: unknown device; expected cpu or cuda:0",
+    ),
+    ("server: {hosts: ['*']}", "1: $.server.hosts[0]: expected a name without scheme or path"),
+    ("server: {hosts: [a b]}", "1: $.server.hosts[0]: expected a name without scheme or path"),
+    (
+        "server: {hosts: ['https://ai.example']}",
+        "1: $.server.hosts[0]: expected a name without scheme or path, got 'https://ai.example'",
+    ),
+    (
+        "server: {cors_origins: [ai.example]}",
+        "1: $.server.cors_origins[0]: expected an origin like https://chat.example, got 'ai.ex",
+    ),
     ("keys: [{key: a}, {key: a}]", "1: $.keys[1].key: the same key is listed twice"),
 ]
 
@@ -130,6 +165,35 @@ def test_words_stay_words(tmp_path: Path, written: str, read: str) -> None:
 )
 def test_numbers_are_read_as_people_write_them(tmp_path: Path, written: str, read: float) -> None:
     assert loaded(tmp_path, f"swap: {{max_wait: {written}}}").swap.max_wait == read
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("5m", 300.0),
+        ("90s", 90.0),
+        ("1h30m", 5400.0),
+        ("1.5 h", 5400.0),
+        ("250ms", 0.25),
+        ("2d", 172_800.0),
+    ],
+)
+def test_times_may_have_a_unit(tmp_path: Path, written: str, seconds: float) -> None:
+    assert loaded(tmp_path, f"swap: {{max_wait: {written}, ttl: {written}}}").swap.ttl == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("8GB", 8 * 10**9), ("24 GiB", 24 * 2**30), ("1.5MB", 1_500_000), ("512KiB", 2**19), ("7", 7)],
+)
+def test_sizes_may_have_a_unit(tmp_path: Path, written: str, size: int) -> None:
+    config = loaded(
+        tmp_path, f"swap: {{memory: {{cpu: {written}}}}}\nimages: {{max_bytes: {written}}}"
+    )
+    assert (config.swap.memory["cpu"], config.images.max_bytes) == (size, size)
+    variables = {"ROUNDHOUSE_IMAGES_MAX_BYTES": written, "ROUNDHOUSE_SWAP_MEMORY": '{"cpu": "1KB"}'}
+    config = loaded(tmp_path, "", **variables)
+    assert (config.swap.memory["cpu"], config.images.max_bytes) == (1000, size)
 
 
 # ------------------------------------------------------------------------------ where the file lies
@@ -198,6 +262,14 @@ def test_a_key_may_stand_in_a_variable_even_in_one_with_our_prefix(tmp_path: Pat
     keys = loaded(tmp_path, text, ROUNDHOUSE_ADMIN_KEY="secret").keys
 
     assert keys == (KeyConfig(key="secret", role="admin"), KeyConfig(key="plain"))
+
+
+def test_a_key_may_stand_in_a_file_or_in_braces(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from a file\n")
+    text = f"keys: [{{key: file:key}}, {{key: '${{MY_KEY}}'}}, {{key: file:{tmp_path}/other}}]"
+    (tmp_path / "other").write_text("absolute")
+    keys = loaded(tmp_path, text, MY_KEY="from a variable").keys
+    assert [one.key for one in keys] == ["from a file", "from a variable", "absolute"]
 
 
 def test_a_key_is_never_shown(tmp_path: Path) -> None:

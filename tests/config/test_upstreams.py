@@ -48,7 +48,7 @@ MISTAKES = [
         "1: $.upstreams[0].urls: the same URL is listed twice",
     ),
     (ONE + "    weights: [1, 2]", "4: $.upstreams[0].weights: expected 1, one for each URL"),
-    (ONE + "    weights: [0]", " $.upstreams[0].weights[0]: expected float > 0.0"),
+    (ONE + "    weights: [0]", " $.upstreams[0].weights[0]: expected a number greater than 0"),
     (ONE + "    models: al", "4: $.upstreams[0].models: 'al' is no choice; did you mean 'all'?"),
     (ONE + "    models: {}", "4: $.upstreams[0].models: expected 'all', or our names"),
     (
@@ -75,7 +75,10 @@ MISTAKES = [
         " $.upstreams[0].template: `split: here` needs the model's chat template",
     ),
     (ONE + "    proxy: socks5://p", "4: $.upstreams[0].proxy: expected a URL that starts with"),
-    (ONE + "    stall_timeout: 0", "4: $.upstreams[0].stall_timeout: expected float > 0.0"),
+    (
+        ONE + "    stall_timeout: 0",
+        "4: $.upstreams[0].stall_timeout: expected a time: seconds, or with a unit",
+    ),
     (
         ONE + "    models: {a: x}\n    fallbacks: [b]",
         " $.upstreams[0].fallbacks[0]: 'b' is no model; there is a",

@@ -13,12 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 import bundled
 from gateway.cli import main
 from gateway.cli.arguments import parser
 from gateway.cli.remote import refusal
-from tests.served import assert_sound, scripted, served
+from tests.served import Serve, assert_sound, scripted, served
 
 SCRIPT: dict[str, Any] = {
     "context_length": 16_384,
@@ -285,6 +286,78 @@ def test_check_tells_what_a_configuration_takes(
     config.write_text(f"models:\n  - {{name: broken, path: {broken}}}\n")
     assert main(["check", "--config", str(config)]) == 1
     assert "broken" in capsys.readouterr().out
+
+
+WRONG = """
+server: {hosts: [ai.example]}
+keys:
+  - {key: user, models: [demo, dmeo]}
+models:
+  - {name: demo, path: demo.script.json}
+  - {name: far, path: "hf:org/small"}
+upstreams:
+  - name: cluster
+    urls: ["http://127.0.0.1:9/v1"]
+    models: {large: meta}
+    fallbacks: [demo]
+model_dirs: [absent]
+template_dir: templates
+preset_dir: presets
+swap: {memory: {cpu: 1GB, "cuda:7": 1GB}}
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    scripted(tmp_path, "demo")
+    config = tmp_path / "wrong.yaml"
+    config.write_text(WRONG)
+    return config
+
+
+FOUND = (
+    "$.model_dirs[0]: there is no folder",
+    "$.template_dir: there is no folder",
+    "$.preset_dir: there is no folder",
+    "$.swap.memory.cuda:7: this machine has no such device; available: cpu",
+    "$.keys[0].models[1]: There is no model 'dmeo'. Nearest: demo",
+)
+
+
+def test_check_finds_what_is_named_and_not_there(
+    wrong: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--config", str(wrong)]) == 1
+    printed = capsys.readouterr().out
+    for text in FOUND:
+        assert text in printed
+    assert "far: not downloaded yet; `roundhouse serve` downloads hf:org/small" in printed
+    assert "upstream 'cluster': http://127.0.0.1:9/v1: " in printed
+    assert "fallbacks" not in printed
+
+
+def test_serve_warns_of_what_is_named_and_not_there(
+    wrong: Path, tmp_path: Path, serve: Serve
+) -> None:
+    settings = yaml.safe_load(WRONG)
+    settings["models"].pop()
+    server = serve(settings)
+    warned = [f"{one['option']}: {one['problem']}" for one in server.log.records("check the conf")]
+    for text in FOUND:
+        assert any(text in line for line in warned)
+
+
+def test_check_refuses_what_serve_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "open.yaml"
+    for text, problem in (
+        ("server: {host: 0.0.0.0}", "$.server.host: 0.0.0.0: without API keys"),
+        ("preset: absent", "absent"),
+    ):
+        config.write_text(text)
+        assert main(["check", "--config", str(config)]) == 2
+        assert problem in capsys.readouterr().err
 
 
 def test_doctor_names_each_engine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,52 @@
+"""Secrets that a configuration names: the text itself, `env:NAME` or `${NAME}` for a variable's
+value, `file:PATH` for a file's. No error quotes one.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from config.errors import Source
+
+FROM_VARIABLE = "env:"
+FROM_FILE = "file:"
+PLACES = (FROM_VARIABLE, FROM_FILE, "${")  # what only says where a secret is begins with these
+_BRACES = re.compile(r"\$\{(\w+)\}")
+
+
+def variable_of(written: str | None) -> str:
+    """The variable that holds the secret, or "" where it is elsewhere."""
+    if written is None:
+        return ""
+    if (braces := _BRACES.fullmatch(written)) is not None:
+        return braces[1]
+    return written.removeprefix(FROM_VARIABLE) if written.startswith(FROM_VARIABLE) else ""
+
+
+def secret(
+    written: str, environment: Mapping[str, str], root: Path, source: Source, path: str
+) -> str:
+    """The secret that is `written` at `path`; a relative file starts at `root`. Raises
+    ConfigError.
+    """
+    if name := variable_of(written):
+        found, missing = environment.get(name, ""), f"the environment variable {name} is not set"
+    elif written.startswith(FROM_FILE):
+        found, missing = _from_file(written, root, source, path), "the file is empty"
+    else:
+        found, missing = written, "the variable has no name"
+    if not found or written == FROM_VARIABLE:
+        raise source.error(path, missing)
+    if found is written and found.startswith("$"):
+        raise source.error(path, "write env:NAME or ${NAME} for a variable's value, in full")
+    return found
+
+
+def _from_file(written: str, root: Path, source: Source, path: str) -> str:
+    """Without white space around it: editors end a file with a line feed."""
+    file = root / Path(written.removeprefix(FROM_FILE)).expanduser()
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise source.error(path, f"{file} can't be read: {reason}") from None
