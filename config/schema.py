@@ -60,7 +60,7 @@ def _with_units(option: Schema, kind: Kind) -> Schema:
         return {**option, "additionalProperties": _with_units(option["additionalProperties"], item)}
     if (unit := unit_of(kind)) is None:
         return option
-    about = {name: option[name] for name in ("default", "description") if name in option}
+    about: Schema = {name: option[name] for name in ("default", "description") if name in option}
     number = {name: value for name, value in option.items() if name not in about}
     forms = number.get("anyOf", [number])
     return {**about, "anyOf": [*forms, {"type": "string", "pattern": PATTERNS[unit]}]}
