@@ -180,7 +180,8 @@ class Constraints:
         self, output: OutputGrammar, shape: ShapeGrammar | None, answering: GenerationParams
     ) -> AnswerConstraint:
         """Forced text is fed where no log probabilities are wanted for it."""
-        named = tuple(f"{one.place}.{one.keyword}" for one in shape.relaxed) if shape else ()
+        notes = (*shape.relaxed, *shape.closed) if shape else ()
+        named = tuple(f"{note.place}.{note.keyword}" for note in notes)
         check = shape.check if shape is not None else None
         return AnswerConstraint(
             Constraint(grammar=output.text, fast_forward=answering.logprobs is None),

@@ -8,6 +8,7 @@ unchecked. It belongs into a worker thread; nothing is fetched.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -47,6 +48,17 @@ class Failed(msgspec.Struct, frozen=True):
         return f'{self.place}: "{self.keyword}" is not satisfied' if self.keyword else "not JSON"
 
 
+class Repeated(msgspec.Struct, frozen=True):
+    """It doesn't, whatever its schema is: an object in it has a name twice, which no grammar of
+    free names prevents, and of which parsers keep one value.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"the name {self.name!r:.100} comes twice in an object"
+
+
 class Unchecked(msgspec.Struct, frozen=True):
     """Given up, with the reason."""
 
@@ -56,11 +68,15 @@ class Unchecked(msgspec.Struct, frozen=True):
         return f"not checked: {self.why}"
 
 
-Verdict: TypeAlias = Passed | Failed | Unchecked
+Verdict: TypeAlias = Passed | Failed | Repeated | Unchecked
 
 
 class _GivenUp(Exception):
     """Too much work."""
+
+
+class _NameRepeated(Exception):
+    """`args[0]` in one object."""
 
 
 def verdict(check: Check, text: str) -> Verdict:
@@ -69,6 +85,8 @@ def verdict(check: Check, text: str) -> Verdict:
         error = next(_Run(check).validator().iter_errors(_decoded(text)), None)
     except json.JSONDecodeError:
         return Failed("$", "")
+    except _NameRepeated as repeated:
+        return Repeated(repeated.args[0])
     except RecursionError:
         return Unchecked("nested too deeply")
     except (OverflowError, ValueError):
@@ -86,7 +104,15 @@ def _decoded(text: str) -> Any:
     def refuse(constant: str) -> Any:
         raise json.JSONDecodeError(f"{constant} is no JSON", text, 0)
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=refuse, object_pairs_hook=_members)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _NameRepeated(name)
+    return members
 
 
 def fault_of(check: Check, text: str) -> str | None:
@@ -94,8 +120,8 @@ def fault_of(check: Check, text: str) -> str | None:
     match verdict(check, text):
         case Passed():
             return None
-        case Failed() as failed:
-            return str(failed)
+        case Failed() | Repeated() as fault:
+            return str(fault)
         case Unchecked(why=why):
             return f"not checked: {why}"
 

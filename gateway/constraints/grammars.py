@@ -47,12 +47,14 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
     """A shape, compiled.
 
     `entries` belong into `{"grammars": [...]}`; the first is called `name`, and a Lark grammar
-    beside them refers to it with `@name`. The others are named after it.
+    beside them refers to it with `@name`. The others are named after it. `closed`: objects without
+    further properties, of which their schema says nothing.
     """
 
     name: str
     entries: tuple[Entry, ...]
     relaxed: tuple[Relaxation, ...] = ()
+    closed: tuple[Relaxation, ...] = ()
     check: Check | None = None
 
     @property

@@ -9,7 +9,11 @@ whole is tried again. Dropping only ever lets the grammar allow more.
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import msgspec
+
+from gateway.constraints.closing import ClosedSchema, closed
 from gateway.constraints.effort import bounded, every, inside, referred
+from gateway.constraints.finite import finite
 from gateway.constraints.grammars import (
     Check,
     CompileBudget,
@@ -39,7 +43,7 @@ TOO_LARGE = ("too large", "too big", "fuel", "limit exceeded", "level exceeded")
 def schema_entry(schema: Carried, name: str = "") -> Entry:
     """Llguidance's entry for `schema`."""
     node = schema if isinstance(schema, dict) else {}
-    return {"name": name, "json_schema": {**node, "x-guidance": LAYOUT}}
+    return {"name": name, "json_schema": {**finite(node), "x-guidance": LAYOUT}}
 
 
 def relaxed(
@@ -105,6 +109,7 @@ class _Search:
             for node in every(root):
                 if "pattern" in node or "format" in node:
                     alone = {key: node[key] for key in sorted(TEXT & node.keys())}
+                    alone["type"] = "string"
                     text = repr(alone)
                     if text not in tried and not self._at_fault(alone):
                         tried[text] = None
@@ -180,16 +185,62 @@ def _reached(carried: Carried) -> set[str]:
     return reached
 
 
+class CarriedSchema(msgspec.Struct, frozen=True):
+    """What the grammar has of a client's schema. `relaxed`: what it doesn't carry. `closed`: the
+    objects that have no further properties though their schema says nothing of them.
+    """
+
+    schema: Carried
+    relaxed: tuple[Relaxation, ...]
+    closed: tuple[Relaxation, ...]
+    check: Check
+
+
+def carried_schema(shape: JsonSchema, allowance: CompileBudget | None = None) -> CarriedSchema:
+    """Raises InvalidRequest, see `compiling.grammar_of`."""
+    schema = read(shape.schema, shape.field)
+    carried, relaxations = relaxed(schema, shape.field, allowance or CompileBudget())
+    check = Check(schema.check)
+    without_others = _closed(schema, shape.field)
+    if without_others is not None:
+        relaxations = tuple(
+            each
+            for each in relaxations
+            if each.keyword != "unevaluatedProperties" or each.place not in without_others.enforced
+        )
+    if shape.strict:
+        _enforced(relaxations, shape.field)
+    if without_others is not None:
+        return CarriedSchema(without_others.schema, relaxations, without_others.notes, check)
+    runnable((schema_entry(carried),), shape.field)
+    return CarriedSchema(carried, relaxations, (), check)
+
+
+def _closed(schema: Schema, field: str) -> ClosedSchema | None:
+    """None where it can't be had closed: then it is left open."""
+    if not isinstance(schema.carried, dict):
+        return None
+    made = closed(schema)
+    try:
+        bounded(made.schema, field)
+        runnable((schema_entry(made.schema),), field)
+    except InvalidRequest:
+        return None
+    return made
+
+
 def schema_grammar(
     shape: JsonSchema, name: str, allowance: CompileBudget | None = None
 ) -> ShapeGrammar:
     """Raises InvalidRequest, see `compiling.grammar_of`."""
-    schema = read(shape.schema, shape.field)
-    carried, relaxations = relaxed(schema, shape.field, allowance or CompileBudget())
-    if shape.strict:
-        _enforced(relaxations, shape.field)
-    entries = runnable((schema_entry(carried, name),), shape.field)
-    return ShapeGrammar(name=name, entries=entries, relaxed=relaxations, check=Check(schema.check))
+    carried = carried_schema(shape, allowance)
+    return ShapeGrammar(
+        name=name,
+        entries=(schema_entry(carried.schema, name),),
+        relaxed=carried.relaxed,
+        closed=carried.closed,
+        check=carried.check,
+    )
 
 
 def _enforced(relaxations: tuple[Relaxation, ...], field: str) -> None:

@@ -46,7 +46,9 @@ def tags_grammar(shape: StructuralTags, name: str) -> ShapeGrammar:
     rules.lines[0] = f"start: {rules.format(read_format(shape), ())}"
     root: Entry = {"name": name, "lark_grammar": "\n".join(rules.lines) + "\n"}
     entries = proven((root, *rules.entries), shape.field)
-    return ShapeGrammar(name=name, entries=entries, relaxed=tuple(rules.relaxed))
+    return ShapeGrammar(
+        name=name, entries=entries, relaxed=tuple(rules.relaxed), closed=tuple(rules.closed)
+    )
 
 
 class _Rules:
@@ -58,6 +60,7 @@ class _Rules:
         self.lines = ["", "TEXT: /(?s:.*)/"]
         self.entries: list[Entry] = []
         self.relaxed: list[Relaxation] = []
+        self.closed: list[Relaxation] = []
         self.made = 0
 
     def format(self, format: Format, ends: Ends) -> str:
@@ -174,6 +177,7 @@ class _Rules:
         grammar = schema_grammar(wanted, f"{self.name}_{self.number()}")
         self.entries += grammar.entries
         self.relaxed += (msgspec.structs.replace(each, checked=False) for each in grammar.relaxed)
+        self.closed += grammar.closed
         return f"@{grammar.name}"
 
     def refer(self, lark: str) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.constraints.finite import finite
+
 ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
 SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words
 # White space as models put it, and not for ever.
@@ -82,7 +84,7 @@ class Lark:
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """The name of a rule that matches JSON of a schema, with escapes as any writer has them."""
-        whole = {"x-guidance": GUIDANCE, **schema}
+        whole = {"x-guidance": GUIDANCE, **finite(schema)}
         return self.rule(f"%json {msgspec.json.encode(whole).decode()}")
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.constraints.grammars import CompileBudget
-from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.json_schema import carried_schema
 from gateway.errors import InvalidRequest
 from gateway.request import Tool
 from gateway.shapes import JsonSchema
@@ -17,8 +17,6 @@ from gateway.splitter.grammar.schemas import SchemaReader
 
 SPACES = ("", " ", "\n")  # what models put between an opener of words and what follows it
 GAP = r"[ \t\r\n]{1,16}"  # what models put between the parts of a call
-LAYOUT = "x-guidance"  # how the JSON of an answer is laid out; a call's is as its model writes it
-_LEADS_ELSEWHERE = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
 
 
 class Unwritable(Exception):
@@ -46,9 +44,9 @@ class Unmarked(msgspec.Struct, frozen=True):
 
 
 class WritableTool:
-    """A tool as its calls are to be written. `parameters`: what a grammar carries of its schema,
-    closed where it says nothing of further properties: the model is to invent none. `reading`: what
-    was made of it for other notations than JSON. `relaxed`: what isn't carried.
+    """A tool as its calls are to be written. `parameters`: what a grammar carries of its schema, an
+    object without further properties unless it wants them. `reading`: what was made of it for other
+    notations than JSON. `relaxed`: what isn't carried.
 
     Agents bring schemas that are none by dozens. One that can't be used leaves the arguments any
     object, unless the tool is `strict`: then it raises InvalidRequest, which names the tool, as it
@@ -58,7 +56,7 @@ class WritableTool:
     def __init__(self, tool: Tool, budget: CompileBudget) -> None:
         self.name = tool.name
         schema, self.relaxed = _carried(tool, budget)
-        self.parameters = closed(schema)
+        self.parameters = {"type": "object", **(schema or {})}
         self.declared = Declared(tool.parameters or {})
         self.reading = SchemaReader(self.parameters, tool.name)
 
@@ -71,26 +69,15 @@ def _carried(tool: Tool, budget: CompileBudget) -> tuple[Mapping[str, Any] | Non
     text = msgspec.json.encode(tool.parameters)
     shape = JsonSchema(schema=text, strict=bool(tool.strict), field=field)
     try:
-        found = schema_grammar(shape, "arguments", budget)
+        found = carried_schema(shape, budget)
     except InvalidRequest:
         if tool.strict:
             raise
         return None, (field,)
-    schema = found.entries[0]["json_schema"]
-    carried = {key: value for key, value in schema.items() if key != LAYOUT}
+    carried = found.schema if isinstance(found.schema, dict) else {}
     return carried, tuple(
         f"{field}{each.place.removeprefix('$')}.{each.keyword}" for each in found.relaxed
     )
-
-
-def closed(parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The schema of arguments: an object, without undeclared properties unless it allows them."""
-    if not parameters:
-        return {"type": "object"}
-    schema = {"type": "object", **parameters}
-    if "properties" in schema and not any(key in schema for key in _LEADS_ELSEWHERE):
-        schema["additionalProperties"] = False
-    return schema
 
 
 def gap(lark: Lark) -> str:

@@ -21,8 +21,8 @@ from gateway.splitter.grammar.schemas import (
 from gateway.splitter.grammar.sections import Unwritable, gap, members
 
 COMPACT = {**GUIDANCE, "whitespace_flexible": False}
-# As JSON has it (RFC 8259), but not beyond a double.
-_NUMBER = r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][+-]?[0-9]{1,2})?"
+# As JSON has it (RFC 8259), but no more digits than a double holds.
+_NUMBER = r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?"
 DEEPEST = 50  # schemas in schemas
 
 

@@ -48,7 +48,7 @@ ROWS: dict[str, Row] = {
     "additionalProperties": Row({"additionalProperties": False}, "{}", '{"a": 1}'),
     "propertyNames": Row({"propertyNames": {"maxLength": 1}}, '{"a": 1}', '{"ab": 1}', "check"),
     "unevaluatedProperties": Row(
-        {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False},
+        {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": {"type": "null"}},
         '{"a": 1}', '{"b": 1}', "check",
     ),
     "contains": Row({"contains": {"type": "null"}}, "[1, null]", "[1]", "check"),

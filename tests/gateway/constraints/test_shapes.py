@@ -17,7 +17,7 @@ PARTLY = b'{"type": "object", "properties": {"a": {"type": "integer"}}, "require
 
 TAKEN: list[tuple[Shape, list[str], list[str]]] = [
     (JsonObject(), ["{}", '{"a": [1, {"b":null}]}'], ["[]", "1", "{ }", '{"a"  : 1}']),
-    (JsonSchema(schema=PARTLY), ['{"a": 1}', '{"a":1, "b": ""}'], ["{}", '{"a": "1"}']),
+    (JsonSchema(schema=PARTLY), ['{"a": 1}'], ["{}", '{"a": "1"}', '{"a":1, "b": ""}']),
     (JsonSchema(schema=b"true"), ["1", "[]"], ["x", ""]),
     (Regex(pattern=r"\d+/[a-z]?"), ["1/", "42/x"], ["/", "x1/", "١/"]),
     (Regex(pattern=r"^(yes|no)$"), ["yes", "no"], ["yes!", "maybe"]),

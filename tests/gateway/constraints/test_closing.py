@@ -1,0 +1,204 @@
+"""What a small model can't go on writing for ever: members, digits, white space."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.constraints.checking import Passed, Repeated, verdict
+from gateway.splitter.grammar.lark import Lark
+from tests.gateway.constraints.machine import Machine, of_schema, schema
+
+TEXT = {"type": "string"}
+BASE = {"type": "object", "properties": {"a": TEXT}, "required": ["a"]}
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}}
+DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "bark": TEXT}}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """`takes` and `refuses`, of which the latter only has members that nobody listed."""
+
+    schema: Any
+    takes: list[Any]
+    refuses: list[Any]
+    places: tuple[str, ...] = ("$",)
+
+
+CLOSED: dict[str, Row] = {
+    "an object": Row(BASE, [{"a": "x"}], [{"a": "x", "b": 1}]),
+    "without a type": Row({"properties": {"a": TEXT}}, [{"a": "x"}, 3, [1]], [{"b": 1}]),
+    "objects in it": Row(
+        {"type": "array", "items": {"properties": {"b": BASE}}},
+        [[{"b": {"a": "x"}}, {}]],
+        [[{"c": 1}], [{"b": {"a": "x", "c": 1}}]],
+        ("$.items.properties.b", "$.items"),
+    ),
+    "a definition": Row(
+        {"items": {"$ref": "#/$defs/b"}, "$defs": {"b": BASE}},
+        [[{"a": "x"}]],
+        [[{"a": "x", "c": 1}]],
+        ("$.$defs.b",),
+    ),
+    "itself": Row(
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        [{"a": {"a": {}}}],
+        [{"a": {"b": 1}}],
+    ),
+    "a base": Row(
+        {"$ref": "#/$defs/b", "properties": {"c": TEXT}, "$defs": {"b": BASE}},
+        [{"a": "x", "c": "y"}, {"a": "x"}],
+        [{"a": "x", "d": "y"}, {"c": "y"}],
+    ),
+    "a base that is a value, too": Row(
+        {
+            "allOf": [{"$ref": "#/$defs/b"}, {"properties": {"c": {"$ref": "#/$defs/b"}}}],
+            "$defs": {"b": BASE},
+        },
+        [{"a": "x", "c": {"a": "y"}}],
+        [{"a": "x", "d": 1}, {"a": "x", "c": {"a": "y", "c": 1}}],
+        ("$", "$.$defs.b"),
+    ),
+    "a reference wrapped for its description": Row(
+        {"allOf": [{"$ref": "#/$defs/b"}], "description": "…", "$defs": {"b": BASE}},
+        [{"a": "x"}],
+        [{"a": "x", "c": 1}],
+        ("$.$defs.b",),
+    ),
+    "one of several": Row(
+        {"anyOf": [CAT, DOG]},
+        [{"kind": "cat", "lives": 9}, {"kind": "dog", "bark": "x"}],
+        [{"kind": "cat", "bark": "x"}, {"kind": "dog", "tail": 1}],
+        ("$.anyOf[0]", "$.anyOf[1]"),
+    ),
+    "one of several, and what all have": Row(
+        {"type": "object", "properties": {"a": TEXT}, "anyOf": [CAT, DOG]},
+        [{"a": "x", "kind": "cat", "lives": 9}],
+        [{"a": "x", "kind": "cat", "tail": 1}],
+    ),
+    "a condition": Row(
+        {**BASE, "if": {"required": ["b"]}, "then": {"properties": {"c": TEXT}}},
+        [{"a": "x", "b": 1, "c": "y"}],
+        [{"a": "x", "d": 1}],
+    ),
+    "what is required and no property": Row(
+        {"type": "object", "properties": {"a": TEXT}, "required": ["b"]},
+        [{"b": 1}],
+        [{"b": 1, "c": 1}],
+    ),
+    "names by a pattern": Row(
+        {"type": "object", "properties": {"a": TEXT}, "patternProperties": {"^x-": TEXT}},
+        [{"a": "x", "x-b": "y"}],
+        [{"a": "x", "y": "y"}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_an_object_has_no_members_that_its_schema_doesnt_list(name: str) -> None:
+    row = CLOSED[name]
+    made = schema(row.schema)
+    machine = Machine(made.text)
+
+    assert [value for value in row.takes if not machine.takes(json.dumps(value))] == []
+    assert [value for value in row.refuses if machine.takes(json.dumps(value))] == []
+    assert {each.place for each in made.closed} == set(row.places)
+
+
+OPEN: list[tuple[Any, Any]] = [
+    ({"type": "object"}, {"b": 1}),
+    ({"type": "object", "required": ["a"]}, {"a": 1, "b": 1}),
+    ({**BASE, "additionalProperties": True}, {"a": "x", "b": 1}),
+    ({**BASE, "additionalProperties": {"type": "null"}}, {"a": "x", "b": None}),
+    ({**BASE, "unevaluatedProperties": True}, {"a": "x", "b": 1}),
+    ({"allOf": [BASE, {"additionalProperties": True}]}, {"a": "x", "b": 1}),
+    ({"anyOf": [CAT, DOG], "unevaluatedProperties": True}, {"kind": "cat", "tail": 1}),
+    ({"type": "object", "properties": {"a": TEXT}, "minProperties": 2}, {"a": "x", "b": 1}),
+    ({"properties": {"a": TEXT}, "enum": [{"b": 1}]}, {"b": 1}),
+]
+
+
+@pytest.mark.parametrize(("document", "value"), OPEN)
+def test_who_wants_further_members_has_them(document: Any, value: Any) -> None:
+    made = schema(document)
+
+    assert Machine(made.text).takes(json.dumps(value))
+    assert made.closed == ()
+
+
+def test_a_writer_who_closes_it_is_told_nothing() -> None:
+    assert schema({**BASE, "additionalProperties": False}, strict=True).closed == ()
+
+
+def test_what_is_closed_enforces_that_nothing_is_unevaluated() -> None:
+    made = schema({"allOf": [BASE], "unevaluatedProperties": False}, strict=True)
+
+    assert (made.relaxed, made.closed) == ((), ())
+    assert not Machine(made.text).takes('{"a": "x", "b": 1}')
+
+
+NUMBERS: list[tuple[Any, list[str], list[str]]] = [
+    ({"type": "integer"}, ["0", "-12", "9" * 16], ["9" * 17, "-" + "9" * 17]),
+    ({"type": "integer", "minimum": 3}, ["3", "9" * 16], ["-", "9" * 17]),
+    ({"type": "integer", "minimum": 10**17}, ["1" + "0" * 17], ["-"]),
+    ({"type": "number"}, ["-0.5", "3.1415926535", "9" * 16], ["9" * 17, "0.1" + "0" * 16]),
+    ({"type": ["number", "null"]}, ["null", "0.25"], ["0." + "3" * 17]),
+    ({"type": "number", "multipleOf": 0.25}, ["0.75"], ["0.3", "0.75" + "0" * 16]),
+    ({"anyOf": [{"type": "number"}, {"type": "null"}]}, ["null", "1.5"], ["1" * 17]),
+    ({"oneOf": [{"type": "number"}, {"type": "string"}]}, ['"x"', "1.5"], ["1" * 17]),
+    ({"allOf": [{"type": "integer"}, {"minimum": 0}]}, ["0"], ["1" * 17]),
+    ({"enum": [1e17, 1]}, ["1"], []),
+    (True, ["1.5", "[1, {}]", '{"a": [2]}'], ["1" * 17, f"[{'1' * 17}]", f'{{"a": {"1" * 17}}}']),
+    ({"type": "object"}, ['{"a": {"b": [1.5]}}'], [f'{{"a": {{"b": [{"1" * 17}]}}}}']),
+    ({"type": "array"}, ['[1, "x"]'], [f"[{'1' * 17}]"]),
+]
+
+
+@pytest.mark.parametrize(("document", "taken", "refused"), NUMBERS)
+def test_a_number_has_at_most_sixteen_digits(
+    document: Any, taken: list[str], refused: list[str]
+) -> None:
+    machine = of_schema(document)
+
+    assert [text for text in taken if not machine.takes(text)] == []
+    assert [text for text in refused if machine.begins(text)] == []
+
+
+def test_hundreds_of_numbers_with_limits_of_their_own_are_taken() -> None:
+    limited = {f"n{at}": {"type": "integer", "minimum": at} for at in range(300)}
+
+    assert of_schema({"properties": limited}).takes('{"n7": 7}')
+
+
+def test_hundreds_of_numbers_cost_what_one_does() -> None:
+    plain = {f"n{at}": {"type": "integer"} for at in range(600)}
+
+    assert not of_schema({"properties": plain}).begins('{"n7": ' + "1" * 17)
+
+
+@pytest.mark.parametrize("layout", ["answer", "call"])
+def test_white_space_ends(layout: str) -> None:
+    if layout == "answer":
+        machine = of_schema(BASE)
+    else:
+        lark = Lark({})
+        rule = lark.json(BASE)
+        machine = Machine(json.dumps({"grammars": [{"lark_grammar": lark.written(rule)}]}))
+
+    for begun in ("{", '{"a"', '{"a":', '{"a": "x"'):
+        assert not machine.begins(begun + 50 * " ")
+
+
+def test_no_key_comes_twice() -> None:
+    machine = of_schema({"properties": {"a": TEXT, "b": TEXT}})
+
+    assert not machine.begins('{"a": "x", "a"')
+    assert not machine.begins('{"b": "x", "a"')
+
+
+def test_a_key_that_comes_twice_among_free_ones_is_found_afterwards() -> None:
+    check = schema({"type": "object"}).check
+    assert check is not None
+
+    assert verdict(check, '{"a": 1, "b": {"a": 2}}') == Passed()
+    assert verdict(check, '{"a": 1, "b": {"c": 2, "c": 3}}') == Repeated("c")
