@@ -107,7 +107,10 @@ def test_a_header_mends_what_llama_cpp_does_badly_with_avx_512(
     processor.write_text("flags : fpu avx512f amx_int8 amx_tile\n")
     assert machine.build(CPUINFO=str(processor)) == INCLUDED
     assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="none") == INCLUDED
-    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS="-DGGML_BLAS=on") == "-DGGML_BLAS=on"
+    blas = machine.build(CPUINFO=str(processor), CMAKE_ARGS="-DGGML_BLAS=on")
+    assert blas == f"-DGGML_BLAS=on {INCLUDED}"
+    own = "-DCMAKE_CXX_FLAGS=-O2"
+    assert machine.build(CPUINFO=str(processor), CMAKE_ARGS=own) == own
     assert machine.build(CPUINFO=str(processor), LLAMA_INDEX="https://wheels.test") == ""
     machine.tool("nvidia-smi", "nvcc")
     assert machine.build(CPUINFO=str(processor)) == f"-DGGML_CUDA=on {INCLUDED}"
@@ -152,6 +155,61 @@ def test_halves_are_added_in_steps_of_32(floats: int, printed: str, tmp_path: Pa
     command = ["c++", "-O1", "-mavx512f", "-I.", "-include", str(HEADER), "sums.cpp", "-o", "sums"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert subprocess.check_output([tmp_path / "sums"], text=True) == printed
+
+
+OLD_VULKAN = """
+#define VK_HEADER_VERSION 239
+typedef enum VkStructureType { VK_STRUCTURE_TYPE_MAX_ENUM = 0x7FFFFFFF } VkStructureType;
+"""
+# As vulkan.hpp has them since 1.3.272, but by other names, so that they are told apart.
+NEW_VULKAN = (
+    OLD_VULKAN
+    + """
+#define VK_EXT_layer_settings 1
+namespace vk { struct LayerSettingEXT {}; }
+"""
+)
+# As llama.cpp uses them (ggml-vulkan.cpp).
+LAYERS = """
+#include <cstdio>
+int main() {
+    uint32_t yes = 1;
+    std::vector<vk::LayerSettingEXT> all = {
+        {"layer", "advice", vk::LayerSettingTypeEXT::eBool32, 1, &yes}
+    };
+    vk::LayerSettingsCreateInfoEXT info(all);
+    printf("%d %u %s", info.sType, info.settingCount, info.pSettings->pSettingName);
+}
+"""
+EMPTY = "int main() { return sizeof(vk::LayerSettingEXT) - 1; }"
+
+
+@pytest.mark.parametrize(
+    ("headers", "source", "printed"),
+    [(OLD_VULKAN, LAYERS, "1000496000 1 advice"), (NEW_VULKAN, EMPTY, "")],
+    ids=["what the headers lack is declared", "what they have stays"],
+)
+def test_llama_cpp_compiles_with_old_headers_of_vulkan(
+    headers: str, source: str, printed: str, tmp_path: Path
+) -> None:
+    (tmp_path / "vulkan").mkdir()
+    (tmp_path / "vulkan" / "vulkan_core.h").write_text(headers)
+    (tmp_path / "one.cpp").write_text(source)
+    header = ROOT / "scripts" / "ggml_vulkan.h"
+    options = ["-Dggml_vulkan_EXPORTS", "-isystem", ".", "-include", str(header)]
+    subprocess.run(["c++", *options, "one.cpp", "-o", "one"], cwd=tmp_path, check=True)
+    assert subprocess.check_output([tmp_path / "one"], text=True) == printed
+
+
+def test_a_build_for_vulkan_includes_its_header(machine: Machine, tmp_path: Path) -> None:
+    header = f'-include "{ROOT / "scripts" / "ggml_vulkan.h"}"'
+    asked = "-DGGML_VULKAN=on"
+    assert machine.build(CMAKE_ARGS=asked) == f"{asked} '-DCMAKE_CXX_FLAGS={header}'"
+    processor = tmp_path / "cpuinfo"
+    processor.write_text("flags : avx512f\n")
+    both = f'-include "{HEADER}" {header}'
+    found = machine.build(CMAKE_ARGS=asked, CPUINFO=str(processor))
+    assert found == f"{asked} '-DCMAKE_CXX_FLAGS={both}'"
 
 
 def built_with_header() -> bool:
@@ -218,7 +276,7 @@ def test_an_amd_card(machine: Machine) -> None:
 
 def test_who_asks_for_a_build_gets_it(machine: Machine) -> None:
     machine.tool("nvidia-smi", "nvcc")
-    assert machine.build(CMAKE_ARGS="-DGGML_VULKAN=on") == "-DGGML_VULKAN=on"
+    assert machine.build(CMAKE_ARGS="-DGGML_HIP=on") == "-DGGML_HIP=on"
     assert machine.build(CMAKE_ARGS="none") == ""
     assert machine.build(LLAMA_INDEX="https://wheels.example/cu124") == ""
 
