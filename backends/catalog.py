@@ -9,6 +9,7 @@ called elsewhere. `container` imports the engine, so it is imported only when a 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import combinations, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias, cast
@@ -25,6 +26,7 @@ from config.models import ENGINES, configured_only
 
 LONGEST_REASON = 200  # characters
 CPU = "cpu"  # the device that main memory is
+MOST_SETS = 100  # of as many cards each, that are compared
 
 
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,7 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     size_bytes: int  # weights on disk
     added_bytes: int = 0  # that weights take in memory beyond those
+    layers: int = 0  # that can lie on devices of their own; 0: unknown
     repacked: bool = True  # its weights may be copied into layouts that suit the CPU
     context_length: int  # tokens the model was trained for
     cache_bytes_per_token: int  # KV cache for one token at 16 bits
@@ -83,6 +86,12 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     ways: Mapping[Platform, Way]  # how it is installed on each platform, and what was tried there
 
 
+# Bytes of this machine's cards, by name ("cuda:0", "vulkan:1"), in the order of their library.
+Cards: TypeAlias = Mapping[str, int]
+# Which part of a model each device holds; they add up to 1. What isn't on a card is on `CPU`.
+Placement: TypeAlias = Mapping[str, float]
+
+
 # The value of an option by another name, as options of the engine. Raises ValueError, which says
 # what the engine has instead.
 Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
@@ -114,12 +123,17 @@ class FilesModule(Protocol):
 
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed: ...
 
-    def placement(self, options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-        """Which part of a model with these options each device will hold; they add up to 1.
-
-        `cards`: this machine's, by name ("cuda:0"), with their bytes, in CUDA's order. What isn't
-        on a card is on `CPU`.
+    def placements(
+        self, files: ModelFiles | None, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        """The ways in which a model with these options can lie on this machine's cards, the one
+        wanted most first; one alone, where the options say it. `files`: None: nothing is known of
+        it but its size.
         """
+        ...
+
+    def placed(self, options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+        """`options`, which say now that the model is to lie so; see `placements`."""
         ...
 
 
@@ -182,11 +196,21 @@ def renamed(option: str) -> Translation:
     return lambda value: {option: value}
 
 
-def divided(parts: Sequence[float], cards: Iterable[str]) -> Mapping[str, float]:
+def divided(parts: Sequence[float], cards: Iterable[str]) -> Placement:
     """Numbers for the first cards, as parts of the whole; one of them at least isn't 0."""
-    numbers = dict(zip(cards, parts, strict=False))
+    numbers = {card: part for card, part in zip(cards, parts, strict=False) if part}
     whole = sum(numbers.values())
     return {card: number / whole for card, number in numbers.items()}
+
+
+def smallest_first(cards: Cards) -> Iterator[Placement]:
+    """Every set of cards, each of which takes a part by its size: fewer cards before more; of as
+    many, those with more memory, which mostly compute faster, too.
+    """
+    for count in range(1, len(cards) + 1):
+        sets = list(islice(combinations(cards, count), MOST_SETS))
+        for names in sorted(sets, key=lambda names: -sum(cards[name] for name in names)):
+            yield divided([cards[name] for name in names], names)
 
 
 class Catalog(Mapping[str, Backend]):

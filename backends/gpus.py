@@ -8,7 +8,7 @@ Variables"). `number_by_bus` makes the two agree.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,12 +31,16 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
-    """Bytes. `own`: what this process has; None where the driver doesn't say."""
+    """Bytes. `own`: what this process has; None where the driver doesn't say. `bus`: the card's PCI
+    address as Linux writes it, "0000:c1:00.0"; "" of a part of one.
+    """
 
     total: int
     free: int
     used: int
     own: int | None
+    bus: str = ""
+    description: str = ""
 
 
 def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any = pynvml) -> None:
@@ -158,7 +162,27 @@ def _memory(nvml: Any, handle: Any) -> GpuMemory | None:
         found = nvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError:
         return None
-    return GpuMemory(found.total, found.free, found.used, _own_memory(nvml, handle))
+    return GpuMemory(
+        found.total,
+        found.free,
+        found.used,
+        _own_memory(nvml, handle),
+        _bus(nvml, handle),
+        _text(nvml.nvmlDeviceGetName, handle),
+    )
+
+
+def _bus(nvml: Any, handle: Any) -> str:
+    """NVML writes eight digits of the domain, Linux four."""
+    return _text(lambda card: nvml.nvmlDeviceGetPciInfo(card).busId, handle).lower()[-12:]
+
+
+def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
+    try:
+        said = ask(handle)
+    except pynvml.NVMLError:
+        return ""
+    return said if isinstance(said, str) else said.decode(errors="replace")
 
 
 def _own_memory(nvml: Any, handle: Any) -> int | None:

@@ -3,16 +3,21 @@
 Imports no engine.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from backends.catalog import CPU, ModelFiles, divided
+from backends.catalog import CPU, Cards, ModelFiles, Placement, divided, smallest_first
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.huggingface import torch_devices
 from backends.protocol import MemoryNeed
 from config.engines import ExLlamaOptions
 
+Split = TypeVar("Split", bound=ExLlamaOptions)
+
+GIB = 1 << 30
 PAGE = 256  # tokens; the cache's size is a multiple of it
 LONGEST_BY_DEFAULT = 32_768  # tokens; models trained for more would claim all memory for the cache
 CACHE_BY_DEFAULT = 4 << 30  # bytes of KV cache for all requests, where one full context takes less
@@ -74,13 +79,26 @@ def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
     return files
 
 
-def placement(options: ExLlamaOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    """As `gpu_split` says; else the first card, which both libraries fill before the next."""
-    if not cards:  # the load raises that it needs one
-        return {CPU: 1.0}
+def placements(options: ExLlamaOptions, cards: Cards) -> Sequence[Placement]:
+    """As `gpu_split` says; else one of CUDA's cards, or all of them, by their sizes."""
+    usable = torch_devices.cards(cards)
+    if not usable:  # the load raises that it needs one
+        return ({CPU: 1.0},)
     if any(options.gpu_split):
-        return divided(options.gpu_split, cards)
-    return {next(iter(cards)): 1.0}
+        return (divided(options.gpu_split, usable),)
+    found = tuple(smallest_first(usable))
+    return tuple(one for one in found if len(one) in (1, len(usable)))
+
+
+def placed(options: Split, placement: Placement, cards: Cards) -> Split:
+    """With all of a card for it, and nothing of the others. Left alone, both libraries fill one
+    card after the other.
+    """
+    usable = torch_devices.cards(cards)
+    if any(options.gpu_split) or len(placement) > 1 or next(iter(usable), CPU) in placement:
+        return options
+    split = tuple(size / GIB if name in placement else 0.0 for name, size in usable.items())
+    return msgspec.structs.replace(options, gpu_split=split)
 
 
 def need(models: Iterable[ModelFiles], cells: int, share: float) -> MemoryNeed:

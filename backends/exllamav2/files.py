@@ -4,10 +4,10 @@ It reads EXL2, GPTQ and unquantized safetensors. The last two are transformers' 
 before it in `backends.catalog`: a user who wants them here names the backend.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
-from backends.catalog import ModelFiles
+from backends.catalog import Cards, ModelFiles, Placement
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
 from backends.huggingface import model_folder
@@ -58,10 +58,20 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     return exllama.fitted(files, options)
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    """See `exllama.files.placement`."""
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """See `exllama.files.placements`."""
     assert isinstance(options, ExLlamaV2Options)
-    return exllama.placement(options, cards)
+    return exllama.placements(options, cards)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `exllama.files.placed`."""
+    assert isinstance(options, ExLlamaV2Options)
+    return exllama.placed(options, placement, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

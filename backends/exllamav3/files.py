@@ -4,13 +4,13 @@ It reads EXL3 and unquantized safetensors. The latter are transformers' too, whi
 in `backends.catalog`: a user who wants them here names the backend.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
-from backends.catalog import ModelFiles
+from backends.catalog import CPU, Cards, ModelFiles, Placement
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
-from backends.huggingface import model_folder
+from backends.huggingface import model_folder, torch_devices
 from backends.huggingface.model_folder import Fields
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions, ExLlamaV3Options
@@ -80,12 +80,25 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     return exllama.fitted(files, options)
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    """All cards alike where a tensor is spread over them, else see `exllama.files.placement`."""
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """All cards alike where a tensor is spread over them, else see `exllama.files.placements`."""
     assert isinstance(options, ExLlamaV3Options)
-    if options.tensor_parallel and cards and not any(options.gpu_split):
-        return dict.fromkeys(cards, 1 / len(cards))
-    return exllama.placement(options, cards)
+    if options.tensor_parallel and not any(options.gpu_split):
+        usable = torch_devices.cards(cards)
+        return (dict.fromkeys(usable, 1 / len(usable)) or {CPU: 1.0},)
+    return exllama.placements(options, cards)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `exllama.files.placed`."""
+    assert isinstance(options, ExLlamaV3Options)
+    if options.tensor_parallel:
+        return options
+    return exllama.placed(options, placement, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

@@ -1,14 +1,13 @@
 """GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, ModelFiles, divided
+from backends import devices, ggml
+from backends.catalog import CPU, Cards, ModelFiles, Placement, divided, smallest_first
 from backends.errors import LoadFailed
 from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
 from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
@@ -26,7 +25,6 @@ SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
-CARD_LIBRARIES = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 CACHE_BITS = {
     "f32": 32,
     "f16": 16,
@@ -114,6 +112,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         size_bytes=sum(file.stat().st_size for file in files),
         added_bytes=repacking.added_bytes(tensors, layouts),
         repacked=layouts.bears(tensors),
+        layers=header.number(f"{architecture}.block_count"),
         context_length=header.number(f"{architecture}.context_length", 2048),
         cache_bytes_per_token=0 if encodes else graph.cache,
         state_bytes=graph.state,
@@ -165,41 +164,58 @@ def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
     return Layout(max(options.cache_tokens or length, length), slots, split=False)
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
+def placements(
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
+) -> Sequence[Placement]:
     """In main memory where this build of llama.cpp knows no cards; else see `spread`."""
     assert isinstance(options, LlamaCppOptions)
-    return spread(options, cards) if offloads() else {CPU: 1.0}
+    usable = {name: cards[name] for name in devices.of_llamacpp() if name in cards}
+    return spread(files, options, usable)
 
 
-def spread(options: LlamaCppOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    """As `tensor_split` or `main_gpu` says, else over all cards by their sizes."""
-    if not cards or options.gpu_layers == 0:
-        return {CPU: 1.0}
+def spread(files: ModelFiles | None, options: LlamaCppOptions, cards: Cards) -> Sequence[Placement]:
+    """As `tensor_split` or `main_gpu` says, else any of the cards, or several of them; and in main
+    memory the layers that `gpu_layers` leaves there.
+    """
+    away = _away(files, options)
+    if not cards or not away:
+        return ({CPU: 1.0},)
+    if away == 1:
+        return tuple(_on_cards(options, cards))
+    parts = ({card: part * away for card, part in one.items()} for one in _on_cards(options, cards))
+    return tuple({**one, CPU: 1 - away} for one in parts)
+
+
+def _on_cards(options: LlamaCppOptions, cards: Cards) -> Iterable[Placement]:
     if any(options.tensor_split):
-        return divided(options.tensor_split, cards)
+        return (divided(options.tensor_split, cards),)
     if options.main_gpu is None:
-        return divided(list(cards.values()), cards)
-    chosen = f"cuda:{options.main_gpu}"
-    return {chosen if chosen in cards else next(iter(cards)): 1.0}
+        return smallest_first(cards)
+    return ({list(cards)[min(options.main_gpu, len(cards) - 1)]: 1.0},)
+
+
+def _away(files: ModelFiles | None, options: LlamaCppOptions) -> float:
+    """The part of a model that isn't left in main memory: all of it where the number of its layers
+    isn't known. llama.cpp counts what is behind the last one as a layer.
+    """
+    if options.gpu_layers < 0 or files is None or not files.layers:
+        return float(options.gpu_layers != 0)
+    return min(1.0, options.gpu_layers / (files.layers + 1))
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """With numbers for the cards of the placement, as llama.cpp counts them."""
+    assert isinstance(options, LlamaCppOptions)
+    usable = [name for name in devices.of_llamacpp() if name in cards]
+    if len(usable) < 2 or any(options.tensor_split) or options.main_gpu is not None:
+        return options
+    split = tuple(placement.get(name, 0.0) for name in usable)
+    return msgspec.structs.replace(options, tensor_split=split)
 
 
 def on_cpu(options: LlamaCppOptions) -> bool:
     """Whether all layers stay in main memory."""
-    return options.gpu_layers == 0 or not offloads()
-
-
-@cache
-def offloads() -> bool:
-    """Whether the installed llama-cpp-python was built for cards; found without importing it."""
-    package = find_spec("llama_cpp")
-    folders = package.submodule_search_locations if package else None
-    return any(built_for_cards(Path(folder, "lib")) for folder in folders or ())
-
-
-def built_for_cards(libraries: Path) -> bool:
-    """Every kind of card is a library of its own beside `ggml-base` and `ggml-cpu`."""
-    names = [file.name for file in libraries.glob("*ggml-*")]
-    return any(kind in name for name in names for kind in CARD_LIBRARIES)
+    return options.gpu_layers == 0 or not ggml.offloads()
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

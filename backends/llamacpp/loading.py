@@ -4,7 +4,7 @@ it fails.
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,8 @@ import msgspec
 import structlog
 from llama_cpp import llama_cpp as api
 
-from backends import gpus, processors
-from backends.catalog import ModelFiles
+from backends import devices, ggml, gpus, processors
+from backends.catalog import ModelFiles, divided
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp import defaults
 from backends.llamacpp.files import (
@@ -163,19 +163,30 @@ def _warn_unheeded(options: LlamaCppOptions) -> None:
 
 
 def _spread(params: Any, options: LlamaCppOptions) -> None:
-    """Which cards take how much of it, as `files.placement` counts on. llama.cpp heeds `main_gpu`
-    only where nothing is split, and splits by what is free at the moment unless it gets numbers.
+    """Which cards take how much of it, as `files.placements` counts on. llama.cpp is told of no
+    other: it would take memory of each for its buffers, even if no layer lies there. And it is told
+    how to split, which it would do by what is free at the moment.
     """
-    numbers: Sequence[float] = options.tensor_split
-    if not any(numbers) and options.main_gpu is not None:
-        params.split_mode = api.LLAMA_SPLIT_MODE_NONE
-        params.main_gpu = options.main_gpu
-        return
-    if not any(numbers) and b"CUDA" in api.llama_print_system_info():
-        numbers = [card.total for card in gpus.memory().values()]
-    if len(numbers) > 1:
-        most = api.llama_max_devices()
-        params.tensor_split = (ctypes.c_float * most)(*numbers[:most])
+    known = devices.of_llamacpp()
+    parts = _parts(options, list(known)) if options.gpu_layers else {}
+    if options.gpu_layers and not parts:
+        return  # what shares main memory, if anything
+    handles = ggml.here().handles() if parts else {}
+    chosen = [handles[known[name]] for name in parts]
+    params.chosen = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # a null ends it
+    params.devices = ctypes.addressof(params.chosen)
+    numbers = list(parts.values())[: api.llama_max_devices()]
+    params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
+
+
+def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
+    """A number for each card that is used."""
+    if any(options.tensor_split):
+        return divided(options.tensor_split, cards)
+    if options.main_gpu is None:
+        sizes = {name: one.total for name, one in devices.devices().items()}
+        return {name: sizes.get(name, 1) for name in cards}
+    return dict.fromkeys(cards[options.main_gpu :][:1] or cards[-1:], 1.0)
 
 
 def _make_context(

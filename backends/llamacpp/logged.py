@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 
 from llama_cpp import llama_cpp as api
 
+from backends import devices
 from backends.catalog import ModelFiles
+from backends.devices import own_name
 from backends.protocol import MemoryNeed
 
 LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info
@@ -23,7 +25,7 @@ FEW = 3  # lines that are quoted
 
 # Recurrent layers have a state (RS) where others have keys and values (KV).
 _BUFFER = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
-_LAYER = re.compile(r"layer +\d+ assigned to device (?P<kind>[A-Za-z]+)(?P<number>\d*)")
+_LAYER = re.compile(r"layer +\d+ assigned to device (?P<device>\w+)")
 USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
 REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
 
@@ -67,7 +69,8 @@ def memory_taken(files: ModelFiles) -> MemoryNeed | None:
 
 def layers() -> Mapping[str, int]:
     """How many lie on which device, by this thread's lines; empty: there were none."""
-    return layers_in(_lines())
+    ours = {library: name for name, library in devices.of_llamacpp().items()}
+    return {ours.get(name, own_name(name)): count for name, count in layers_in(_lines()).items()}
 
 
 def _lines() -> list[str]:
@@ -96,11 +99,7 @@ def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | 
 
 
 def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
-    """How many layers lie on each device (`cuda:0`, `cpu`), the output layer counted as one, as
-    llama.cpp does.
+    """How many layers lie on each device, by ggml's name for it, the output layer counted as one,
+    as llama.cpp does.
     """
-    found = (match for line in lines if (match := _LAYER.search(line)) is not None)
-    return Counter(
-        match["kind"].lower() + (f":{match['number']}" if match["number"] else "")
-        for match in found
-    )
+    return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)

@@ -1,12 +1,12 @@
 """Recognises a script: a YAML-free, JSON file named `*.script.json` (see `Script`)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, ModelFiles
+from backends.catalog import CPU, Cards, ModelFiles, Placement
 from backends.protocol import MemoryNeed, Modality
 from config.engines import EngineOptions
 
@@ -60,16 +60,25 @@ def read(path: Path) -> Script:
     return msgspec.json.decode(path.read_bytes(), type=Script)
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """No option changes what the model can do."""
     return files
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG001 - the contract's shape
-    """See `FilesModule.placement`."""
-    return {CPU: 1.0}
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """See `FilesModule`."""
+    return ({CPU: 1.0},)
 
 
-def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:  # noqa: ARG001 - the contract's shape
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """See `FilesModule`."""
+    return options
+
+
+def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """A script takes the memory that it claims."""
     return MemoryNeed(weights=files.size_bytes, cache=0, engine=0)

@@ -5,16 +5,18 @@ Imports no engine, reads no weights: `config.json`, the templates' files and the
 files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, ModelFiles
-from backends.huggingface import model_folder
+from backends.catalog import CPU, Cards, ModelFiles, Placement, smallest_first
+from backends.huggingface import model_folder, torch_devices
 from backends.protocol import MemoryNeed
 from backends.transformers import encoders
 from config.engines import EngineOptions, TransformersOptions
+
+AUTOMATIC = ("auto", "cuda")  # devices of the options that name no card
 
 SUFFIX = None  # folders
 COMPANIONS: tuple[str, ...] = ()
@@ -70,17 +72,36 @@ def cache_size(files: ModelFiles, options: TransformersOptions) -> CacheSize:
     return CacheSize(tokens=max(tokens, length), length=length)
 
 
-def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:  # noqa: ARG001 - the contract's shape
+def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     """No option changes what the model can do."""
     return files
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    """All on one device: the one that is named, or the first card, or main memory."""
+def placements(
+    files: ModelFiles | None,
+    options: EngineOptions,
+    cards: Cards,
+) -> Sequence[Placement]:
+    """In main memory where this build of torch knows no cards; else see `singly`."""
     assert isinstance(options, TransformersOptions)
-    if options.device not in ("auto", "cuda"):
-        return {options.device: 1.0}
-    return {next(iter(cards), CPU): 1.0}
+    return singly(options, cards if torch_devices.built_for_cards() else {})
+
+
+def singly(options: TransformersOptions, cards: Cards) -> Sequence[Placement]:
+    """All on one device: the one that is named, or any card, or main memory where there is none."""
+    if options.device not in AUTOMATIC:
+        return ({torch_devices.card_of(options.device, cards): 1.0},)
+    singles = (one for one in smallest_first(torch_devices.cards(cards)) if len(one) == 1)
+    return tuple(singles) or ({CPU: 1.0},)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    """On the card of the placement."""
+    assert isinstance(options, TransformersOptions)
+    (card,) = placement
+    if options.device not in AUTOMATIC or card not in cards:
+        return options
+    return msgspec.structs.replace(options, device=torch_devices.torch_name(card))
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from backends.catalog import BACKENDS, CPU
+from backends.catalog import BACKENDS, CPU, Placement
 from backends.errors import UpstreamError
 from backends.protocol import Sampling
 from backends.upstream.discovery import read_list
@@ -67,14 +67,24 @@ async def _upstreams(roster: Roster) -> Sequence[str]:
     return wrong
 
 
+def _lacking(
+    placements: Sequence[Placement], need: int, budgets: Mapping[str, int]
+) -> tuple[list[str], Placement]:
+    """The first of the placements that fits; else the last, and the devices too small for it."""
+    ways = [
+        ([device for device, part in one.items() if need * part > budgets.get(device, 0)], one)
+        for one in placements
+    ]
+    return next((way for way in ways if not way[0]), ways[-1])
+
+
 def _row(
     entry: ModelEntry, total: Mapping[str, int], budgets: Mapping[str, int]
 ) -> tuple[str, ...]:
     files = BACKENDS[entry.files.backend].files
     need = files.estimate(entry.files, entry.options).total
     cards = {name: amount for name, amount in total.items() if name != CPU}
-    parts = files.placement(entry.options, cards)
-    short = [device for device, part in parts.items() if need * part > budgets.get(device, 0)]
+    short, parts = _lacking(files.placements(entry.files, entry.options, cards), need, budgets)
     return (
         entry.name,
         entry.files.backend,

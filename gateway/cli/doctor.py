@@ -6,13 +6,13 @@ import os
 import platform
 import shutil
 from argparse import Namespace
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from backends.catalog import BACKENDS, CPU, Backend, Installation
+from backends.catalog import BACKENDS, CPU, Backend, Installation, Placement
+from backends.devices import Device, devices
 from backends.errors import BackendError
-from backends.gpus import memory
 from backends.installing import IN_WSL, PLATFORMS, Platform, Way, absent, command
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
@@ -32,21 +32,33 @@ TABLE: Mapping[Platform, Mapping[str, Way]] = {
 
 def this_platform() -> tuple[Platform, str]:
     """The row for this machine, and what was found to choose it."""
-    return row_of(platform.system(), tuple(memory(os.environ)), amd=KFD.exists())
+    return row_of(platform.system(), tuple(devices(os.environ)), amd=KFD.exists())
 
 
 def row_of(system: str, cards: Collection[str], *, amd: bool) -> tuple[Platform, str]:
-    """`cards`: those that NVIDIA's driver lists. `amd`: whether an AMD card is there."""
+    """`cards`: those that NVIDIA's driver or llama.cpp lists. `amd`: whether an AMD card is there.
+
+    What llama.cpp was built for goes before what the card could do with another build.
+    """
     match system:
         case "Darwin":
             return "macOS (Metal)", "this is macOS"
         case "Windows":
             return "Windows", "this is Windows"
-    if cards:
-        return "Linux, CUDA", f"the NVIDIA driver lists {', '.join(cards)}"
+    for kind, row in ROWS.items():
+        if found := [name for name in cards if name.partition(":")[0] == kind]:
+            return row, f"{LISTED_BY[kind]} lists {', '.join(found)}"
     if amd:
         return "Linux, ROCm", f"{KFD} is an AMD card's"
     return "Linux, CPUs", "no card was found"
+
+
+ROWS: Mapping[str, Platform] = {
+    "cuda": "Linux, CUDA",
+    "rocm": "Linux, ROCm",
+    "vulkan": "Linux, Vulkan",
+}
+LISTED_BY = {"cuda": "the NVIDIA driver", "rocm": "llama.cpp", "vulkan": "llama.cpp"}
 
 
 def markdown() -> str:
@@ -79,13 +91,21 @@ def run(_arguments: Namespace) -> int:
     print()
     table(("ENGINE", "INSTALLED WITH", "NEEDS", "TRIED THERE"), list(_ways(here)))
     print()
-    gauge = SystemGauge()
-    free = gauge.free()
-    devices = [(name, size(all_), size(free.get(name))) for name, all_ in gauge.total().items()]
-    table(("DEVICE", "SIZE", "FREE FOR MODELS"), devices)
+    table(("DEVICE", "SIZE", "FREE FOR MODELS", "WHAT IT IS"), list(_devices()))
     print()
     table(("TOOL", "FOUND"), [(tool, shutil.which(tool) or "no") for tool in TOOLS])
     return 0
+
+
+def _devices() -> Iterator[tuple[str, str, str, str]]:
+    gauge, known = SystemGauge(), devices(os.environ)
+    free = gauge.free()
+    for name, whole in gauge.total().items():
+        what = known[name].description if name in known else "main memory"
+        yield name, size(whole), size(free.get(name)), what
+    for name, one in known.items():
+        if one.shared:
+            yield name, size(one.total), "-", f"{one.description}; its memory is {CPU}'s"
 
 
 def _ways(here: Platform) -> Iterator[tuple[str, str, str, str]]:
@@ -106,14 +126,14 @@ def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
             yield backend.name, "-", _absent(backend.name, TABLE[here][backend.name])
         else:
             shown = f"{wanted.package} {number}"
-            yield backend.name, shown, _usable(backend, wanted, number)
+            yield backend.name, shown, _usable(backend, wanted)
 
 
 def _absent(name: str, way: Way) -> str:
     return f"no: {command(name)}" if way.command else f"no: {way.note}"
 
 
-def _usable(backend: Backend, wanted: Installation, number: str) -> str:
+def _usable(backend: Backend, wanted: Installation) -> str:
     """Whether it runs here, and on what."""
     if missing := tuple(absent(wanted.others)):
         return f"no: {', '.join(missing)} missing; {command(backend.name)}"
@@ -121,17 +141,19 @@ def _usable(backend: Backend, wanted: Installation, number: str) -> str:
         _ = backend.container
     except BackendError as error:
         return f"no: {error}"
-    cards = len(memory())
-    if not _knows_cards(backend, number):
-        return "on CPUs" + (f"; for the card: {wanted.for_cards}" if cards else "")
-    if cards:
-        return f"on {cards} card{'s' * (cards > 1)}"
+    known = devices(os.environ)
+    used = {card for one in _ways_to_lie(backend, known) for card in one if card != CPU}
+    if used:
+        return f"on {len(used)} card{'s' * (len(used) > 1)}"
+    if shared := [name for name, one in known.items() if one.shared and one.library]:
+        return f"on {', '.join(shared)}" if backend.name == "llamacpp" else "on CPUs"
+    if known:
+        return f"on CPUs; for the card: {wanted.for_cards}"
     if wanted.needs_card:
         return "no: it needs a CUDA card, none was found"
-    return "on CPUs; built for cards, none was found"
+    return "on CPUs"
 
 
-def _knows_cards(backend: Backend, number: str) -> bool:
-    """Torch's builds carry theirs in the version: 2.13.0+cpu, 2.13.0+cu128."""
-    placed = backend.files.placement(backend.options(), {"cuda:0": 2**40})
-    return CPU not in placed and not number.endswith("+cpu")
+def _ways_to_lie(backend: Backend, known: Mapping[str, Device]) -> Sequence[Placement]:
+    cards = {name: one.total for name, one in known.items() if not one.shared}
+    return backend.files.placements(None, backend.options(), cards)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from backends.catalog import CPU, Catalog
+from backends.catalog import CPU, Cards, Catalog
 from backends.protocol import MemoryNeed
 from config.settings import Config
 from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
@@ -354,21 +354,23 @@ def fits_in(budgets: Mapping[str, int], config: Config, catalog: Catalog) -> Fit
     cards = {device: size for device, size in budgets.items() if device != CPU}
 
     def fits(choice: OfferedModel) -> bool:
-        wanted = needed(choice, config, catalog, cards)
-        return all(size <= budgets.get(device, 0) for device, size in wanted.items())
+        ways = needed(choice, config, catalog, cards)
+        return any(
+            all(size <= budgets.get(device, 0) for device, size in one.items()) for one in ways
+        )
 
     return fits
 
 
 def needed(
-    choice: OfferedModel, config: Config, catalog: Catalog, cards: Mapping[str, int]
-) -> Mapping[str, int]:
-    """By device, the bytes that a model will take with its engine's defaults, guessed by the size
-    of its files. `cards`: see `backends.catalog.FilesModule.placement`.
+    choice: OfferedModel, config: Config, catalog: Catalog, cards: Cards
+) -> Sequence[Mapping[str, int]]:
+    """By device, the bytes that a model will take with its engine's defaults, in each way that it
+    can lie, guessed by the size of its files; see `backends.catalog.FilesModule.placements`.
     """
     # A whole folder is for the first engine that reads folders.
     folders = (name for name, one in catalog.items() if one.files.SUFFIX is None)
     backend = choice.backend or next(folders)
-    placement = catalog[backend].files.placement(getattr(config.engines, backend), cards)
-    size = int(choice.size * (1 + BESIDE))
-    return shares(MemoryNeed(weights=size, cache=0, engine=0), placement)
+    options, files = getattr(config.engines, backend), catalog[backend].files
+    need = MemoryNeed(weights=int(choice.size * (1 + BESIDE)), cache=0, engine=0)
+    return [shares(need, placement) for placement in files.placements(None, options, cards)]

@@ -1,17 +1,16 @@
 """Measures memory per device: how much there is, and how much is taken. Decides nothing.
 
-Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)), graphics
-memory from `backends.gpus`.
+Main memory comes from `/proc` and the control group's limit (Linux, proc(5), cgroups(7)), that of
+other devices from `backends.devices`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from backends import gpus
 from backends.catalog import CPU
-from backends.gpus import GpuMemory
+from backends.devices import Device, devices
 from gateway.registry.record import Bytes
 
 KEPT_FREE = 0.05  # of what is free, for the rest of the machine
@@ -29,7 +28,7 @@ class Gauge(Protocol):
         ...
 
     def total(self) -> Bytes:
-        """Total bytes of each device; cards in CUDA's order."""
+        """Total bytes of each device; cards in the order of their library."""
         ...
 
     def used(self) -> Bytes:
@@ -47,28 +46,35 @@ class Gauge(Protocol):
 
 
 class SystemGauge:
-    """This machine, with the cards that CUDA sees in this process (`backends.gpus`)."""
+    """This machine. What shares main memory (integrated graphics, Apple's chips) is part of it."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        find: Callable[[Mapping[str, str]], Mapping[str, Device]] = devices,
+    ) -> None:
         self._environment = environment
+        self._find = find
 
     def free(self) -> Bytes:
         return {name: int(size * (1 - KEPT_FREE)) for name, size in self.available().items()}
 
     def available(self) -> Bytes:
-        return {CPU: _main_memory_free(), **{name: gpu.free for name, gpu in self._gpus()}}
+        return {CPU: _main_memory_free(), **{name: one.free for name, one in self._cards()}}
 
     def total(self) -> Bytes:
-        return {CPU: _main_memory(), **{name: gpu.total for name, gpu in self._gpus()}}
+        return {CPU: _main_memory(), **{name: one.total for name, one in self._cards()}}
 
     def used(self) -> Bytes:
-        return _with_main({name: gpu.used for name, gpu in self._gpus()})
+        return _with_main({name: one.used for name, one in self._cards() if one.used is not None})
 
     def held(self) -> Bytes:
-        return _with_main({name: gpu.own for name, gpu in self._gpus() if gpu.own is not None})
+        return _with_main({name: one.own for name, one in self._cards() if one.own is not None})
 
-    def _gpus(self) -> list[tuple[str, GpuMemory]]:
-        return list(gpus.memory(self._environment).items())
+    def _cards(self) -> list[tuple[str, Device]]:
+        """Those with memory of their own."""
+        found = self._find(self._environment)
+        return [(name, one) for name, one in found.items() if not one.shared]
 
 
 def _with_main(cards: Bytes) -> Bytes:

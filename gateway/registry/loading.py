@@ -1,12 +1,12 @@
 """Plans loads: each model's options and the memory it will take; and the loaders."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from anyio import to_thread
 
-from backends.catalog import BACKENDS, Catalog, ModelFiles
+from backends.catalog import BACKENDS, Cards, Catalog, ModelFiles, Placement
 from backends.errors import BackendError, BackendMissing
 from backends.protocol import MemoryNeed, Report
 from backends.remote import Container
@@ -33,10 +33,16 @@ class Loader(Protocol):
         """What the model will take, by its headers. Raises BackendError."""
         ...
 
-    def placement(
-        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
-    ) -> Mapping[str, float]:
-        """See `backends.catalog.FilesModule.placement`."""
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        """See `backends.catalog.FilesModule.placements`."""
+        ...
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        """See `backends.catalog.FilesModule.placed`."""
         ...
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
@@ -53,10 +59,15 @@ class CatalogLoader:
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         return self._catalog[files.backend].files.estimate(files, options)
 
-    def placement(
-        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
-    ) -> Mapping[str, float]:
-        return self._catalog[files.backend].files.placement(options, cards)
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return self._catalog[files.backend].files.placements(files, options, cards)
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        return self._catalog[files.backend].files.placed(options, placement, cards)
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         backend = self._catalog[files.backend]
@@ -83,10 +94,15 @@ class FleetLoader:
     def estimate(self, files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         return NOTHING if files.remote else self._local.estimate(files, options)
 
-    def placement(
-        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
-    ) -> Mapping[str, float]:
-        return {} if files.remote else self._local.placement(files, options, cards)
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return ({},) if files.remote else self._local.placements(files, options, cards)
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        return options if files.remote else self._local.placed(files, options, placement, cards)
 
     async def load(self, files: ModelFiles, options: EngineOptions, report: Report) -> Container:
         if files.remote is not None:
@@ -96,7 +112,7 @@ class FleetLoader:
 
 REMOTE_BACKOFF = 1.0  # seconds after a load that only checked the upstream
 SLOTS_PER_STREAM = 2  # leases per job that an engine computes at once: the next one stands ready
-Obstacle: TypeAlias = Callable[[str, Bytes], str | None]
+Obstacle: TypeAlias = Callable[[str, Sequence[Bytes]], str | None]
 READING_SPEED = 1e9  # bytes a second; a guess at a load's time before the first was measured
 
 
@@ -108,16 +124,26 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     estimate: MemoryNeed
     need: MemoryNeed  # the estimate, or what an earlier load took
     measured: bool
-    devices: Bytes  # `need` per device
+    placements: tuple[Placement, ...]  # the ways in which it can lie, the best first
     load_seconds: float  # of the last load, or a guess
+
+    @property
+    def needs(self) -> tuple[Bytes, ...]:
+        """`need` per device, in each of these ways."""
+        return tuple(shares(self.need, placement) for placement in self.placements)
+
+    def at(self, devices: Bytes) -> "LoadPlan":
+        """As it lies on `devices`, and in no other way."""
+        there = [one for one in self.placements if one.keys() == devices.keys()]
+        return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
 
 class LoadPlanner:
-    """`cards`: this machine's, with their bytes, in CUDA's order. `obstacle`: why so many bytes per
-    device can never be had for a model, or None.
+    """`cards`: this machine's. `obstacle`: why a model can have none of the rooms that it needs one
+    of, or None.
     """
 
-    def __init__(self, loader: Loader, history: History, cards: Bytes, obstacle: Obstacle) -> None:
+    def __init__(self, loader: Loader, history: History, cards: Cards, obstacle: Obstacle) -> None:
         self._loader = loader
         self._history = history
         self._cards = cards
@@ -127,8 +153,8 @@ class LoadPlanner:
         self._pinned: dict[str, bool] = {}  # in place of what entries say
 
     @property
-    def cards(self) -> Bytes:
-        """This machine's, with their bytes, in CUDA's order."""
+    def cards(self) -> Cards:
+        """This machine's."""
         return self._cards
 
     def plan(self, entry: ModelEntry) -> LoadPlan:
@@ -145,18 +171,13 @@ class LoadPlanner:
         """Whether only an earlier measurement keeps it from being loaded."""
         return (
             plan.measured
-            and self._obstacle(plan.entry.name, plan.devices) is not None
-            and self._obstacle(plan.entry.name, self._unmeasured(plan).devices) is None
+            and self._obstacle(plan.entry.name, plan.needs) is not None
+            and self._obstacle(plan.entry.name, self._unmeasured(plan).needs) is None
         )
 
     def _unmeasured(self, plan: LoadPlan) -> LoadPlan:
         """By its estimate alone, so that its next load is measured again."""
-        return msgspec.structs.replace(
-            plan,
-            need=plan.estimate,
-            measured=False,
-            devices=self._spread(plan.entry.files, plan.options, plan.estimate),
-        )
+        return msgspec.structs.replace(plan, need=plan.estimate, measured=False)
 
     def forget_measurements(self, entries: Iterable[ModelEntry]) -> tuple[str, ...]:
         """Forget the measurements of `entries`; returns whose were known."""
@@ -180,9 +201,11 @@ class LoadPlanner:
     def model(self, entry: ModelEntry) -> Model:
         """`entry` as the scheduler needs it. Raises as `plan`."""
         plan = self.plan(entry)
+        need, *others = plan.needs
         return Model(
             name=entry.name,
-            need=plan.devices,
+            need=need,
+            others=tuple(others),
             load_seconds=plan.load_seconds,
             slots=plan.options.max_concurrent * (1 if entry.files.remote else SLOTS_PER_STREAM),
             backoff=REMOTE_BACKOFF if entry.files.remote else None,
@@ -227,18 +250,25 @@ class LoadPlanner:
         """Back to the entry's own."""
         self._options.pop(name, None)
 
+    def ordered(self, plan: LoadPlan) -> EngineOptions:
+        """The options that have the model lie in the first of the plan's ways."""
+        files = plan.entry.files
+        return self._loader.placed(files, plan.options, plan.placements[0], self._cards)
+
     def arrived(self, plan: LoadPlan, seconds: float, measured: int | None) -> Bytes:
-        """What a model just loaded holds. Its next load is planned with these figures."""
+        """What a model just loaded holds, in the one way of `plan`. Its next load is planned with
+        these figures.
+        """
         need = plan.need if measured is None else corrected(plan.estimate, measured)
-        devices = self._spread(plan.entry.files, plan.options, need)
-        self._plan[plan.entry.name] = msgspec.structs.replace(
+        loaded = msgspec.structs.replace(
             plan,
             need=need,
             measured=plan.measured or measured is not None,
-            devices=devices,
             load_seconds=seconds,
         )
-        return devices
+        everywhere = self._placements(plan.entry, plan.options)
+        self._plan[plan.entry.name] = msgspec.structs.replace(loaded, placements=everywhere)
+        return loaded.needs[0]
 
     def _estimated(self, entry: ModelEntry, options: EngineOptions) -> LoadPlan:
         try:
@@ -254,9 +284,9 @@ class LoadPlanner:
             estimate=estimate,
             need=need,
             measured=size is not None,
-            devices=self._spread(entry.files, options, need),
+            placements=self._placements(entry, options),
             load_seconds=last.load_seconds if last else entry.files.size_bytes / READING_SPEED,
         )
 
-    def _spread(self, files: ModelFiles, options: EngineOptions, need: MemoryNeed) -> Bytes:
-        return shares(need, self._loader.placement(files, options, self._cards))
+    def _placements(self, entry: ModelEntry, options: EngineOptions) -> tuple[Placement, ...]:
+        return tuple(self._loader.placements(entry.files, options, self._cards))

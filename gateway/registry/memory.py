@@ -108,10 +108,14 @@ class MemoryLedger:
         )
         return held(leavers, device)
 
-    def fits(self, claim: ModelRecord, turn: ModelRecord | None) -> bool:
+    def fitting(self, needs: Sequence[Bytes]) -> Bytes:
+        """The first of `needs` that is free now; of those that aren't, the one that lacks least."""
+        return min(needs, key=self.shortfall)
+
+    def fits(self, need: Bytes, claim: ModelRecord, turn: ModelRecord | None) -> bool:
         """Whether `claim` may be loaded now, out of room that isn't cleared for the `turn`'s."""
         reserved = turn is not None and turn is not claim
-        for device, size in claim.need.items():
+        for device, size in need.items():
             room = free = self.free(device)
             if reserved and turn is not None:
                 room = min(free, free + self.coming(device) - turn.need.get(device, 0))
@@ -119,17 +123,21 @@ class MemoryLedger:
                 return False
         return True
 
-    def missing(self, claim: ModelRecord) -> Bytes:
-        """What must be evicted for `claim`, besides what leaves anyway."""
+    def missing(self, need: Bytes) -> Bytes:
+        """What must be evicted for it, besides what leaves anyway."""
         return {
             device: size - self.free(device) - self.coming(device, surely=True)
-            for device, size in claim.need.items()
+            for device, size in need.items()
         }
 
-    def obstacle(self, name: str, need: Bytes) -> str | None:
-        """Why `name` could not be loaded even if all evictable models were unloaded; None: it
-        could.
+    def obstacle(self, name: str, needs: Sequence[Bytes]) -> str | None:
+        """Why `name` could not be loaded even if all evictable models were unloaded, in any of the
+        ways that it may lie; None: it could.
         """
+        obstacles = [self._obstacle(name, need) for need in needs]
+        return None if None in obstacles else obstacles[-1]
+
+    def _obstacle(self, name: str, need: Bytes) -> str | None:
         for device, size in need.items():
             budget, pinned = self._budgets.get(device, 0), self._pinned(device, besides=name)
             if size > budget - pinned:

@@ -19,6 +19,7 @@ from backends.catalog import CPU
 from backends.errors import LoadFailed, OutOfMemory
 from backends.protocol import MemoryNeed, Progress
 from backends.remote import Container
+from config.engines import EngineOptions
 from gateway.registry.gauges import Gauge
 from gateway.registry.history import History, Measurement
 from gateway.registry.library import FileIdentity, ModelEntry, identity
@@ -123,8 +124,8 @@ class Moves:
             load_seconds=load_seconds,
         )
 
-    def load(self, order: Load, plan: LoadPlan) -> None:
-        """Begin a load."""
+    def load(self, order: Load, plan: LoadPlan, options: EngineOptions) -> None:
+        """Begin a load. `options`: the plan's, with where the model is to lie."""
         assert order.model not in self.loading, f"{order.model} is loading already"
         assert order.model not in self.residents, f"{order.model} is in memory already"
         loading = Loading(
@@ -134,7 +135,7 @@ class Moves:
             identity=identity(plan.entry.files),
         )
         self.loading[order.model] = loading
-        self._tasks.start_soon(self._load, order, loading, name=f"load {order.model}")
+        self._tasks.start_soon(self._load, order, loading, options, name=f"load {order.model}")
 
     def describe(self, entry: ModelEntry) -> None:
         """What is configured of a model besides its files and options has changed: leases from now
@@ -169,11 +170,11 @@ class Moves:
         """Something is in memory, or on its way in or out."""
         return bool(self.residents or self.loading or self._closing)
 
-    async def _load(self, order: Load, loading: Loading) -> None:
+    async def _load(self, order: Load, loading: Loading, options: EngineOptions) -> None:
         outcome: Outcome = Gone(name=order.model, seconds=0.0, why=None)
         try:
             with loading.scope, self._alone() as is_alone:
-                outcome = await self._bring(order, loading, is_alone)
+                outcome = await self._bring(order, loading, options, is_alone)
         finally:
             if loading.scope.cancel_called:
                 outcome = await self._turned_back(order.model, loading)
@@ -182,7 +183,13 @@ class Moves:
         if isinstance(outcome, Arrived):
             await to_thread.run_sync(self._history.save)
 
-    async def _bring(self, order: Load, loading: Loading, is_alone: Callable[[], bool]) -> Outcome:
+    async def _bring(
+        self,
+        order: Load,
+        loading: Loading,
+        options: EngineOptions,
+        is_alone: Callable[[], bool],
+    ) -> Outcome:
         """Run the loader and measure it."""
         plan, name = loading.plan, order.model
 
@@ -192,7 +199,7 @@ class Moves:
 
         before = await to_thread.run_sync(self._gauge.used)
         try:
-            container = await self._loader.load(plan.entry.files, plan.options, report)
+            container = await self._loader.load(plan.entry.files, options, report)
         except LoadFailed as error:
             return self._failed(loading, name, str(error), memory=isinstance(error, OutOfMemory))
         except Exception as error:  # an engine may raise anything; the gateway must survive it
@@ -208,7 +215,7 @@ class Moves:
         )
         await reclaim()  # what its load took besides: weights as they lay in the file, say
         after = await to_thread.run_sync(self._gauge.used)
-        grown = _growth(before, after, plan.devices) if is_alone() else None
+        grown = _growth(before, after, order.need) if is_alone() else None
         measured = _measured(container.info.memory, grown)
         layers = container.info.layers
         return self._arrived(order, plan, arrived - loading.started, measured, layers)
@@ -231,7 +238,7 @@ class Moves:
             "model loaded",
             model=order.model,
             seconds=round(seconds, 3),
-            devices=placed(plan.devices, layers),
+            devices=placed(order.need, layers),
             memory=sentence,
         )
         return Arrived(name=order.model, seconds=seconds, measured=measured)

@@ -89,7 +89,8 @@ class Orders:
         match order:
             case Load(model=name):
                 self.obstacles.pop(name, None)
-                self._moves.load(order, self._planner.planned(name))
+                plan = self._planner.planned(name).at(order.need)
+                self._moves.load(order, plan, self._planner.ordered(plan))
                 return name
             case CancelLoad(model=name):
                 self._moves.cancel(name)

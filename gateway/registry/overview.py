@@ -52,7 +52,8 @@ class Overview:
     def status(self, entry: ModelEntry) -> ModelStatus:
         """One model."""
         plan, room = self._planner.known(entry), self._scheduler.room
-        free = sum(room.free(device) for device in plan.devices) if plan else 0
+        need = room.fitting(plan.needs) if plan else {}
+        free = sum(room.free(device) for device in need)
         status = status_of(
             entry,
             plan,
@@ -67,7 +68,7 @@ class Overview:
             return status if standing is None else as_reported(status, standing)
         if plan is not None:
             there = status.state in ("loading", "loaded")
-            status = replace(status, missing=0 if there else room.shortfall(plan.devices))
+            status = replace(status, missing=0 if there else room.shortfall(need))
         obstacle = self._orders.obstacles.get(entry.name)
         if obstacle is None or status.state != "unloaded":
             return status

@@ -98,7 +98,7 @@ class Reconfiguration:
         ModelUnavailable where it would not fit with them.
         """
         plan = self._planner.proposed(entry, options)
-        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.devices)) is not None:
+        if (obstacle := self._scheduler.room.obstacle(entry.name, plan.needs)) is not None:
             raise ModelUnavailable(obstacle, param="model")
         self._planner.adopt(plan)
         there = self._moves.residents.get(entry.name) or self._moves.loading.get(entry.name)

@@ -28,7 +28,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler knows of a model; given anew with every request, because it may change."""
 
     name: str
-    need: Bytes
+    need: Bytes  # where it would lie best
+    others: tuple[Bytes, ...] = ()  # where else it may lie, the better before the worse
     load_seconds: float  # measured at its last load, or estimated
     slots: int  # leases at once; more wait in line
     pinned: bool = False
@@ -60,9 +61,10 @@ class Evicted(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Load `model`: its memory is free now. `evicted` had to go for it."""
+    """Load `model`: `need` is free now, of `free`. `evicted` had to go for it."""
 
     model: str
+    need: Bytes
     free: Bytes
     evicted: tuple[Evicted, ...] = ()
 
@@ -130,11 +132,19 @@ class ModelRecord(msgspec.Struct, kw_only=True):
     failure: Failure | None = None
     retrying: Bytes | None = None  # memory ran out: the room to make before the second and last try
     evicted: tuple[Evicted, ...] = ()  # evicted for the load in progress
+    chosen: Bytes | None = None  # of its needs, that for which room was last looked for
+
+    @property
+    def needs(self) -> tuple[Bytes, ...]:
+        """The rooms that a load takes now: one of them."""
+        if self.retrying is not None:
+            return (self.retrying,)
+        return (self.model.need, *self.model.others)
 
     @property
     def need(self) -> Bytes:
-        """The room a load takes now."""
-        return self.model.need if self.retrying is None else self.retrying
+        """The room that its load is to take: the one chosen, as long as that is among them."""
+        return self.chosen if self.chosen in self.needs else self.needs[0]
 
     @property
     def is_kept(self) -> bool:

@@ -245,7 +245,7 @@ class Scheduler:
         if useless and ticket.holds and record.failure and now < record.failure.retry_at:
             rest = record.failure.retry_at - now
             return Refuse(number, "failed", record.failure.reason, rest)
-        if absent and (obstacle := self.room.obstacle(record.model.name, record.need)) is not None:
+        if absent and (obstacle := self.room.obstacle(record.model.name, record.needs)) is not None:
             return Refuse(number, "too_large", obstacle)
         if ticket.holds and not record.is_open and self.waiting() >= self._rules.max_waiting:
             reason = f"{self._rules.max_waiting} requests are waiting already"
@@ -298,7 +298,7 @@ class Scheduler:
     def _refuse_impossible(self) -> Iterator[Order]:
         """What would not fit even alone must not wait: pinned models may have come since it did."""
         for claim in [record for record in self._records.values() if record.is_claim]:
-            if (obstacle := self.room.obstacle(claim.model.name, claim.need)) is not None:
+            if (obstacle := self.room.obstacle(claim.model.name, claim.needs)) is not None:
                 claim.wanted, claim.retrying = False, None
                 yield from self._refuse_line(claim, "too_large", obstacle)
 

@@ -2,12 +2,13 @@
 load now, and what was measured.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 from anyio import to_thread
 
+from backends.catalog import Cards
 from gateway.registry.gauges import Gauge
 from gateway.registry.library import ModelEntry
 from gateway.registry.line import Clock
@@ -15,7 +16,7 @@ from gateway.registry.loading import LoadPlan, LoadPlanner
 from gateway.registry.moves import Moves
 from gateway.registry.record import Bytes, ModelRecord
 from gateway.registry.scheduler import Scheduler
-from gateway.registry.turns import candidate, choose_victims
+from gateway.registry.turns import candidate, choose_victims, cost
 
 Verdict: TypeAlias = Literal["loaded", "fits", "fits_after", "too_large", "remote", "unknown"]
 
@@ -143,7 +144,7 @@ class Survey:
         )
         now, model = self._clock.now(), self._planner.model(entry)
         return ModelCost(
-            devices=plan.devices,
+            devices=self._devices(entry.name, plan),
             parts=_parts(plan),
             measured=plan.measured,
             load_seconds=self._planner.last_load(plan),
@@ -154,6 +155,11 @@ class Survey:
             ttl=model.ttl,
         )
 
+    def _devices(self, name: str, plan: LoadPlan) -> Bytes:
+        """Where it lies, or would."""
+        record = self._scheduler.residency(name)
+        return (record.held if record else None) or self._scheduler.room.fitting(plan.needs)
+
     def fit(self, entry: ModelEntry) -> Fit:
         """The effect of a load of `entry` now."""
         if entry.files.remote is not None:
@@ -161,29 +167,34 @@ class Survey:
         if self._scheduler.phase(entry.name) in ("loading", "loaded"):
             return Fit(verdict="loaded")
         plan = self._planner.known(entry)
-        return Fit(verdict="unknown") if plan is None else self.room_for(entry.name, plan.devices)
+        return Fit(verdict="unknown") if plan is None else self.room_for(entry.name, plan.needs)
 
-    def room_for(self, name: str, need: Bytes) -> Fit:
-        """Whether `need` would be found for a model called `name`, and which models would be
-        evicted. Models in use count among those that go: they would, as their answers end.
+    def room_for(self, name: str, needs: Sequence[Bytes]) -> Fit:
+        """Whether one of `needs` would be found for a model called `name`, and which models would
+        be evicted. Models in use count among those that go: they would, as their answers end.
         """
         room = self._scheduler.room
-        if (obstacle := room.obstacle(name, need)) is not None:
+        if (obstacle := room.obstacle(name, needs)) is not None:
             return Fit(verdict="too_large", why=obstacle)
-        missing = {
-            device: size - room.free(device) - room.coming(device) for device, size in need.items()
-        }
-        if all(size <= 0 for size in missing.values()):
+        missing = [
+            {device: size - room.free(device) - room.coming(device) for device, size in one.items()}
+            for one in needs
+        ]
+        if any(all(size <= 0 for size in one.values()) for one in missing):
             return Fit(verdict="fits")
         now = self._clock.now()
-        goers = [one for one in self._scheduler.records() if _may_go(one, name)]
-        names = choose_victims([candidate(one, now) for one in goers], missing)
-        if names is None:  # what loads or is claimed may stand in its way, too
-            return Fit(verdict="fits_after", unload=tuple(one.model.name for one in goers))
-        return Fit(verdict="fits_after", unload=names)
+        goers = [candidate(one, now) for one in self._scheduler.records() if _may_go(one, name)]
+        chosen = [names for one in missing if (names := choose_victims(goers, one)) is not None]
+        if not chosen:  # what loads or is claimed may stand in its way, too
+            return Fit(verdict="fits_after", unload=tuple(one.name for one in goers))
+        return Fit(verdict="fits_after", unload=min(chosen, key=lambda names: cost(goers, names)))
+
+    def fitting(self, needs: Sequence[Bytes]) -> Bytes:
+        """See `MemoryLedger.fitting`."""
+        return self._scheduler.room.fitting(needs)
 
     @property
-    def cards(self) -> Bytes:
+    def cards(self) -> Cards:
         """This machine's, with their bytes."""
         return self._planner.cards
 

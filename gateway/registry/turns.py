@@ -19,7 +19,7 @@ The rules that balance waiting requests against served ones:
 It knows no tickets beyond the time they came.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -63,6 +63,14 @@ def choose_victims(
     if not covers(chosen, missing):
         return None
     return tuple(candidate.name for candidate in spare(chosen, missing))
+
+
+def cost(
+    candidates: Iterable[EvictionCandidate], names: Collection[str]
+) -> tuple[bool, float, int]:
+    """Of the eviction of those called so: whether one of them is in use, and their values."""
+    values = [one.value for one in candidates if one.name in names]
+    return any(used for used, _ in values), sum(value for _, value in values), len(values)
 
 
 def spare(chosen: list[EvictionCandidate], missing: Bytes) -> list[EvictionCandidate]:
@@ -150,15 +158,15 @@ class Turns:
             self._end()
         barred: set[str] = set()
         for claim in self.claims(now):
-            if barred & claim.need.keys():
+            needs = [need for need in claim.needs if not barred & need.keys()]
+            fitting = (need for need in needs if self._room.fits(need, claim, self.begun))
+            if (need := next(fitting, None)) is not None:
+                yield self._load(claim, need)
                 continue
-            if self._room.fits(claim, self.begun):
-                yield self._load(claim)
-                continue
-            if self.begun in (None, claim):
-                self._make_room(claim, now)
+            if needs and self.begun in (None, claim):
+                self._make_room(claim, needs, now)
             if now >= overdue_at(claim, self._rules):
-                barred |= claim.need.keys()
+                barred.update(*claim.needs)
 
     def apply(self, rules: SwapConfig) -> None:
         """From now on these are the rules."""
@@ -219,24 +227,35 @@ class Turns:
                 times += [lingers_until(record, self._rules), serves_until(record, self._rules)]
         return min((time for time in times if time > now), default=NEVER)
 
-    def _load(self, claim: ModelRecord) -> Load:
-        free = {device: self._room.free(device) for device in claim.need}
-        claim.phase, claim.held = "loading", claim.need
+    def _load(self, claim: ModelRecord, need: Bytes) -> Load:
+        free = {device: self._room.free(device) for device in need}
+        claim.phase, claim.held, claim.chosen = "loading", need, need
         if claim is self.begun:
             self._end()
-        return Load(claim.model.name, free, claim.evicted)
+        return Load(claim.model.name, need, free, claim.evicted)
 
-    def _make_room(self, claim: ModelRecord, now: float) -> None:
-        """Begin the turn of `claim`, if room can be made: idle models go at any time, used in turn.
+    def _make_room(self, claim: ModelRecord, needs: Sequence[Bytes], now: float) -> None:
+        """Begin the turn of `claim`, if room can be made for one of its `needs`: idle models go at
+        any time, used in turn.
 
         For a swap that has begun, idle models may step in for used ones that still drain.
         """
-        missing = self._room.missing(claim)
-        victims = choose_victims(self._candidates(claim, now, used=False), missing)
-        if victims is None and now >= turn_comes_at(claim, self._rules) and not self._draining():
-            victims = choose_victims(self._candidates(claim, now, used=True), missing)
-        if victims is not None:
+        swap = self._cheapest(needs, list(self._candidates(claim, now, used=False)))
+        if swap is None and now >= turn_comes_at(claim, self._rules) and not self._draining():
+            swap = self._cheapest(needs, list(self._candidates(claim, now, used=True)))
+        if swap is not None:
+            claim.chosen, victims = swap
             self._begin(claim, victims)
+
+    def _cheapest(
+        self, needs: Sequence[Bytes], candidates: Sequence[EvictionCandidate]
+    ) -> tuple[Bytes, tuple[str, ...]] | None:
+        """For which of `needs` room is made at the least cost, the first of equals, and who goes
+        for it; None: for none of them.
+        """
+        swaps = [(need, choose_victims(candidates, self._room.missing(need))) for need in needs]
+        possible = [(need, names) for need, names in swaps if names is not None]
+        return min(possible, key=lambda swap: cost(candidates, swap[1]), default=None)
 
     def _candidates(
         self, claim: ModelRecord, now: float, *, used: bool

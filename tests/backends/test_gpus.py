@@ -136,6 +136,9 @@ class Driver:
     def nvmlDeviceGetName(self, handle: int) -> str:
         return f"card {handle}"
 
+    def nvmlDeviceGetPciInfo(self, handle: int) -> Any:
+        return SimpleNamespace(busId=f"00000000:C{handle}:00.0")
+
     def nvmlDeviceGetMigMode(self, device: int) -> list[int]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 

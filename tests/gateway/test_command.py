@@ -17,7 +17,7 @@ import pytest
 from anyio import to_thread
 
 import bundled
-from backends.llamacpp.files import offloads
+from backends.ggml import offloads
 from config.settings import Config
 from gateway.cli.configured import with_downloads
 from gateway.hub.fetching import CHUNK

@@ -131,8 +131,8 @@ def _offered(services: Services, choice: OfferedModel, *, here: bool) -> ChoiceW
 def _room(services: Services, choice: OfferedModel) -> RoomWire:
     """With the engine's defaults, on the devices that they choose."""
     survey = services.registry.survey
-    devices = needed(choice, services.config, services.catalog, survey.cards)
-    fit = survey.room_for(choice.model, devices)
+    needs = needed(choice, services.config, services.catalog, survey.cards)
+    fit, devices = survey.room_for(choice.model, needs), survey.fitting(needs)
     return RoomWire(
         verdict=fit.verdict,
         unload=fit.unload,

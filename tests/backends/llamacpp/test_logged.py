@@ -19,9 +19,9 @@ load_tensors:        CUDA0 model buffer size =   224.77 MiB
 
 
 def test_layers_are_counted_on_each_device() -> None:
-    assert layers_in(TWO_CARDS.splitlines()) == {"cpu": 1, "cuda:0": 2, "cuda:1": 1}
+    assert layers_in(TWO_CARDS.splitlines()) == {"CPU": 1, "CUDA0": 2, "CUDA1": 1}
     assert layers_in(["load_tensors: layer   0 assigned to device Metal, is_swa = 0"]) == {
-        "metal": 1
+        "Metal": 1
     }
     assert layers_in([]) == {}
 

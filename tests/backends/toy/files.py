@@ -1,12 +1,12 @@
 """Tables of which byte follows which, on disk: JSON files named `*.toy.json`. No engine."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from backends.catalog import CPU, ModelFiles
+from backends.catalog import CPU, Cards, ModelFiles, Placement
 from backends.errors import LoadFailed
 from backends.protocol import MemoryNeed
 from config.engines import EngineOptions
@@ -53,8 +53,14 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
     return files
 
 
-def placement(options: EngineOptions, cards: Mapping[str, int]) -> Mapping[str, float]:
-    return {CPU: 1.0}
+def placements(
+    files: ModelFiles | None, options: EngineOptions, cards: Cards
+) -> Sequence[Placement]:
+    return ({CPU: 1.0},)
+
+
+def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
+    return options
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:

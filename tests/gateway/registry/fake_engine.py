@@ -13,7 +13,7 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
-from backends.catalog import ModelFiles
+from backends.catalog import Cards, ModelFiles, Placement
 from backends.errors import UnsupportedModel
 from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
 from backends.slots import Slots
@@ -165,10 +165,15 @@ class FakeEngine:
         """As large as its name says, and a byte for each token of a context that is asked for."""
         return MemoryNeed(weights=files.size_bytes, cache=options.context_length or 0, engine=0)
 
-    def placement(
-        self, files: ModelFiles, options: EngineOptions, cards: Mapping[str, int]
-    ) -> Mapping[str, float]:
-        return {"cpu": 1.0}
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return ({"cpu": 1.0},)
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        return options
 
     async def load(
         self, files: ModelFiles, options: EngineOptions, report: Report

@@ -8,7 +8,17 @@ import itertools
 from collections.abc import Iterable
 
 from config.settings import SwapConfig
-from gateway.registry.record import CancelLoad, Grant, Load, Model, Order, Refuse, Ticket, Unload
+from gateway.registry.record import (
+    Bytes,
+    CancelLoad,
+    Grant,
+    Load,
+    Model,
+    Order,
+    Refuse,
+    Ticket,
+    Unload,
+)
 from gateway.registry.scheduler import Scheduler
 
 
@@ -111,8 +121,8 @@ class SimulatedMachine:
 
     def _carry_out(self, order: Order) -> None:
         match order:
-            case Load(model=name):
-                self._load(name)
+            case Load(model=name, need=need):
+                self._load(name, need)
             case CancelLoad(model=name):
                 assert name in self.loading, f"{name} is not loading, but its load is cancelled"
                 self.leaving[name] = self.loading.pop(name)
@@ -125,15 +135,13 @@ class SimulatedMachine:
                 del self.waiting[number]
                 self.refused[number] = order
 
-    def _load(self, name: str) -> None:
+    def _load(self, name: str, need: Bytes) -> None:
         assert name not in self.loading, f"{name} is loaded twice at once"
         assert name not in self.present, f"{name} is loaded though it is there"
         assert name not in self.leaving, f"{name} is loaded before it has left"
-        residency = self.scheduler.residency(name)
-        assert residency is not None
-        self.loading[name] = dict(residency.held)
+        self.loading[name] = dict(need)
         self.loads += 1
-        for device in residency.held:
+        for device in need:
             promised, budget = self.promised(device), self.budgets[device]
             assert promised <= budget, f"{promised} of {budget} bytes are promised on {device}"
 

@@ -27,7 +27,7 @@ def record(place: SimulatedMachine, name: str) -> None:
 
 def test_a_resident_model_is_granted_at_once() -> None:
     place = machine(named("a"))
-    assert place.request("a") == [Load("a", {"cpu": 100})]
+    assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
     assert place.finish_load("a") == [Grant(1)]
     assert place.request("a") == [Grant(2)]
 
@@ -37,7 +37,7 @@ def test_an_idle_model_goes_for_the_first_who_asks() -> None:
     record(place, "a")
     assert place.request("b") == [Unload("a", "room")]
     evicted = (Evicted("a", 1000.0),)
-    assert place.finish_unload("a") == [Load("b", {"cpu": 100}, evicted)]
+    assert place.finish_unload("a") == [Load("b", {"cpu": 60}, {"cpu": 100}, evicted)]
 
 
 def test_of_the_idle_the_one_goes_that_is_quick_to_load_or_long_unused() -> None:
@@ -61,7 +61,7 @@ def test_no_more_goes_than_must() -> None:
 def test_nothing_goes_for_a_model_that_fits_beside() -> None:
     place = machine(named("a", 40), named("b", 60))
     record(place, "a")
-    assert place.request("b") == [Load("b", {"cpu": 60})]
+    assert place.request("b") == [Load("b", {"cpu": 60}, {"cpu": 60})]
 
 
 def test_a_used_model_goes_on_serving_until_enough_was_waited_for_another() -> None:
@@ -207,7 +207,8 @@ def test_what_most_wait_for_is_loaded_first() -> None:
     for _ in range(5):
         place.request("c")
     place.release(2)
-    assert place.finish_unload("a") == [Load("c", {"cpu": 100}, (Evicted("a", 0.0),))]
+    evicted = (Evicted("a", 0.0),)
+    assert place.finish_unload("a") == [Load("c", {"cpu": 60}, {"cpu": 100}, evicted)]
 
 
 def test_what_is_overdue_is_loaded_before_what_more_wait_for() -> None:
@@ -236,7 +237,7 @@ def test_devices_do_not_wait_for_each_other() -> None:
     place.request("a")
     place.request("b")
     place.advance(500.0)
-    assert place.request("card") == [Load("card", {"cuda:0": 10})]
+    assert place.request("card") == [Load("card", {"cuda:0": 5}, {"cuda:0": 10})]
 
 
 def test_the_refused_learn_when_to_come_again() -> None:
@@ -259,7 +260,7 @@ def test_a_broken_model_takes_nobody_leaves_and_comes_back_after_a_rest() -> Non
     assert place.finish_unload("a") == []
     assert place.request("a") == [Refuse(waiting + 2, "failed", "it broke", 5.0)]
     place.advance(5.0)
-    assert place.request("a") == [Load("a", {"cpu": 100})]
+    assert place.request("a") == [Load("a", {"cpu": 60}, {"cpu": 100})]
 
 
 def test_where_a_budget_is_cut_idle_models_leave_until_it_fits() -> None:
@@ -282,7 +283,7 @@ def test_a_model_with_other_files_leaves_after_its_last_answer_and_comes_back_as
     assert place.describe(named("a", 50)) == []
     assert place.request("a") == []
     assert place.release(1) == [Unload("a", "config")]
-    assert place.finish_unload("a") == [Load("a", {"cpu": 100})]
+    assert place.finish_unload("a") == [Load("a", {"cpu": 50}, {"cpu": 100})]
     assert place.loading["a"] == {"cpu": 50}
 
 
@@ -319,3 +320,71 @@ def test_a_thrash_of_two_hundred_is_one_swap() -> None:
             place.advance(1.0)
             place.release(min(place.using))
     assert place.loads == 2
+
+
+CARDS = {"cpu": 100, "cuda:0": 24, "cuda:1": 24}
+
+
+def anywhere(name: str, size: int) -> Model:
+    """On either card, else half on each."""
+    both = {"cuda:0": size // 2, "cuda:1": size // 2}
+    return Model(
+        name=name,
+        need={"cuda:0": size},
+        others=({"cuda:1": size}, both),
+        load_seconds=1.0,
+        slots=1,
+    )
+
+
+def cards(*models: Model) -> SimulatedMachine:
+    return SimulatedMachine(CARDS, RULES, models)
+
+
+def lies(place: SimulatedMachine, name: str) -> dict[str, int]:
+    """Where it is loaded to when it is requested."""
+    loads = [order for order in place.request(name) if isinstance(order, Load)]
+    (found,) = (dict(order.need) for order in loads)
+    place.finish_load(name)
+    return found
+
+
+def test_a_model_goes_on_the_first_card_that_it_fits_beside_what_is_loaded() -> None:
+    place = cards(anywhere("a", 20), anywhere("b", 20), anywhere("c", 4))
+    assert lies(place, "a") == {"cuda:0": 20}
+    assert lies(place, "b") == {"cuda:1": 20}
+    assert lies(place, "c") == {"cuda:0": 4}
+
+
+def test_a_model_is_split_only_where_no_card_has_room_for_all_of_it() -> None:
+    place = cards(anywhere("a", 10), anywhere("b", 10), anywhere("c", 20))
+    assert lies(place, "a") == {"cuda:0": 10}
+    assert lies(place, "b") == {"cuda:0": 10}
+    assert lies(place, "c") == {"cuda:1": 20}
+    split = cards(anywhere("a", 14), anywhere("b", 14), anywhere("c", 16), anywhere("d", 40))
+    for name in ("a", "b"):
+        lies(split, name)
+    assert lies(split, "c") == {"cuda:0": 8, "cuda:1": 8}
+    assert lies(cards(anywhere("d", 40)), "d") == {"cuda:0": 20, "cuda:1": 20}
+
+
+def test_room_is_made_on_the_card_where_it_costs_least() -> None:
+    place = cards(anywhere("new", 20), anywhere("old", 20), anywhere("next", 20))
+    record(place, "old")
+    place.request("new")
+    place.finish_load("new")
+    place.release(max(place.using))
+    place.advance(10.0)
+    assert place.scheduler.residency("new").held == {"cuda:1": 20}  # type: ignore[union-attr]
+    assert place.request("next") == [Unload("old", "room")]
+    (load,) = place.finish_unload("old")
+    assert isinstance(load, Load)
+    assert load.need == {"cuda:0": 20}
+
+
+def test_a_model_too_large_for_each_card_and_for_all_is_refused_by_what_all_have() -> None:
+    place = cards(anywhere("a", 60))
+    (order,) = place.request("a")
+    assert isinstance(order, Refuse)
+    assert order.why == "too_large"
+    assert "cuda:0" in order.reason

@@ -35,6 +35,7 @@ def models(draw: st.DrawFn) -> list[Model]:
         Model(
             name=name,
             need=draw(needs),
+            others=tuple(draw(st.lists(needs, max_size=2))),
             load_seconds=draw(st.sampled_from([0.0, 0.3, 2.0, 30.0])),
             slots=draw(st.integers(1, 3)),
             pinned=draw(st.integers(0, 5)) == 0,

@@ -35,7 +35,7 @@ async def test_what_is_not_here_yet_is_asked_for_by_its_size() -> None:
         await registry.load("a40")
 
         def fits(size: int) -> Fit:
-            return registry.survey.room_for("new", {"cpu": size})
+            return registry.survey.room_for("new", [{"cpu": size}])
 
         assert fits(60) == Fit(verdict="fits")
         assert fits(61) == Fit(verdict="fits_after", unload=("a40",))
