@@ -19,6 +19,7 @@ EFFECTS: Mapping[str, Effect] = {
     "server.allow_open": "live",
     "server.cors_origins": "restart",
     "server.hosts": "live",
+    "server.trusted_proxies": "restart",
     "server.max_body": "restart",
     "server.max_held_bytes": "restart",
     "server.shutdown_grace": "restart",

@@ -5,6 +5,7 @@ Whether files, folders and models are there is not asked here.
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_network
 
 from config.errors import Source
 from config.settings import Config
@@ -31,7 +32,19 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         if HOST.fullmatch(host) is None:
             problem = f"expected a name without scheme or path, got {host!r}"
             yield f"$.server.hosts[{index}]", problem
+    for index, proxy in enumerate(config.server.trusted_proxies):
+        if proxy != "*" and not _is_network(proxy):
+            problem = f"expected an address, a network like 10.0.0.0/8, or '*', got {proxy!r}"
+            yield f"$.server.trusted_proxies[{index}]", problem
     for index, origin in enumerate(config.server.cors_origins):
         if ORIGIN.fullmatch(origin) is None:
             problem = f"expected an origin like https://chat.example, got {origin!r}"
             yield f"$.server.cors_origins[{index}]", problem
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True

@@ -56,6 +56,7 @@ class ServerConfig(Section, frozen=True):
     allow_open: bool = False  # listen beyond loopback without keys
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call; "*": all
     hosts: tuple[Name, ...] = ()  # further names of this server, for when there are no keys
+    trusted_proxies: tuple[Name, ...] = ("127.0.0.1", "::1")  # whose X-Forwarded-… are believed
     max_body: Bytes = 64 * 1024 * 1024
     max_held_bytes: Bytes = 256 * 1024 * 1024  # of all requests' long bodies and histories
     shutdown_grace: Seconds = 30.0  # running answers may finish for so long after SIGTERM

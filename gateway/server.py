@@ -186,6 +186,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                forwarded_allow_ips=list(config.trusted_proxies),
                 timeout_graceful_shutdown=int(config.shutdown_grace + LAST_WORDS),
             )
         )

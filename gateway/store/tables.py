@@ -113,7 +113,9 @@ class KeptItem(msgspec.Struct, frozen=True):
 
 
 def opened(path: str | None) -> sqlite3.Connection:
-    """Readable by its owner alone: it holds what people wrote."""
+    """Readable by its owner alone: it holds what people wrote. Raises sqlite3.Error for a file that
+    a newer release wrote.
+    """
     if path is None:
         target = ":memory:"
     else:
@@ -130,6 +132,9 @@ def opened(path: str | None) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        text = f"it was written by a newer release (version {version}, known: {VERSION})"
+        raise sqlite3.DatabaseError(text)
     tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'responses'"
     (exists,) = connection.execute(tables).fetchone()
     upgrade = FROM_VERSION_0 if exists and version < VERSION else ""

@@ -1,7 +1,8 @@
 """One thread with a SQLite connection.
 
 It takes whatever waits for it, up to `MOST`, into one transaction, so that many writers cost one
-commit, and no caller gets a result before it is committed.
+commit, and no caller gets a result before it is committed. When nothing has come for a moment, what
+was committed is moved from the write-ahead log into the file, so that a copy of the file has it.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from gateway.errors import InternalError
@@ -17,6 +19,7 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[sqlite3.Connection], Any]
 
 MOST = 256  # pieces of work in one transaction
+IDLE = 1.0  # seconds without work
 
 
 class StoreThread:
@@ -53,13 +56,21 @@ class StoreThread:
         except (sqlite3.Error, OSError) as error:
             self._refuse_all(error)
             return
-        while (batch := self._batch()) is not None:
+        while (batch := self._batch(connection)) is not None:
             _carry_out(connection, batch)
         connection.close()
 
-    def _batch(self) -> "list[_Piece] | None":
+    def _first(self, connection: sqlite3.Connection) -> "_Piece | None":
+        try:
+            return self._waiting.get(timeout=IDLE)
+        except queue.Empty:
+            with suppress(sqlite3.Error):  # the disk is full, say: then it stays in the log
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return self._waiting.get()
+
+    def _batch(self, connection: sqlite3.Connection) -> "list[_Piece] | None":
         """What waits; None: there will be no more."""
-        first = self._waiting.get()
+        first = self._first(connection)
         if first is None:
             return None
         batch = [first]

@@ -58,6 +58,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         context = chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme=theme,
+            ignore_https_errors=True,  # a certificate that a test made
             permissions=["clipboard-read", "clipboard-write"],
         )
         contexts.append(context)

@@ -3,6 +3,8 @@
 import base64
 import re
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import FilePayload, Locator, Page, expect
@@ -10,6 +12,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 import bundled
 from tests.browser.conftest import ADMIN, USER, OpenPage
 from tests.gateway.hub.standin import StandIn as HubStandIn
+from tests.proxied import behind_nginx
 
 pytestmark = pytest.mark.browser
 
@@ -256,6 +259,22 @@ def test_every_client_is_tried(real: str, open_page: OpenPage) -> None:
     for index in range(buttons.count()):
         buttons.nth(index).click()
     expect(page.locator(".tested .good")).to_have_count(buttons.count())
+
+
+@pytest.mark.parametrize("keys", [False, True])
+def test_behind_nginx_with_tls_it_chats_and_shows_the_proxy_s_address(
+    keys: bool, real: str, real_with_keys: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    served = real_with_keys if keys else real
+    with behind_nginx(tmp_path, urlsplit(served).port or 0) as address:
+        page = open_page(f"{address}/ui/")
+        if keys:
+            page.get_by_label("API key of this server").fill(ADMIN)
+            page.keyboard.press("Enter")
+        expect(talk(page, "alpha", "think").locator(".markdown").last).to_have_text("Seen.")
+        page.get_by_role("link", name="Connect").click()
+        expect(page.get_by_text(f"{address}/v1", exact=True).first).to_be_visible()
+        page.close()  # before its streams are cut off
 
 
 def test_settings_say_where_they_come_from_and_what_a_reload_would_do(

@@ -119,6 +119,10 @@ MISTAKES = [
         "1: $.server.hosts[0]: expected a name without scheme or path, got 'https://ai.example'",
     ),
     (
+        "server: {trusted_proxies: [proxy.lan]}",
+        "1: $.server.trusted_proxies[0]: expected an address, a network like 10.0.0.0/8, or '*'",
+    ),
+    (
         "server: {cors_origins: [ai.example]}",
         "1: $.server.cors_origins[0]: expected an origin like https://chat.example, got 'ai.ex",
     ),

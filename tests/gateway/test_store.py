@@ -16,6 +16,7 @@ import pytest
 from config.settings import StoreConfig
 from gateway.errors import InternalError, QueueFull, TooLarge
 from gateway.store import KeptConversation, KeptItem, KeptResponse, Store
+from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -337,3 +338,35 @@ async def test_a_kill_loses_nothing_that_was_reported_to_be_kept(tmp_path: Path)
     async with Store(StoreConfig(path=path)) as store:
         for number in range(last + 1):
             assert await document(store, "a", f"r{number}") is not None, number
+
+
+async def test_a_copy_of_the_file_alone_has_what_was_kept_while_the_server_runs(
+    tmp_path: Path,
+) -> None:
+    path, copy = tmp_path / "store.sqlite", tmp_path / "copy.sqlite"
+    async with Store(StoreConfig(path=str(path))) as store:
+        await store.put("a", response("r1"))
+        with anyio.fail_after(HANG):
+            while True:
+                copy.write_bytes(path.read_bytes())
+                with closing(sqlite3.connect(copy)) as copied:
+                    (tables,) = copied.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                    if tables and copied.execute("SELECT id FROM responses").fetchall():
+                        break
+                await anyio.sleep(0.02)
+        await store.put("a", response("r2"))  # it goes on
+    async with Store(StoreConfig(path=str(copy))) as restored:
+        assert await document(restored, "a", "r1") == b"{}"
+
+
+async def test_a_file_of_a_newer_release_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    async with Store(StoreConfig(path=str(path))) as store:
+        await store.put("a", response("r1"))
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    with pytest.raises(InternalError, match="written by a newer release"):
+        async with Store(StoreConfig(path=str(path))):
+            pass
+    assert path.read_bytes() == before
