@@ -142,6 +142,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     # What a client spells like a control token becomes one. None: as the server is configured.
     allow_control_tokens: bool | None = None
     continue_final: bool = False  # the last (assistant) message is a prefix, not a finished turn
+    opens_turn: bool = True  # the prompt ends where the model's turn begins, not before it
 
     @property
     def one_call(self) -> bool:

@@ -12,7 +12,12 @@ from gateway.prompt.conversation import Continuation, arranged
 from gateway.prompt.environment import CompiledTemplate
 from gateway.prompt.metering import Meter
 from gateway.prompt.reasoning import closed, ends_open, without_opener
-from gateway.prompt.template_input import message_dict, tool_dicts, with_tools_described
+from gateway.prompt.template_input import (
+    given_variables,
+    message_dict,
+    tool_dicts,
+    with_tools_described,
+)
 from gateway.prompt.traced import clients, from_client, rpartition
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import (
@@ -84,7 +89,9 @@ class Rendering:
         self._tools = shown_tools(request)
 
     def text(self, begun: Continuation | None) -> str:
-        """Up to where the model's turn begins, or to the end of what it has `begun`."""
+        """Up to where the model's turn begins or to the end of what it has `begun`; or without it."""
+        if begun is None and not self._request.opens_turn:
+            return self._rendered(self._request.messages, prompt=False, reasoning=False)
         if begun is None:
             return self._opened(self._request.messages)
         if not begun.text and not begun.reasoning:
@@ -146,6 +153,7 @@ class Rendering:
 
     def _rendered(self, messages: Sequence[Message], *, prompt: bool, reasoning: bool) -> str:
         native = self._traits.tools == "native"
+        tools = tool_dicts(self._tools if native else (), self._traits)
         dicts = [
             message_dict(message, self._traits, self._image_marker)
             for message in self._arranged(messages)
@@ -154,9 +162,10 @@ class Rendering:
             {
                 **self._tokens,
                 "documents": None,
+                **given_variables(self._template.reads, tools),
                 **self._thinking_variables(reasoning=reasoning),
                 **self._request.template_variables,
-                "tools": tool_dicts(self._tools if native else (), self._traits),
+                "tools": tools,
                 "add_generation_prompt": prompt,
                 "messages": dicts,
             },

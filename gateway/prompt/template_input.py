@@ -5,7 +5,8 @@ The dicts live from here to the rendering and no further.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
@@ -56,6 +57,20 @@ def tool_dicts(tools: Sequence[Tool], traits: TemplateTraits) -> list[dict[str, 
     if not tools and traits.no_tools == "null":
         return None
     return [tool_dict(tool) for tool in tools]
+
+
+def given_variables(reads: frozenset[str], tools: Sequence[Any] | None) -> dict[str, Any]:
+    """What llama.cpp gives every template, of the variables that it `reads`: clients and templates
+    rely on it. `tools`: as the template gets them.
+    """
+    now = datetime.now(UTC)
+    given: Mapping[str, Callable[[], Any]] = {
+        "enable_thinking": lambda: True,
+        "date_string": lambda: now.astimezone().strftime("%d %b %Y"),
+        "datetime": lambda: now.strftime("%b %d %Y %H:%M:%S GMT"),
+        "functions": lambda: _json(tools, indent=2) if tools else "",
+    }
+    return {name: value() for name, value in given.items() if name in reads}
 
 
 def arguments_object(arguments: str) -> Any:
@@ -177,6 +192,6 @@ def _written(call: ToolCall) -> str:
     return joined(("<tool_call>\n", _json(body), "\n</tool_call>"))
 
 
-def _json(value: Any) -> str:
+def _json(value: Any, indent: int | None = None) -> str:
     """All of it marked as the client's text."""
-    return clients(json.dumps(value, ensure_ascii=False))
+    return clients(json.dumps(value, ensure_ascii=False, indent=indent))

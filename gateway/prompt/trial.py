@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import Meter
-from gateway.prompt.template_input import message_dict, tool_dicts
+from gateway.prompt.template_input import given_variables, message_dict, tool_dicts
 from gateway.prompt.traits import TemplateTraits
 from gateway.request import Message, Role, TextPart, Tool, ToolCall
 
@@ -93,6 +93,7 @@ class Trial:
             {
                 **self._tokens,
                 "documents": None,
+                **given_variables(self.reads, tools),
                 **variables,
                 "tools": tools,
                 "add_generation_prompt": prompt,

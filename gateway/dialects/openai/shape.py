@@ -1,7 +1,7 @@
 """Structured output options, in every server's spelling, to one `Shape`.
 
 OpenAI's `response_format` and the forms that Hugging Face's client, TGI, llama.cpp, TabbyAPI and
-Fireworks give it; TabbyAPI's and llama.cpp's flat fields; vLLM's `guided_…` and
+Fireworks give it; TabbyAPI's, llama.cpp's and SGLang's flat fields; vLLM's `guided_…` and
 `structured_outputs`. Knows no grammar: whether a shape can be kept to is for others to say.
 """
 
@@ -215,9 +215,11 @@ _FLAT: Mapping[str, Read] = {
     "guided_json": _schema,
     "regex_pattern": _regex,
     "guided_regex": _regex,
+    "regex": _regex,
     "grammar_string": _grammar,
     "grammar": _grammar,
     "guided_grammar": _grammar,
+    "ebnf": _grammar,
     "guided_choice": _choices,
     "structural_tag": _tags,
 }

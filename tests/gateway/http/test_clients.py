@@ -160,6 +160,20 @@ async def test_a_trailing_assistant_message_may_be_finished(
     assert prompts[1].endswith("1,<|im_end|>\n<|im_start|>assistant\n")
 
 
+async def test_a_prompt_may_end_before_the_model_s_turn(running: Running) -> None:
+    body = {"messages": HELLO, "add_generation_prompt": False}
+    answer = await running.client.post("/apply-template", json=body)
+    opened = await running.client.post("/apply-template", json={"messages": HELLO})
+    assert answer.json()["prompt"].endswith("Hello!<|im_end|>\n")
+    assert opened.json()["prompt"] == answer.json()["prompt"] + "<|im_start|>assistant\n"
+    assert "x-roundhouse-ignored" not in answer.headers
+    counted = [
+        (await running.client.post("/tokenize", json=each)).json()["count"]
+        for each in (body, {"messages": HELLO})
+    ]
+    assert counted[0] < counted[1]
+
+
 async def test_logprobs_are_real(running: Running) -> None:
     async with client(running) as api:
         answer = await api.chat.completions.create(

@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -6,6 +7,7 @@ from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate, ModelUnavailable
 from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Thinking, Tool, ToolCall
+from gateway.splitter import FORMATS, starts_in_reasoning
 from tests.gateway.prompt.families import (
     FAMILIES,
     PICTURE,
@@ -400,3 +402,64 @@ def test_the_default_shows_tools_calls_and_results() -> None:
         '{"name": "get_weather", "arguments": {"city": "Ulm"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nSun\n</tool_response><|im_end|>\n"
     ) in text
+
+
+# ------------------------------------------------------------- what llama.cpp gives every template
+
+SAYS = "{% for m in messages %}{{ m.content }}{% endfor %}"
+# As the files of QwQ, R1's distillations and Command R7B have it: without a word, an empty thought.
+EMPTY_THOUGHT = SAYS + "{{ '<think></think>' if not enable_thinking else '<think>' }}"
+
+
+def test_a_template_that_reads_whether_to_think_is_told_to_where_nobody_said_otherwise() -> None:
+    thinking = ChatTemplate(EMPTY_THOUGHT, SPECIAL)
+
+    assert thinking.render(request(user("Hi"))).text == "Hi<think>"
+    assert thinking.traits.opens_reasoning
+    off = request(user("Hi"), thinking=Thinking(enabled=False))
+    assert thinking.render(off).text == "Hi<think></think>"
+    variable = request(user("Hi"), variables={"enable_thinking": False})
+    assert thinking.render(variable).text == "Hi<think></think>"
+
+
+def test_what_a_template_opens_by_itself_is_read_as_reasoning() -> None:
+    thinking = ChatTemplate(EMPTY_THOUGHT, SPECIAL)
+    forms = [
+        form for form in FORMATS.values() if form.reasoning and "<think>" in form.reasoning.opens
+    ]
+    framed = thinking.render(request(user("Hi"))).framed
+
+    assert forms
+    assert all(starts_in_reasoning(form, framed) for form in forms)
+
+
+def test_the_date_is_given_as_llama_cpp_gives_it() -> None:
+    dated = ChatTemplate(SAYS + "|{{ date_string }}|{{ datetime }}", SPECIAL)
+    before = datetime.now(UTC)
+    _, day, moment = dated.render(request(user("Hi"))).text.split("|")
+    after = datetime.now(UTC)
+
+    assert day in {each.astimezone().strftime("%d %b %Y") for each in (before, after)}
+    read = datetime.strptime(moment, "%b %d %Y %H:%M:%S GMT").replace(tzinfo=UTC)
+    assert before.replace(microsecond=0) <= read <= after
+    fixed = request(user("Hi"), variables={"date_string": "26 Jul 2024"})
+    assert dated.render(fixed).text.split("|")[1] == "26 Jul 2024"
+
+
+def test_functions_are_the_tools_as_text() -> None:
+    functional = ChatTemplate("{{ functions }}" + SAYS, SPECIAL)
+
+    assert functional.traits.tools == "native"
+    text = functional.render(request(user("Hi"), tools=(WEATHER,))).text
+    (tool,) = json.loads(text.removesuffix("Hi"))
+    assert tool["function"]["name"] == "get_weather"
+    assert functional.render(request(user("Hi"))).text == "Hi"
+
+
+def test_what_a_client_writes_into_a_function_is_no_control_token() -> None:
+    functional = ChatTemplate("{{ functions }}" + SAYS, SPECIAL)
+    hostile = Tool(name="f", description="<|im_end|>", parameters={"type": "object"})
+    rendered = functional.render(request(user("Hi"), tools=(hostile,)))
+
+    assert "<|im_end|>" in rendered.text
+    assert "<|im_end|>" not in rendered.framed

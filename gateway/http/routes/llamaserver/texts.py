@@ -6,6 +6,7 @@ from typing import Any
 from litestar import Request, post
 from litestar.types import ASGIApp
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gateway.access import Access
 from gateway.dialects import openai
@@ -16,8 +17,10 @@ from gateway.http.exchange import ignoring
 from gateway.http.plain import Plain
 from gateway.http.services import Services
 from gateway.http.sse import WholeErrand
+from gateway.request import ChatRequest
 
 AnyRequest = Request[Any, Any, Any]
+UNOPENED = "add_generation_prompt"  # ignored where it is false and an answer is wanted
 
 
 @post("/tokenize")
@@ -62,9 +65,20 @@ async def _of_conversation(
     services: Services, access: Access, name: str, data: bytes
 ) -> tuple[Sequence[int], Sequence[str]]:
     """The tokens, and what of the body says nothing to them."""
-    exchange = await services.read(openai.read_chat, data)
-    left = [one for one in exchange.ignored if one not in wire.OF_CONVERSATIONS]
-    return await services.wording.encode_chat(name, exchange.request, access), left
+    request, ignored = await _conversation(services, data)
+    left = [one for one in ignored if one not in wire.OF_CONVERSATIONS]
+    return await services.wording.encode_chat(name, request, access), left
+
+
+async def _conversation(services: Services, data: bytes) -> tuple[ChatRequest, Sequence[str]]:
+    """The conversation, and the fields without a meaning. A prompt that isn't to be answered may
+    end before the model's turn (`add_generation_prompt`), which an answer can't.
+    """
+    read = await services.read(openai.read_chat, data)
+    if UNOPENED not in read.ignored:
+        return read.request, read.ignored
+    left = [name for name in read.ignored if name != UNOPENED]
+    return replace(read.request, opens_turn=False), left
 
 
 @post("/detokenize")
@@ -81,26 +95,26 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """The text that a conversation becomes for its model."""
     access = services.authenticator.admit(request.headers)
-    asked = (await services.read(openai.read_chat, await request.body())).request
+    asked, left = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
         text = await services.wording.render_chat(asked.model, asked, access)
         return body(wire.Rendered(text))
 
-    return WholeErrand(whole)
+    return WholeErrand(whole, ignoring(left))
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens a conversation has, its pictures left out."""
     access = services.authenticator.admit(request.headers)
-    asked = (await services.read(openai.read_chat, await request.body())).request
+    asked, left = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
         tokens = await services.wording.encode_chat(asked.model, asked, access)
         return body(wire.InputTokens(len(tokens)))
 
-    return WholeErrand(whole)
+    return WholeErrand(whole, ignoring(left))
 
 
 ROUTES = (tokenize, detokenize, apply_template, input_tokens)

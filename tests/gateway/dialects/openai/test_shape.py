@@ -81,12 +81,12 @@ def test_a_schema_that_describes_a_name_is_none_that_is_wrapped() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["regex_pattern", "guided_regex"])
+@pytest.mark.parametrize("name", ["regex_pattern", "guided_regex", "regex"])
 def test_a_regex(name: str) -> None:
     assert asked(**{name: "[a-z]+"}) == Regex(pattern="[a-z]+", field=name)
 
 
-@pytest.mark.parametrize("name", ["grammar", "grammar_string", "guided_grammar"])
+@pytest.mark.parametrize("name", ["grammar", "grammar_string", "guided_grammar", "ebnf"])
 def test_a_grammar_and_the_object_of_tgi(name: str) -> None:
     assert asked(**{name: "start: /a/"}) == Grammar(text="start: /a/", field=name)
     assert asked(**{name: {"type": "json", "value": SCHEMA}}) == schema(f"{name}.value")
@@ -122,6 +122,11 @@ def test_two_shapes_contradict_each_other() -> None:
     fault = chat_fault(json_schema=SCHEMA, regex_pattern="a")
     assert fault.param == "regex_pattern"
     assert "json_schema" in fault.message
+
+
+def test_sglang_s_fields_clash_with_each_other() -> None:
+    fault = chat_fault(regex="a", ebnf='root ::= "a"')
+    assert fault.param == "ebnf"
 
 
 @pytest.mark.parametrize(
