@@ -89,7 +89,7 @@ class Rendering:
         self._tools = shown_tools(request)
 
     def text(self, begun: Continuation | None) -> str:
-        """Up to where the model's turn begins or to the end of what it has `begun`; or without it."""
+        """Up to where the model's turn begins or to the end of what it has `begun`; or before."""
         if begun is None and not self._request.opens_turn:
             return self._rendered(self._request.messages, prompt=False, reasoning=False)
         if begun is None:
