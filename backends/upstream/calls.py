@@ -27,7 +27,7 @@ class StreamedCallWire(msgspec.Struct, frozen=True):
     """Some of a call, or all of it."""
 
     index: int | None = None
-    id: str | None = None
+    id: str | int | None = None
     function: StreamedFunctionWire | None = None
 
 
@@ -70,7 +70,8 @@ class CallOrder:
     def _begun(self, wire: StreamedCallWire) -> _GrowingCall:
         if len(self._open) == MOST_CALLS:
             raise too_large(f"more than {MOST_CALLS} tool calls in one answer")
-        call = _GrowingCall(wire.index, wire.id or f"call_{uuid.uuid4().hex[:24]}")
+        call_id = str(wire.id) if wire.id else f"call_{uuid.uuid4().hex[:24]}"
+        call = _GrowingCall(wire.index, call_id)
         self._open.append(call)
         return call
 
@@ -78,7 +79,7 @@ class CallOrder:
         self, wire: StreamedCallWire, function: StreamedFunctionWire, arguments: str
     ) -> _GrowingCall | None:
         """The call that a piece goes on with; None: it begins one."""
-        if wire.id and (known := self._last(lambda call: call.id == wire.id)) is not None:
+        if wire.id and (known := self._last(lambda call: call.id == str(wire.id))) is not None:
             return known
         last = self._last(lambda call: wire.index is None or call.key == wire.index)
         if last is None or (wire.id and last.arguments):

@@ -17,6 +17,10 @@ import httpx
 MAX_HEAD = 64 << 10  # bytes of a response's head
 AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
 
+# Of the event loop, after which it has read what lay in a socket: a task that yields once may go on
+# before the readers that the same pass found.
+PASSES = 2
+
 Origin: TypeAlias = tuple[bool, str, int]  # encrypted, host, port
 
 
@@ -41,6 +45,7 @@ class Http1Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._held = 0
         self._paused = self._complete = self._headed = self.responded = self._stays = False
+        self._asked = False
 
     # ------------------------------------------------------------------------------- the event loop
 
@@ -48,6 +53,10 @@ class Http1Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
+        """Bytes that no request asked for close the connection: they would answer the next one."""
+        if self._complete or not self._asked:
+            self.abort()
+            return
         self.responded = True
         if not self._headed:
             self._head_size += len(data)
@@ -72,21 +81,32 @@ class Http1Connection(asyncio.Protocol):
 
     # ----------------------------------------------------------------------------------- the parser
 
+    def on_message_begin(self) -> None:
+        """A second response in the bytes of the first one; it is not looked at."""
+        if self._complete:
+            self.abort()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of the head, or of trailers, which mean nothing here."""
         if not self._headed:
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self._complete:
+            return
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self._headed = True
 
     def on_body(self, body: bytes) -> None:
+        if self._complete:
+            return
         self._parts.append(body)
         self._held += len(body)
 
     def on_message_complete(self) -> None:
+        if self._complete:
+            return
         if self.status < 200:  # 100 Continue and its like come before the response
             self.headers.clear()
             return
@@ -98,6 +118,7 @@ class Http1Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes) -> None:
         """Send a request; return when the response's head is there. Raises httpx.HTTPError."""
         self._begin()
+        self._asked = True
         self._open.write(head + body)
         while not self._headed:
             await self._wait()
@@ -186,7 +207,7 @@ class Http1Transport(httpx.AsyncBaseTransport):
         """A connection with the head of the response to a request. `limit`: seconds that it may
         take to connect. Raises httpx.HTTPError.
         """
-        connection = self._pop(origin)
+        connection = await self._kept_open(origin)
         if connection is not None:
             try:
                 await self._asked(connection, head, body)
@@ -221,6 +242,19 @@ class Http1Transport(httpx.AsyncBaseTransport):
         except BaseException:
             connection.abort()
             raise
+
+    async def _kept_open(self, origin: Origin) -> Http1Connection | None:
+        """One that is still open once the event loop has read what came on it meanwhile."""
+        while (connection := self._pop(origin)) is not None:
+            try:
+                for _ in range(PASSES):
+                    await asyncio.sleep(0)
+            except BaseException:
+                connection.abort()
+                raise
+            if connection.is_open:
+                return connection
+        return None
 
     def _pop(self, origin: Origin) -> Http1Connection | None:
         """The one used last, because it is the likeliest to be open still."""

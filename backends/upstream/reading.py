@@ -5,8 +5,9 @@ Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `r
 (Mistral). `<think>` in the content is text here; the gateway, which knows formats, splits it.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,8 +16,10 @@ from backends.protocol import Candidate, TokenLogprob
 from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage
 from backends.upstream.calls import CallOrder, StreamedCallWire, StreamedFunctionWire
 from backends.upstream.faults import broken
+from backends.upstream.sse import ErrorData
 
 DONE = b"[DONE]"
+MOST_WORDS = 200  # bytes of an error that has no known shape
 
 # Servers' names of finish reasons, by OpenAI's. Others become "stop".
 FINISH = {
@@ -30,7 +33,8 @@ FINISH = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_NO_FINISH = ("", "error", "abort", "aborted")  # an answer given up, not ended
+_GIVEN_UP = ("error", "abort", "aborted")  # such an answer has no end
+_NOT_YET = ("", "null", None)  # SGLang's and older Ollama's way to say that it goes on
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -74,7 +78,7 @@ class _Choice(msgspec.Struct, frozen=True):
     delta: _TurnWire | None = None
     message: _TurnWire | None = None
     text: str | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: Any = None  # `_Logprobs`; what isn't costs no answer
     finish_reason: str | None = None
     stop_reason: Any = None
 
@@ -98,13 +102,16 @@ class Chunk(msgspec.Struct, frozen=True):
     """An event of a stream, or a whole body."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: Any = None  # `_Usage`; what isn't costs no answer
     error: Any = None
 
 
 Read: TypeAlias = Literal["stream", "whole"]
 
+T = TypeVar("T")
+
 _decode = msgspec.json.Decoder(Chunk).decode
+_STRING_OR_NOT_A_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b')
 _NOTHING = _TurnWire()
 
 
@@ -113,13 +120,14 @@ class AnswerReader:
 
     def __init__(self, choices: int) -> None:
         self._calls = [CallOrder() for _ in range(choices)]
+        self._begun = [False] * choices
         self._finished = [False] * choices
         self.is_done = False  # the other server ended the answer
 
     @property
     def is_whole(self) -> bool:
-        """Every choice has ended, or the stream has."""
-        return self.is_done or all(self._finished)
+        """Every choice that began has ended, or the stream has: some servers leave choices out."""
+        return self.is_done or (any(self._begun) and self._begun == self._finished)
 
     def read(self, payloads: Sequence[bytes]) -> list[RemoteEvent]:
         """The deltas in the payloads of some events. Raises UpstreamError for an error in the
@@ -129,27 +137,33 @@ class AnswerReader:
         for payload in payloads:
             if payload == DONE:
                 self.is_done = True
+            elif isinstance(payload, ErrorData):
+                raise named_error(payload)
             elif payload:
-                self._add(events, _decoded(payload))
+                self._add(events, _decoded(payload), payload)
         return events
 
-    def _add(self, events: list[RemoteEvent], chunk: Chunk) -> None:
+    def _add(self, events: list[RemoteEvent], chunk: Chunk, payload: bytes) -> None:
         if chunk.error is not None:
             raise stream_error(chunk.error)
+        if chunk.choices is None and chunk.usage is None and (error := error_in(payload)):
+            raise error
         deltas = map(self._delta, chunk.choices or ())
         events += [delta for delta in deltas if delta is not None]
-        if chunk.usage is not None:
-            events.append(_usage(chunk.usage))
+        if (usage := _lenient(chunk.usage, _Usage)) is not None:
+            events.append(_usage(usage))
 
     def _delta(self, choice: _Choice) -> RemoteDelta | None:
         index, message = choice.index, choice.delta or choice.message or _NOTHING
         if not 0 <= index < len(self._calls):
             raise broken(f"a choice with the index {index}, of {len(self._calls)}")
+        self._begun[index] = True
         content = message.content if choice.text is None else choice.text
         if (
             type(content) is str
             and content
-            and choice.finish_reason is None
+            and choice.finish_reason in _NOT_YET
+            and choice.message is None
             and choice.logprobs is None
             and message.tool_calls is None
             and not (message.reasoning_content or message.reasoning or message.reasoning_text)
@@ -161,7 +175,9 @@ class AnswerReader:
         self, index: int, choice: _Choice, message: _TurnWire, content: str | list[_Part] | None
     ) -> RemoteDelta | None:
         thought, text = _split(content)
-        finished = self._end(index, choice.finish_reason)
+        logprobs = _lenient(choice.logprobs, _Logprobs)
+        is_message = choice.message is not None
+        finished = self._end(index, choice.finish_reason, is_whole=is_message)
         stop = choice.stop_reason if finished == "stop" else None
         delta = RemoteDelta(
             choice=index,
@@ -170,8 +186,8 @@ class AnswerReader:
             or message.reasoning_text
             or thought,
             content=text or message.refusal or "",
-            calls=self._called(index, message, whole=choice.message is not None),
-            logprobs=_logprobs(choice.logprobs) if choice.logprobs is not None else (),
+            calls=self._called(index, message, whole=is_message),
+            logprobs=_logprobs(logprobs) if logprobs is not None else (),
             finished=finished,
             stop=stop if isinstance(stop, str) else None,
         )
@@ -185,10 +201,13 @@ class AnswerReader:
         order = self._calls[index]
         return tuple(call for wire in wires if (call := order.take(wire, whole=whole)) is not None)
 
-    def _end(self, index: int, reason: str | None) -> str | None:
-        if reason is None or self._finished[index]:
+    def _end(self, index: int, reason: str | None, *, is_whole: bool) -> str | None:
+        if self._finished[index]:
             return None  # some servers send it twice
-        if reason in _NO_FINISH:
+        if reason in _NOT_YET:
+            self._finished[index] = is_whole
+            return "stop" if is_whole else None
+        if reason in _GIVEN_UP:
             raise broken(f"an answer that ended with {reason!r}")
         self._finished[index] = True
         return FINISH.get(reason, "stop")
@@ -198,9 +217,28 @@ def _decoded(payload: bytes) -> Chunk:
     try:
         return _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (whole := _without_nan(payload)) != payload:
+            return _decoded(whole)
         raise broken(f"what can't be read ({error})") from None
     except RecursionError:
         raise broken("what can't be read (nested too deeply)") from None
+
+
+def _without_nan(payload: bytes) -> bytes:
+    """Python's `json` writes NaN and Infinity, which JSON doesn't have; null stands for them."""
+    return _STRING_OR_NOT_A_NUMBER.sub(
+        lambda found: found[0] if found[0].startswith(b'"') else b"null", payload
+    )
+
+
+def _lenient(value: object, kind: type[T]) -> T | None:
+    """None for what isn't a `kind`: an answer goes on without its counts or probabilities."""
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except (msgspec.ValidationError, RecursionError):
+        return None
 
 
 class _ErrorWire(msgspec.Struct, frozen=True):
@@ -216,10 +254,7 @@ def stream_error(error: object) -> UpstreamError:
     """
     if isinstance(error, str):
         return UpstreamError(error)
-    try:
-        wire = msgspec.convert(error, _ErrorWire, strict=False)
-    except msgspec.ValidationError:
-        wire = _ErrorWire()
+    wire = _lenient(error, _ErrorWire) or _ErrorWire()
     status = wire.code if isinstance(wire.code, int) and 400 <= wire.code <= 599 else 502
     return UpstreamError(
         wire.message or "The upstream failed without a word.",
@@ -228,6 +263,31 @@ def stream_error(error: object) -> UpstreamError:
         code=wire.code if isinstance(wire.code, str) else None,
         param=wire.param,
     )
+
+
+def error_in(body: bytes) -> UpstreamError | None:
+    """The error that a JSON object is: OpenAI's envelope, vLLM's older one, FastAPI's `detail`, a
+    bare `message`. None: it is none of these.
+    """
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    match decoded:
+        case {"error": dict() | str() as error}:
+            return stream_error(error)
+        case {"object": "error", **rest}:
+            return stream_error(rest)
+        case {"detail": str(text)} | {"message": str(text)}:
+            return stream_error({**decoded, "message": text})
+        case {"detail": list() as faults}:
+            return stream_error(msgspec.json.encode(faults).decode())
+    return None
+
+
+def named_error(data: bytes) -> UpstreamError:
+    """The error that the data of an event named "error" says, in whatever shape."""
+    return error_in(data) or stream_error(data[:MOST_WORDS].decode("utf-8", "replace"))
 
 
 def _split(content: str | list[_Part] | None) -> tuple[str, str]:

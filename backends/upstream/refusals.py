@@ -12,7 +12,7 @@ import msgspec
 
 from backends.errors import UpstreamError
 from backends.upstream.faults import Unhealthy
-from backends.upstream.reading import stream_error
+from backends.upstream.reading import MOST_WORDS, error_in
 
 MAX_MESSAGE = 2_000  # characters
 HIDDEN = "…"
@@ -84,27 +84,20 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
 
 
 def _read(body: bytes, status: int) -> UpstreamError:
-    """OpenAI's envelope, FastAPI's `detail`, or whatever text there is."""
-    try:
-        decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        decoded = None
+    """An error in a known shape, or whatever text there is."""
     kind = "invalid_request_error" if 400 <= status < 500 else "server_error"
-    match decoded:
-        case {"error": dict() | str() as error}:
-            found = stream_error(error)
-            typed = isinstance(error, dict) and isinstance(error.get("type"), str)
-            return found if typed else _typed(found, kind)
-        case {"object": "error", **rest}:
-            return stream_error(rest)
-        case {"detail": str(text)} | {"message": str(text)}:
-            return UpstreamError(text, type=kind, code=None)
-        case {"detail": list() as faults}:
-            return UpstreamError(msgspec.json.encode(faults).decode(), type=kind, code=None)
-    text = (
-        body[:200].decode("utf-8", "replace") if body and not body.lstrip().startswith(b"<") else ""
-    )
+    if (error := error_in(body)) is not None:
+        return error if _names_its_type(body) else _typed(error, kind)
+    is_page = body.lstrip().startswith(b"<")
+    text = "" if is_page else body[:MOST_WORDS].decode("utf-8", "replace")
     return UpstreamError(text or f"The upstream answered with status {status}.", type=kind)
+
+
+def _names_its_type(body: bytes) -> bool:
+    match msgspec.json.decode(body):
+        case {"error": {"type": str()}} | {"object": "error", "type": str()}:
+            return True
+    return False
 
 
 def _typed(error: UpstreamError, kind: str) -> UpstreamError:

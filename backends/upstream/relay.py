@@ -237,6 +237,7 @@ class StreamedAnswer:
         self._reader = reader
         self._sse = sse
         self._first: Sequence[RemoteEvent] | None = None
+        self._error: UpstreamError | None = None  # behind what was handed on
         self._ended = False
 
     async def begin(self) -> None:
@@ -250,11 +251,26 @@ class StreamedAnswer:
         return first
 
     async def next(self) -> Sequence[RemoteEvent] | None:
+        if self._error is not None:
+            raise self._error
         if not self._ended:
-            return self._reader.read(await self._payloads())
+            return self._read(await self._payloads())
         if not self._reader.is_whole:
             raise cut()
         return None
+
+    def _read(self, payloads: Sequence[bytes]) -> Sequence[RemoteEvent]:
+        """What came before an error is handed on first."""
+        events: list[RemoteEvent] = []
+        for payload in payloads:
+            try:
+                events += self._reader.read([payload])
+            except UpstreamError as error:
+                if not events:
+                    raise
+                self._error = error
+                break
+        return events
 
     async def _payloads(self) -> list[bytes]:
         if self._reader.is_done:

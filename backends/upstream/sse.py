@@ -1,12 +1,19 @@
 """Server-sent events from bytes: the data of each event, within limits.
 
 As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone carriage
-return, which no server of models ends a line with. Names, ids and comments are passed over.
+return, which no server of models ends a line with. Ids, comments and names but "error" are passed
+over.
 """
 
 from backends.upstream.faults import too_large
 
 MARKED = b"\xef\xbb\xbfdata:"  # a byte order mark may stand at the beginning of a stream
+
+
+class ErrorData(bytes):
+    """The data of an event that is named "error"."""
+
+    __slots__ = ()
 
 
 class EventReader:
@@ -20,6 +27,7 @@ class EventReader:
         self._rest: list[bytes] = []  # of a line whose end has not come
         self._held = 0
         self._data: list[bytes] = []  # of an event whose end has not come
+        self._is_error = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that `data` ends. Raises Unhealthy past a limit."""
@@ -43,12 +51,16 @@ class EventReader:
         for line in lines:
             if line in (b"", b"\r"):
                 if self._data:
-                    found.append(b"\n".join(self._data))
+                    data = b"\n".join(self._data)
+                    found.append(ErrorData(data) if self._is_error else data)
                     self._data.clear()
+                self._is_error = False
             elif line.startswith(b"data:"):
                 self._data.append(line[5:].strip())
             elif line.startswith(MARKED):
                 self._data.append(line[len(MARKED) :].strip())
+            elif line.startswith(b"event:"):
+                self._is_error = line[6:].strip() == b"error"
         return found
 
     def rest(self) -> list[bytes]:

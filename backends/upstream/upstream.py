@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
 from typing import Any
@@ -28,6 +28,7 @@ from backends.remote import (
     RemoteText,
     RemoteVectors,
 )
+from backends.upstream.choices import single, with_missing
 from backends.upstream.discovery import Offer
 from backends.upstream.http1 import Http1Transport
 from backends.upstream.lists import Lists
@@ -221,28 +222,35 @@ class UpstreamModel(RemoteContainer):
     @asynccontextmanager
     async def chat(self, request: RemoteChat) -> AsyncIterator[RemoteEvents]:
         upstream = self._find()
-        question = self._question(upstream, request)
+
+        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+            return upstream.relay.asked(self._question(upstream, single(request, index)))
+
         with upstream.in_use():
-            async with upstream.relay.asked(question) as events:
-                yield events
+            async with (
+                upstream.relay.asked(self._question(upstream, request)) as events,
+                with_missing(events, request.n, ask) as all_events,
+            ):
+                yield all_events
 
     @asynccontextmanager
     async def complete(self, request: RemoteText) -> AsyncIterator[RemoteEvents]:
-        upstream, model = self._find(), self._target.model
+        upstream = self._find()
         if upstream.config.protocol == "anthropic":
             raise _lacking("prompt", "it answers chats alone")
-        first = request.prompts[0]
-        question = Question(
-            path="/completions",
-            body=text_body(request, model, upstream.config, upstream.server(model)),
-            choices=request.n * len(request.prompts),
-            caller=request.caller,
-            model=model,
-            conversation=self._conversation(upstream, first[: PREFIX // 4]),
-        )
+
+        def ask(index: int) -> AbstractAsyncContextManager[RemoteEvents]:
+            prompt = request.prompts[index // request.n]
+            rest = replace(single(request, index % request.n), prompts=(prompt,))
+            return upstream.relay.asked(self._text_question(upstream, rest))
+
+        question = self._text_question(upstream, request)
         with upstream.in_use():
-            async with upstream.relay.asked(question) as events:
-                yield events
+            async with (
+                upstream.relay.asked(question) as events,
+                with_missing(events, question.choices, ask) as all_events,
+            ):
+                yield all_events
 
     async def embed(self, request: RemoteEmbedding) -> RemoteVectors:
         upstream, count = self._find(), len(request.inputs)
@@ -284,13 +292,22 @@ class UpstreamModel(RemoteContainer):
         if config.protocol == "openai":
             body = chat_body(request, model, config, upstream.server(model))
             return replace(question, body=body)
-        if request.n > 1:
-            raise _lacking("n", "it gives one answer at a time")
         return replace(
             question,
             path="/messages",
             body=messages_body(request, model, config, upstream.signatures),
             reader=lambda: MessagesReader(upstream.signatures),
+        )
+
+    def _text_question(self, upstream: Upstream, request: RemoteText) -> Question:
+        model, first = self._target.model, request.prompts[0]
+        return Question(
+            path="/completions",
+            body=text_body(request, model, upstream.config, upstream.server(model)),
+            choices=request.n * len(request.prompts),
+            caller=request.caller,
+            model=model,
+            conversation=self._conversation(upstream, first[: PREFIX // 4]),
         )
 
     def _conversation(self, upstream: Upstream, *parts: str | tuple[int, ...]) -> int | None:

@@ -114,3 +114,40 @@ async def test_a_header_that_would_end_its_line_is_not_sent() -> None:
     async with speaking(lambda _: b"") as url, asking() as client:
         with pytest.raises(httpx.LocalProtocolError):
             await client.get(url, headers={"x-a": "b\r\nx-c: d"})
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
+
+
+async def test_a_second_response_in_the_same_bytes_answers_nobody() -> None:
+    def reply(number: int) -> bytes:
+        return OK % (1, b"%d" % number) + (OK % (5, b"stray") if number == 1 else b"")
+
+    async with speaking(reply) as url, asking() as client:
+        assert [(await client.get(url)).text for _ in range(3)] == ["1", "2", "3"]
+
+
+async def test_bytes_that_come_while_a_connection_is_idle_answer_nobody() -> None:
+    """Whether the event loop has read them when the connection is taken again, or not."""
+    idle: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        idle.append(writer)
+        while await reader.readline() not in (b"", b"\r\n"):
+            pass
+        writer.write(OK % (5, b"asked"))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server, asking() as client:
+        for waits in (0, 5):
+            assert (await client.get(url)).text == "asked"
+            idle[-1].write(OK % (5, b"stray"))
+            for _ in range(waits):
+                await asyncio.sleep(0)
+        assert (await client.get(url)).text == "asked"
+        assert len(idle) == 3
+        for writer in idle:
+            writer.transport.abort()

@@ -13,7 +13,16 @@ import pytest
 
 from backends.conversation import Message, TextPart
 from backends.errors import LoadFailed, UpstreamError
-from backends.remote import Caller, RemoteChat, RemoteDelta, RemoteEvent, RemoteTarget, RemoteUsage
+from backends.remote import (
+    Caller,
+    RemoteCall,
+    RemoteChat,
+    RemoteDelta,
+    RemoteEvent,
+    RemoteTarget,
+    RemoteText,
+    RemoteUsage,
+)
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of
 from tests.backends.upstream import far as other
 from tests.backends.upstream.far import (
@@ -324,6 +333,146 @@ async def test_a_redirect_is_not_followed() -> None:
 
     assert error.code == "upstream_redirects"
     assert thief.asked == []
+
+
+NAMED = b"event: error\ndata: %b\n\n"
+ERRORS: list[tuple[bytes, int, str]] = [
+    (b'data: {"error": {"message": "Too hot.", "code": 503}}\n\n', 503, "Too hot."),
+    (b'data: {"object": "error", "message": "Too hot.", "code": 400}\n\n', 400, "Too hot."),
+    (b'data: {"detail": "Too hot."}\n\n', 502, "Too hot."),
+    (b'data: {"message": "Too hot.", "type": "x"}\n\n', 502, "Too hot."),
+    (NAMED % b'{"error": {"message": "Too hot."}}', 502, "Too hot."),
+    (NAMED % b'{"message": "Too hot.", "code": 429}', 429, "Too hot."),
+    (NAMED % b"Too hot.", 502, "Too hot."),
+    (NAMED % b'{"reason": "Too hot."}', 502, '{"reason": "Too hot."}'),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "words"), ERRORS)
+async def test_an_error_inside_a_stream_is_no_end_and_loses_nothing_before_it(
+    error: bytes, status: int, words: str
+) -> None:
+    """Also where all came in one piece."""
+    said = event(chunk({"content": "x"})) + error
+    async with far(streams(said)) as one, asking(one) as model:
+        got: list[RemoteEvent] = []
+        async with model.chat(HELLO) as batches:
+            got += await anext(batches)
+            with pytest.raises(UpstreamError) as caught:
+                await anext(batches)
+
+    assert content(got) == "x"
+    assert (caught.value.status, str(caught.value)) == (status, words)
+
+
+@pytest.mark.parametrize("not_yet", ["", "null"])
+async def test_servers_that_spell_no_end_as_text_are_read_to_the_end(not_yet: str) -> None:
+    words = [chunk({"content": word}, finish=not_yet) for word in ("One", " two", " three")]
+    async with far(streams(*words, chunk({}, finish="length"))) as one, asking(one) as model:
+        events = await answer(model)
+    assert content(events) == "One two three"
+    assert events[-1] == RemoteDelta(finished="length")
+
+    body = {"choices": [{"index": 0, "message": _MESSAGE, "finish_reason": not_yet}]}
+    async with far(with_status(200, msgspec.json.encode(body))) as one, asking(one) as model:
+        assert await answer(model) == [RemoteDelta(content="Whole.", finished="stop")]
+
+
+STRANGE: list[dict[str, Any]] = [
+    chunk({"content": "x"}, logprobs="none"),
+    chunk({"content": "x"}, logprobs={"content": [{"token": 3}]}),
+    {**chunk({"content": "x"}), "usage": "none yet"},
+    {**chunk({"content": "x"}), "usage": {"prompt_tokens": "many"}},
+    {**chunk({"content": "x"}), "id": 7, "object": 3, "created": "now"},
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+async def test_counts_and_probabilities_that_make_no_sense_cost_no_answer(
+    strange: dict[str, Any],
+) -> None:
+    async with far(streams(strange, chunk({}, finish="stop"))) as one, asking(one) as model:
+        assert content(await answer(model)) == "x"
+
+
+async def test_numbers_that_json_does_not_have_are_no_numbers() -> None:
+    said = b"""data: {"choices": [{"index": 0, "delta": {"content": "NaN \\" Infinity"}, "logprobs":
+ {"content": [{"token": "x", "logprob": NaN}, {"token": "y", "logprob": -Infinity}]}}]}\n\n"""
+    async with far(streams(said.replace(b"\n {", b" {"), chunk({}, finish="stop"))) as one:
+        async with asking(one) as model:
+            events = await answer(model)
+    (first, _) = (found for found in events if isinstance(found, RemoteDelta))
+    assert first.content == 'NaN " Infinity'
+    assert [token.chosen.text for token in first.logprobs] == [b"x", b"y"]
+
+
+async def test_a_call_whose_id_is_a_number_is_a_call() -> None:
+    call = {"index": 0, "id": 12, "function": {"name": "a", "arguments": "{}"}}
+    async with far(streams(chunk({"tool_calls": [call]}), chunk({}, finish="tool_calls"))) as one:
+        async with asking(one) as model:
+            events = await answer(model)
+    assert events[0] == RemoteDelta(calls=(RemoteCall(0, "12", "a", "{}"),))
+
+
+# ---------------------------------------------------------------------------------- missing choices
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+
+
+def by_choice(events: Sequence[RemoteEvent]) -> dict[int, str]:
+    deltas = [one for one in events if isinstance(one, RemoteDelta)]
+    return {
+        index: content([one for one in deltas if one.choice == index])
+        for index in sorted({one.choice for one in deltas})
+    }
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_server_that_ignores_n_is_asked_for_the_rest(streamed: bool) -> None:
+    async def says(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        word = f"seed {asked.json.get('seed')}"
+        if streamed:
+            reply = streams(*text(word), USAGE, done=False)
+        else:
+            message = {"role": "assistant", "content": word}
+            body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+            reply = with_status(200, msgspec.json.encode(body | {"usage": USAGE["usage"]}))
+        await reply(asked, writer)
+
+    request = msgspec.structs.replace(HELLO, n=3, parameters={"seed": 5}, streamed=streamed)
+    async with far(says) as one, asking(one) as model:
+        events = await answer(model, request)
+
+    assert by_choice(events) == {0: "seed 5", 1: "seed 6", 2: "seed 7"}
+    assert [asked.json.get("n") for asked in one.asked] == [3, None, None]
+    assert events[-1] == RemoteUsage(prompt_tokens=3, completion_tokens=6)
+
+
+async def test_a_choice_of_several_prompts_that_is_missing_has_its_own_prompt() -> None:
+    async def says(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        prompt = asked.json["prompt"]
+        words = [prompt] if isinstance(prompt, str) else prompt[:1]
+        said = [
+            {"choices": [{"index": index, "text": word, "finish_reason": "stop"}]}
+            for index, word in enumerate(words)
+        ]
+        await streams(*said)(asked, writer)
+
+    request = RemoteText(prompts=("a", "b"))
+    async with far(says) as one, asking(one) as model, asyncio.timeout(HANG):
+        async with model.complete(request) as batches:
+            events = [one async for batch in batches for one in batch]
+
+    assert by_choice(events) == {0: "a", 1: "b"}
+
+
+async def test_who_leaves_while_a_missing_choice_is_written_closes_its_request() -> None:
+    async with far(in_turn(streams(*text("One")), then_silent(*text("two")[:2]))) as one:
+        async with asking(one) as model, asyncio.timeout(HANG):
+            async with model.chat(msgspec.structs.replace(HELLO, n=2)) as batches:
+                while len(one.asked) < 2:
+                    await anext(batches)
+            await one.left.wait()
 
 
 # ------------------------------------------------------------------------------------------- errors
