@@ -16,7 +16,7 @@ from pathlib import Path
 
 import bundled
 from benchmarks import report
-from benchmarks.peers import busy_processes, llama_cpp_python, llama_server, roundhouse
+from benchmarks.peers import busy_processes, llama_cpp_python, llama_server, peer, roundhouse
 from benchmarks.serving import Plan, end_tokens, model_context, over_http, raw
 from benchmarks.turns import Measure, taken
 from config.engines import LlamaCppOptions
@@ -33,11 +33,9 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
     no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
     endless = {"ignore_eos": True}
     with contextlib.ExitStack() as running:
-        peer = running.enter_context(
-            llama_cpp_python(plan.model, model_context(plan.model), interrupt=False)
-        )
-        slots = LlamaCppOptions().max_concurrent
-        llama = running.enter_context(llama_server(plan.model, model_context(plan.model), slots))
+        context, slots = model_context(plan.model), LlamaCppOptions().max_concurrent
+        in_line = peer(running, PEER, llama_cpp_python(plan.model, context, interrupt=False))
+        llama = peer(running, report.LLAMA_SERVER, llama_server(plan.model, context, slots))
         measures = {f"bare loop, {count}": raw(plan, count) for count in FIXED}
         for name, threads in [*((f"Roundhouse, {n}", str(n)) for n in FIXED), (AUTO, "auto")]:
             environment = {
@@ -46,8 +44,10 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
             }
             ours = running.enter_context(roundhouse(str(plan.model), environment=environment))
             measures[name] = over_http(plan, ours, endless)
-        measures[PEER] = over_http(plan, peer, no_end)
-        measures[report.LLAMA_SERVER] = over_http(plan, llama, endless)
+        if in_line is not None:
+            measures[PEER] = over_http(plan, in_line, no_end)
+        if llama is not None:
+            measures[report.LLAMA_SERVER] = over_http(plan, llama, endless)
         yield measures
 
 

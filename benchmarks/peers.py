@@ -20,8 +20,9 @@ from typing import IO, Any
 import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = Path(__file__).parent / "peers.txt"
 # What is installed for whom. pip takes the wheel of llama-cpp-python that it built before.
-LLAMA_CPP_PYTHON = ("--constraint", str(ROOT / "constraints.txt"), "llama-cpp-python[server]")
+LLAMA_CPP_PYTHON = ("--constraint", str(CONSTRAINTS), "llama-cpp-python[server]")
 LLAMA_SERVER = ("xllamacpp==2026.10.11549",)  # llama.cpp's own server as a wheel
 ROUNDHOUSE = (
     "from gateway.cli import main; raise SystemExit(main())"  # this one, not an installed one
@@ -30,6 +31,7 @@ PATIENCE = 300.0  # seconds until a server must listen, also beside busy process
 GRACE = 10.0  # seconds until a server that was told to stop must have stopped
 LONGEST = 900  # CPU seconds after which a busy process ends, even if nobody ends it
 BUSY = f"ulimit -t {LONGEST}; while :; do :; done"
+LAST_WORDS = 2000  # characters of what a server or pip printed
 LOOK_AGAIN = 0.005  # seconds between two attempts to connect: the precision of `Running.started_in`
 
 
@@ -42,7 +44,22 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class DidNotStart(Exception):
-    """The server ended, or did not listen in time; the message holds its last words."""
+    """The server ended, did not listen in time or can't be installed; the message holds its last
+    words.
+    """
+
+
+def peer(
+    running: contextlib.ExitStack, name: str, server: contextlib.AbstractContextManager[Running]
+) -> Running | None:
+    """Another server, to the end of `running`. One that can't be had is left out: a line says
+    why.
+    """
+    try:
+        return running.enter_context(server)
+    except DidNotStart as error:
+        print(f"{name} is left out: {error}", flush=True)
+        return None
 
 
 @contextlib.contextmanager
@@ -116,21 +133,27 @@ def _wait_until_healthy(port: int) -> None:
     raise DidNotStart("llama-server's model was not loaded in time")
 
 
-def peer_python(name: str, install: Sequence[str]) -> Path:
+def peer_python(name: str, install: Sequence[str], within: Path = Path(sys.prefix)) -> Path:
     """The interpreter of a peer's environment, which is made at the first call; `install` is what
-    pip is asked for.
-
-    Raises CalledProcessError when it can't be made.
+    pip is asked for. Raises DidNotStart when it can't be made.
     """
-    folder = Path(sys.prefix) / name
+    folder = within / name
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         print(f"Installing {install[-1]} into {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *install], check=True)
+        for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *install]):
+            _done(command)
         ready.touch()
     return python
+
+
+def _done(command: Sequence[str]) -> None:
+    """Raises DidNotStart with the end of what a command printed."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        words = (ended.stdout + ended.stderr).strip()[-LAST_WORDS:]
+        raise DidNotStart(f"{' '.join(command[1:4])} failed: {words}")
 
 
 @contextlib.contextmanager
@@ -189,7 +212,7 @@ def _wait_until_listening(process: subprocess.Popen[bytes], port: int, log: IO[b
             return
     log.seek(0)
     raise DidNotStart(
-        f"{process.args!r} does not listen: {log.read()[-2000:].decode(errors='replace')}"
+        f"{process.args!r} does not listen: {log.read()[-LAST_WORDS:].decode(errors='replace')}"
     )
 
 

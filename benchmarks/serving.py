@@ -30,7 +30,14 @@ from benchmarks.conversation import converse
 from benchmarks.conversation import table as turns_table
 from benchmarks.footprint import weigh
 from benchmarks.load import Load
-from benchmarks.peers import Running, busy_processes, llama_cpp_python, llama_server, roundhouse
+from benchmarks.peers import (
+    Running,
+    busy_processes,
+    llama_cpp_python,
+    llama_server,
+    peer,
+    roundhouse,
+)
 from benchmarks.raw_loop import RawLoad, RawSpeed
 from benchmarks.turns import Measure, taken
 from config.engines import LlamaCppOptions
@@ -59,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True):
 def compare(plan: Plan) -> list[report.Row]:
     """Measure all candidates, taking turns.
 
-    Raises DidNotStart, CalledProcessError, TimeoutExpired.
+    Raises DidNotStart where Roundhouse doesn't, and TimeoutExpired.
     """
     with busy_processes(plan.busy), candidates(plan) as measures:
         return taken(measures, plan.streams, plan.rounds)
@@ -75,27 +82,28 @@ def candidates(plan: Plan) -> Iterator[Mapping[str, Measure]]:
             report.OURS: over_http(plan, ours, ENDLESS),
             **{
                 name: measure
-                for peer in plan.peers
-                for name, measure in PEERS[peer](plan, running).items()
+                for other in plan.peers
+                for name, measure in PEERS[other](plan, running).items()
             },
         }
 
 
 def _llama_server(plan: Plan, running: contextlib.ExitStack) -> Mapping[str, Measure]:
     slots = LlamaCppOptions().max_concurrent
-    peer = running.enter_context(llama_server(plan.model, model_context(plan.model), slots))
-    return {report.LLAMA_SERVER: over_http(plan, peer, ENDLESS)}
+    server = llama_server(plan.model, model_context(plan.model), slots)
+    started = peer(running, report.LLAMA_SERVER, server)
+    return {} if started is None else {report.LLAMA_SERVER: over_http(plan, started, ENDLESS)}
 
 
 def _llama_cpp_python(plan: Plan, running: contextlib.ExitStack) -> Mapping[str, Measure]:
     context = model_context(plan.model)
     no_end = {"logit_bias": {str(token): NEVER for token in end_tokens(plan.model)}}
-    modes = {report.PEER: True, report.PEER_IN_LINE: False}
-    servers = {
-        name: running.enter_context(llama_cpp_python(plan.model, context, interrupt=interrupt))
-        for name, interrupt in modes.items()
-    }
-    return {name: over_http(plan, server, no_end) for name, server in servers.items()}
+    measures = {}
+    for name, interrupt in {report.PEER: True, report.PEER_IN_LINE: False}.items():
+        server = llama_cpp_python(plan.model, context, interrupt=interrupt)
+        if (started := peer(running, name, server)) is not None:
+            measures[name] = over_http(plan, started, no_end)
+    return measures
 
 
 PEERS = {report.LLAMA_SERVER: _llama_server, report.PEER: _llama_cpp_python}

@@ -48,6 +48,17 @@ def test_the_mistake_shown_is_answered_as_shown(
     assert f"{caught.value}\n" in blocks("text")
 
 
+def test_the_speed_in_the_comparison_is_that_of_the_table() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| [\d,]+ \| ([\d,]+) \((\d+) %\) \| ([\d,]+) \|", README, re.MULTILINE
+    )
+    streams, ours, share, llama_server = rows[0]
+    assert streams == "1"
+    assert f"| speed of one stream | {share} % of a bare loop" in README
+    is_ahead = int(ours.replace(",", "")) > int(llama_server.replace(",", ""))
+    assert is_ahead == ("in tokens per second\nwe are ahead" in README)
+
+
 def test_every_target_shown_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
