@@ -11,10 +11,9 @@ import torch
 
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, Token
-from backends.exllama.jobs import ExLlamaJob, Result
+from backends.exllama.jobs import ExLlamaJob, Result, at_limit, tokens_of
 from backends.exllama.library import while_generating
 from backends.exllama.loading import ExLlamaModel
-from backends.exllama.mask import GuardedMask
 from backends.protocol import Generation, ModelInfo
 
 
@@ -49,8 +48,7 @@ class ExLlamaEngine:
     def _prepared(self, key: int, job: Generation, mask: Mask | None) -> ExLlamaJob:
         """Raises InvalidJob."""
         running = ExLlamaJob(key, job)
-        if mask is not None:
-            running.mask = GuardedMask(mask, self.info.vocab_size)
+        running.drawing = self._loaded.drawing(job, mask)
         if job.images:
             pictures = self._loaded.pictures
             assert pictures is not None  # else the driver refuses pictures
@@ -59,7 +57,6 @@ class ExLlamaEngine:
             running.prompt, running.embeddings = seen.prompt, seen.embeddings
         room = self.info.context_length - len(running.prompt)
         running.limit = min(job.max_tokens or room, room)
-        running.sampler = self._loaded.sampler(running)
         return running
 
     def _begin(self, running: ExLlamaJob) -> None:
@@ -84,8 +81,13 @@ class ExLlamaEngine:
             self._refused.append(self._failed(running, error))
 
     def rewind(self, key: int, count: int, banned: Collection[int]) -> None:
-        """Both libraries go back before banned strings by themselves."""
-        raise NotImplementedError
+        """Both libraries could ban strings by themselves, exllamav2 neither within a grammar nor
+        with guesses; here it is the same for all engines.
+        """
+        running = self._running[key]
+        self._cancel(running)
+        running.rewind(count, banned)
+        self._continue(running)
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
@@ -131,7 +133,7 @@ class ExLlamaEngine:
         if self._trouble is not None:
             raise self._trouble
         results = self._loaded.generator.iterate()
-        self._fail_those_without_mask()
+        self._fail_those_not_drawn()
         for result in results:
             if result["stage"] == "error":  # of one job; exllamav3 goes on with the others
                 running = self._running[result["job"].identifier]
@@ -140,22 +142,21 @@ class ExLlamaEngine:
             elif result["stage"] == "streaming" and result["identifier"] in self._running:
                 self._take(self._running[result["identifier"]], result)
 
-    def _fail_those_without_mask(self) -> None:
+    def _fail_those_not_drawn(self) -> None:
         for running in self._running.values():
-            if running.mask is not None and running.mask.error is not None:
-                self._refused.append(JobFailed(running.key, running.mask.error))
+            if running.drawing is not None and running.drawing.error is not None:
+                self._refused.append(self._failed(running, running.drawing.error))
 
     def _take(self, running: ExLlamaJob, result: Result) -> None:
         """The tokens of one job's result; what can't be read is that job's failure alone."""
         if result["eos"]:
             running.current = None
         try:
-            drawn = self._loaded.read(result)
+            running.write(tokens_of(result))
         except Exception as error:  # noqa: BLE001 - the library's results are whatever they are
             self._refused.append(self._failed(running, error))
             return
-        running.write(drawn)
-        if drawn.at_limit:
+        if at_limit(result):
             self._continue(running)
 
     def _failed(self, running: ExLlamaJob, error: Exception) -> JobFailed:

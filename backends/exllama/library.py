@@ -5,7 +5,6 @@ they are imported through `imported` alone, when a model is loaded.
 """
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TypeVar
 
 from backends import errors
@@ -28,7 +27,7 @@ def imported(name: str, collect: Callable[[int], L]) -> L:
     The first import on a machine compiles for minutes. Raises BackendMissing.
     """
     try:
-        torch = import_module("torch")
+        import torch  # noqa: PLC0415 - seconds, and only when a model is loaded
     except (ImportError, OSError) as error:
         raise BackendMissing(
             f"{name} needs torch, which can't be used here ({error}). Install it: {command(name)}"

@@ -13,14 +13,17 @@ import msgspec
 import torch
 
 from backends.catalog import ModelFiles
+from backends.constraints.matcher import Mask
 from backends.errors import LoadFailed
+from backends.exllama.drawing import Drawing, is_simple
 from backends.exllama.files import PagedCacheSize
-from backends.exllama.jobs import Drawn, ExLlamaJob, Result
+from backends.exllama.jobs import ExLlamaJob
 from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
 from backends.huggingface import generation_config
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import ModelInfo, Progress
+from backends.protocol import Generation, ModelInfo, Progress
+from backends.sampling.state import SUPPORTED, SamplingContext
 
 LoadStep: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
 
@@ -50,6 +53,7 @@ class ExLlamaModel(ABC):
         self.draft: PlacedModel | None = None
         self.tokenizer: Any  # the library's
         self.vocabulary: HfVocabulary
+        self.context: SamplingContext
         self.loras: list[Any] = []
         self.pictures: ImageEmbeddings | None = None
         self.info: ModelInfo
@@ -58,17 +62,19 @@ class ExLlamaModel(ABC):
 
     # -- what a library differs in ---------------------------------------------------------------
 
+    @property
     @abstractmethod
-    def sampler(self, running: ExLlamaJob) -> Any:
-        """How this request's tokens are drawn, with the state that it keeps. Raises InvalidJob."""
+    def device(self) -> torch.device:
+        """Where the model's last layer gives the logits."""
+
+    @property
+    @abstractmethod
+    def known_tokens(self) -> int:
+        """How many tokens the library's tokenizer has."""
 
     @abstractmethod
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         """A job that goes on where `running` stands; the tokens in `ends` end it."""
-
-    @abstractmethod
-    def read(self, result: Result) -> Drawn:
-        """What a result of the stage "streaming" says."""
 
     @abstractmethod
     def cached(self, job: Any) -> int:
@@ -80,6 +86,12 @@ class ExLlamaModel(ABC):
     @abstractmethod
     def retire(self, generator: Any) -> None:
         """End the generator's threads, which would stay."""
+
+    def drawing(self, job: Generation, mask: Mask | None) -> Drawing | None:
+        """What draws this request's tokens; None: the library does."""
+        if is_simple(job, mask):
+            return None
+        return Drawing(job, mask, self.context, self.vocabulary, self.known_tokens)
 
     # -- a life ----------------------------------------------------------------------------------
 
@@ -101,11 +113,11 @@ class ExLlamaModel(ABC):
     def free(self) -> None:
         self._dismiss()
         self._unloading.close()
-        for name in ("main", "draft", "tokenizer", "loras", "pictures"):
+        for name in ("main", "draft", "tokenizer", "loras", "pictures", "context"):
             setattr(self, name, None)
         give_back()
 
-    def describe(self, files: ModelFiles, *, together: int, samplers: frozenset[str]) -> ModelInfo:
+    def describe(self, files: ModelFiles, *, together: int) -> ModelInfo:
         """`together`: requests computed at a time."""
         return ModelInfo(
             backend=self.name,
@@ -120,8 +132,10 @@ class ExLlamaModel(ABC):
             special=self.vocabulary.special,
             adds_bos=self.vocabulary.adds_bos,
             modalities=("text", "image") if self.pictures else ("text",),
-            samplers=samplers,
+            samplers=SUPPORTED,
+            rewinds=True,
             constrains=True,
+            penalties_first=True,
             forces_from=FORCES_FROM,
             generation_defaults=generation_config.read(files.path),
         )
@@ -140,6 +154,7 @@ def fill(loaded: ExLlamaModel, files: ModelFiles, steps: Callable[[], None]) -> 
     """
     try:
         steps()
+        loaded.context = SamplingContext(loaded.vocabulary, loaded.device)
         loaded.renew()
     except Exception as error:  # noqa: BLE001 - the library raises whatever it likes
         failure = while_loading(loaded.name, files.path.name, error)

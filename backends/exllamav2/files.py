@@ -7,9 +7,13 @@ before it in `backends.catalog`: a user who wants them here names the backend.
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from backends.catalog import Cards, ModelFiles, Placement
+from backends.errors import LoadFailed
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
+from backends.exllamav2.model_config import ignored_window
 from backends.huggingface import model_folder
 from backends.huggingface.model_folder import Fields
 from backends.protocol import MemoryNeed
@@ -33,8 +37,16 @@ CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
 
 
 def recognise(path: Path) -> ModelFiles | None:
-    """See `model_folder.recognise`."""
-    return model_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
+    """See `model_folder.recognise`. A context ends where a window that exllamav2 ignores does."""
+    files = model_folder.recognise(path, "exllamav2", FORMATS.get, _sees)
+    if files is None or (window := _window(path)) is None:
+        return files
+    length = min(files.context_length, window)
+    return msgspec.structs.replace(files, context_length=length)
+
+
+def _window(folder: Path) -> int | None:
+    return ignored_window(model_folder.read_json(folder / "config.json"))
 
 
 def _sees(folder: Path, config: Fields) -> bool:
@@ -43,7 +55,13 @@ def _sees(folder: Path, config: Fields) -> bool:
 
 
 def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
-    """See `exllama.files.cache_size`."""
+    """See `exllama.files.cache_size`. Raises LoadFailed for a context beyond an ignored window."""
+    wanted, window = options.context_length or 0, _window(files.path)
+    if window is not None and wanted > window:
+        raise LoadFailed(
+            f"context_length can be {window} at most for {files.path.name}: its attention reaches "
+            "no farther back, which exllamav2 doesn't support"
+        )
     return exllama.cache_size(files, options, CACHE_SHARE[options.cache_type])
 
 

@@ -11,18 +11,16 @@ from typing import Any
 import torch
 
 from backends.catalog import ModelFiles
-from backends.errors import InvalidJob, UnsupportedModel
-from backends.exllama import jobs, loading
+from backends.errors import UnsupportedModel
+from backends.exllama import loading
 from backends.exllama.files import PagedCacheSize, pages
-from backends.exllama.jobs import Drawn, ExLlamaJob
+from backends.exllama.jobs import ExLlamaJob
 from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
+from backends.exllamav2 import model_config
 from backends.exllamav2.files import cache_size, draft, fitted
-from backends.exllamav2.filtering import ExLlamaV2GrammarFilter
 from backends.exllamav2.library import ExLlamaV2Library
-from backends.exllamav2.logit_hooks import LogprobRecorder, add_hooks
-from backends.exllamav2.sampling import SUPPORTED, SUPPORTED_WITH_GUESSES, settings
-from backends.huggingface import model_folder
+from backends.exllamav2.sampling import draw_with, settings
 from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 
@@ -53,11 +51,13 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         self.options = options
         self.paged = False
 
-    def sampler(self, running: ExLlamaJob) -> Any:
-        if running.mask and running.job.sampling.banned_strings:  # it asserts that there is one
-            reason = "exllamav2 can't ban strings within a grammar"
-            raise InvalidJob(reason, "banned_strings")
-        return settings(running.job, self.library, self.vocabulary)
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.main.model.modules[-1].device())
+
+    @property
+    def known_tokens(self) -> int:
+        return int(self.tokenizer.get_vocab_size())
 
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         # Without pages there is nothing to share.
@@ -65,32 +65,15 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         made = self.library.job(
             input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
             max_new_tokens=new + self.plan.drafted,  # it stops that much earlier
-            min_new_tokens=running.least,
-            gen_settings=running.sampler,
-            seed=running.job.sampling.seed,
+            gen_settings=settings(running.job.sampling, self.library),
             stop_conditions=list(ends),
             decode_special_tokens=True,
             identifier=running.key,
-            banned_strings=list(running.job.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[ExLlamaV2GrammarFilter(running.mask)] if running.mask else [],
         )
-        add_hooks(made, running, self.vocabulary)
+        if running.drawing is not None:
+            draw_with(running.drawing, made)
         return made
-
-    def read(self, result: jobs.Result) -> Drawn:
-        tokens = jobs.field(result, "token_ids")
-        taken_back = result.get("suppressed_tokens")
-        in_vain = 0 if taken_back is None else taken_back.shape[-1]
-        if in_vain:
-            # exllamav2 0.3.2 gives suppressed tokens out with the others: its rewind_checkpoint
-            # means to restore held_tokens, but writes held_token.
-            tokens = tokens[:-in_vain]
-        recorder = result["job"].receive_logits
-        logprobs = (
-            recorder.take(len(tokens), in_vain) if isinstance(recorder, LogprobRecorder) else ()
-        )
-        return Drawn(tokens, logprobs, jobs.at_limit(result))
 
     def cached(self, job: Any) -> int:
         return int(job.cached_pages * self.generator.page_size + job.cached_tokens)
@@ -161,11 +144,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
     drafted = loaded.plan.drafted
     together = min(loaded.options.max_concurrent, config.max_input_len // (drafted + 1))
-    loaded.info = loaded.describe(
-        files,
-        together=together if loaded.paged else 1,
-        samplers=SUPPORTED_WITH_GUESSES if drafted else SUPPORTED,
-    )
+    loaded.info = loaded.describe(files, together=together if loaded.paged else 1)
 
 
 # -- one model -------------------------------------------------------------------------------------
@@ -173,18 +152,16 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
 
 def _config(loaded: ExLlamaV2Model, folder: Path) -> Any:
     options = loaded.options
-    config = loaded.library.config(str(folder))
-    if config.arch.arch_string != config.architecture:  # it would be run as a Llama
-        raise UnsupportedModel(f"exllamav2 doesn't know the architecture {config.architecture}")
-    config.arch_compat_overrides(quiet=True)
-    _read_new_rope(config, folder)
+    config = model_config.read(loaded.library, folder, loaded.plan.positions)
     # All models of a process share one stream per card (exllamav2/device.py, global_streams), so a
     # CUDA graph captured for one could pick up the kernels another model's thread launches.
     config.no_graphs = True
-    config.max_seq_len = loaded.plan.positions
     config.max_input_len = min(pages(options.chunk_size), loaded.plan.positions)
-    if not _paged(loaded.library, config):
-        _attend_by_matmul(config)
+    if _paged(loaded.library, config):
+        # flash-attn counts the tokens before a query, exllamav2's config the query too.
+        config.sliding_window = max(0, config.sliding_window - 1)
+    else:
+        _attend_by_matmul(config, loaded.plan.positions)
     config.max_attention_size = config.max_input_len**2
     if options.rope_scale is not None:
         config.scale_pos_emb = options.rope_scale
@@ -193,31 +170,20 @@ def _config(loaded: ExLlamaV2Model, folder: Path) -> Any:
     return config
 
 
-def _attend_by_matmul(config: Any) -> None:
+def _attend_by_matmul(config: Any, positions: int) -> None:
     """Without flash-attn exllamav2 0.3.2 calls scaled_dot_product_attention without a causal mask
     (attn.py, `_attn_torch`): every token would see those behind it. Its matmul path masks right. It
     keeps the scores of a whole chunk, so chunks are as long as `SCORES` allows.
+
+    Where a window slides, it gives all queries of a chunk the window of the last: chunks are short
+    there, so that hardly anything is missing from the others'.
     """
     config.no_sdpa = True
-    row = config.max_seq_len * config.num_attention_heads * SCORE_BYTES
-    config.max_input_len = min(config.max_input_len, max(SHORTEST_CHUNK, SCORES // row))
-
-
-def _read_new_rope(config: Any, folder: Path) -> None:
-    """What transformers 5 writes as `rope_parameters`, exllamav2 0.3.2 does not read: it would
-    silently take its own default. Raises UnsupportedModel for what can't be carried over.
-    """
-    text = model_folder.text_config(model_folder.read_json(folder / "config.json"))
-    rope = text.get("rope_parameters")
-    if not isinstance(rope, dict):
-        return
-    if "rope_theta" in rope:
-        config.rotary_embedding_base = float(rope["rope_theta"])
-    if rope.get("rope_type", "default") != "default" and not text.get("rope_scaling"):
-        raise UnsupportedModel(
-            f"{folder / 'config.json'} has its positions' scaling in rope_parameters alone, "
-            "which exllamav2 can't read; repeat it there as rope_scaling"
-        )
+    row = positions * config.num_attention_heads * SCORE_BYTES
+    most = max(SHORTEST_CHUNK, SCORES // row)
+    if model_config.slides(config) and positions > config.sliding_window:
+        most = SHORTEST_CHUNK
+    config.max_input_len = min(config.max_input_len, most)
 
 
 def _paged(library: ExLlamaV2Library, config: Any) -> bool:
@@ -232,6 +198,7 @@ def _paged(library: ExLlamaV2Library, config: Any) -> bool:
 def _place(loaded: ExLlamaV2Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:
     library, options = loaded.library, loaded.options
     model = library.model(config)
+    model_config.drop_positions(model)
     loaded.unload_later(model.unload)
     cache_class, cells = library.caches[options.cache_type], loaded.plan.cells
     callback = reporting(stage, report)

@@ -3,7 +3,6 @@
 Knows exllamav3's constructors and their order, not how it is then stepped.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,18 @@ import torch
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.exllama import jobs, loading
+from backends.exllama import loading
 from backends.exllama.files import PAGE, PagedCacheSize, pages
-from backends.exllama.jobs import Drawn, ExLlamaJob
+from backends.exllama.jobs import ExLlamaJob
 from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav3.files import cache_bits, cache_size, draft, fitted
-from backends.exllamav3.filtering import ExLlamaV3GrammarFilter
 from backends.exllamav3.library import ExLlamaV3Library
-from backends.exllamav3.sampling import SUPPORTED, sampler
+from backends.exllamav3.sampling import OurSampler, theirs
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.protocol import Candidate, TokenLogprob
 from config.engines import ExLlamaV3Options
 
 SHORTEST_MATCH = 3  # tokens that must be repeated before n-gram speculation drafts what follows
-LEAST_CHANCE = 1e-38  # probabilities are 32-bit numbers: what is smaller came out as 0
 # What a chat template writes for one picture, where it isn't the token that config.json names.
 PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}
 
@@ -45,53 +41,35 @@ class ExLlamaV3Model(loading.ExLlamaModel):
 
     @property
     def chunk(self) -> int:
-        """Prompt tokens in one pass: whole pages."""
-        return pages(self.options.chunk_size)
+        """Prompt tokens in one pass: whole pages, and no more than the cache holds."""
+        return min(pages(self.options.chunk_size), self.plan.cells)
 
-    def sampler(self, running: ExLlamaJob) -> Any:
-        return sampler(running, self.library, self.vocabulary)
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.main.model.output_device)
+
+    @property
+    def known_tokens(self) -> int:
+        return int(self.tokenizer.actual_vocab_size)
 
     def job(self, running: ExLlamaJob, ends: Sequence[int]) -> Any:
         """It takes its stretches by itself, with a checkpoint between them where a model has
         recurrent layers.
         """
-        asked = running.job
         return self.library.job(
             input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
             max_new_tokens=running.left,
-            min_new_tokens=running.least,
-            sampler=running.sampler,
-            seed=asked.sampling.seed,
+            sampler=(
+                theirs(running.job.sampling, self.library)
+                if running.drawing is None
+                else OurSampler(running.drawing)
+            ),
             stop_conditions=list(ends),
             decode_special_tokens=True,
-            return_top_tokens=asked.logprobs or 0,
-            return_probs=asked.logprobs is not None,
             identifier=running.key,
-            banned_strings=list(asked.sampling.banned_strings),
             embeddings=running.embeddings,
-            filters=[ExLlamaV3GrammarFilter(running.mask)] if running.mask else [],
             max_rq_tokens=running.stretch,
         )
-
-    def read(self, result: jobs.Result) -> Drawn:
-        tokens = jobs.field(result, "token_ids")
-        return Drawn(tokens, self._logprobs(tokens, result), jobs.at_limit(result))
-
-    def _logprobs(self, tokens: Sequence[int], result: jobs.Result) -> list[TokenLogprob]:
-        """exllamav3 takes its probabilities from the logits before they are sampled from."""
-        chances = jobs.field(result, "token_probs")
-        ids = jobs.field(result, "top_k_tokens") or [()] * len(chances)
-        best = jobs.field(result, "top_k_probs") or [()] * len(chances)
-        return [
-            TokenLogprob(
-                self._candidate(token, chance),
-                tuple(map(self._candidate, top, top_chances)),
-            )
-            for token, chance, top, top_chances in zip(tokens, chances, ids, best, strict=False)
-        ]
-
-    def _candidate(self, token: int, chance: float) -> Candidate:
-        return Candidate(token, self.vocabulary.piece(token), math.log(max(chance, LEAST_CHANCE)))
 
     def cached(self, job: Any) -> int:
         if job.rq_cached is not None:  # in its first stretch; the present one found that too
@@ -142,7 +120,7 @@ def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
             max_chunk_size=loaded.chunk,
             callback=reporting("warmup", report),
         )
-    loaded.info = loaded.describe(files, together=options.max_concurrent, samplers=SUPPORTED)
+    loaded.info = loaded.describe(files, together=options.max_concurrent)
 
 
 # -- one model -------------------------------------------------------------------------------------

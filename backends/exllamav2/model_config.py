@@ -1,0 +1,158 @@
+"""A folder's `config.json` as exllamav2 is to understand it, where version 0.3.2 by itself reads it
+wrongly or not at all.
+
+It was the last version, so what is newer than it, or wrong in it, is set right here.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from backends.errors import UnsupportedModel
+from backends.exllamav2.library import ExLlamaV2Library
+from backends.huggingface import model_folder
+from backends.huggingface.model_folder import Fields
+
+# Normalize queries and keys by their root mean square. exllamav2 knows it of Gemma 3 alone and
+# would take the mean off first, as Cohere does: the numbers are off by a third.
+RMS_HEADS = frozenset({"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"})
+# Whose layers have exllamav2's own sliding windows.
+WINDOWED = frozenset({"Gemma2ForCausalLM", "Gemma3ForConditionalGeneration", "Cohere2ForCausalLM"})
+
+
+def read(library: ExLlamaV2Library, folder: Path, positions: int) -> Any:
+    """An `ExLlamaV2Config` for so many positions. Raises UnsupportedModel."""
+    fields = model_folder.read_json(folder / "config.json")
+    try:
+        config = library.config(str(folder))
+    except (AssertionError, TypeError, ValueError) as error:  # what it misses or can't understand
+        kind = (fields.get("architectures") or ["?"])[0]
+        raise UnsupportedModel(
+            f"exllamav2 doesn't support {kind}, or not as {folder.name} is: {error}"
+        ) from error
+    if config.arch.arch_string != config.architecture:  # it would be run as a Llama
+        raise UnsupportedModel(f"exllamav2 doesn't know the architecture {config.architecture}")
+    config.arch_compat_overrides(quiet=True)
+    if config.architecture in RMS_HEADS:
+        config.arch.lm.headnorm = "rmsnorm"
+    text = model_folder.text_config(fields)
+    _read_rope(config, text, folder)
+    _read_windows(config, text)
+    trained, config.max_seq_len = config.max_seq_len, positions
+    if config.alt_rope_method == "su":
+        _keep_long_rope(config, trained)
+    return config
+
+
+def ignored_window(config: Fields) -> int | None:
+    """How far a model's attention reaches back, where exllamav2 doesn't know that: beyond so many
+    tokens it would see more than it was trained with.
+    """
+    text = model_folder.text_config(config)
+    window = text.get("sliding_window")
+    slides = text.get("use_sliding_window", True) and isinstance(window, int) and window > 0
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list):
+        slides = slides and "sliding_attention" in kinds
+    if not slides or model_folder.of_class(config, WINDOWED):
+        return None
+    assert isinstance(window, int)
+    return window
+
+
+def _read_windows(config: Any, text: Fields) -> None:
+    """Which layers' windows slide, as transformers 5 writes it: every n-th doesn't."""
+    kinds = text.get("layer_types")
+    if slides(config) and isinstance(kinds, list):
+        full = [place for place, kind in enumerate(kinds) if kind == "full_attention"]
+        config.sliding_window_pattern = (full[0] if full else len(kinds)) + 1
+
+
+def slides(config: Any) -> bool:
+    """Whether an `ExLlamaV2Config` has layers whose window slides."""
+    return bool(config.arch.lm.alternating_swa or config.arch.lm.swa)
+
+
+def drop_positions(model: Any) -> None:
+    """Cohere 2 has positions in its sliding layers alone; exllamav2 puts them into all."""
+    if model.config.architecture != "Cohere2ForCausalLM":
+        return
+    for module in model.modules:
+        attention = getattr(module, "attn", None)
+        if attention is not None and not attention.sliding_window:
+            attention.archparams = copy(attention.archparams)
+            attention.archparams.rope_style = type(attention.archparams.rope_style).NONE
+
+
+# -- positions -------------------------------------------------------------------------------------
+
+
+def _read_rope(config: Any, text: Fields, folder: Path) -> None:
+    """What transformers 5 writes as `rope_parameters`: exllamav2 would silently take its own
+    defaults. Raises UnsupportedModel for a scaling that it doesn't have.
+    """
+    rope = text.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)  # by kind of layer
+    scaling = text.get("rope_scaling") or rope
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind not in SCALINGS:
+        raise UnsupportedModel(
+            f"{folder.name} scales its positions by {kind!r}, which exllamav2 doesn't have"
+        )
+    if "rope_theta" in rope:
+        config.rotary_embedding_base = float(rope["rope_theta"])
+    if "partial_rotary_factor" in rope:
+        config.partial_rotary_factor = float(rope["partial_rotary_factor"])
+    if "mrope_section" in rope:
+        config.mrope_section = rope["mrope_section"]
+    if not text.get("rope_scaling"):
+        SCALINGS[kind](config, {**text, **rope})
+
+
+def _unscaled(config: Any, rope: Mapping[str, Any]) -> None: ...
+
+
+def _linear(config: Any, rope: Mapping[str, Any]) -> None:
+    config.scale_pos_emb = float(rope["factor"])
+
+
+def _llama3(config: Any, rope: Mapping[str, Any]) -> None:
+    config.alt_rope_method = "llama3"
+    config.l3_rope_factor = rope["factor"]
+    config.l3_rope_low_freq_factor = rope["low_freq_factor"]
+    config.l3_rope_high_freq_factor = rope["high_freq_factor"]
+    config.l3_rope_original_max_position_embeddings = rope["original_max_position_embeddings"]
+
+
+def _yarn(config: Any, rope: Mapping[str, Any]) -> None:
+    config.alt_rope_method = "yarn"
+    config.yarn_rope_factor = rope["factor"]
+    config.yarn_rope_original_max_position_embeddings = rope["original_max_position_embeddings"]
+
+
+def _longrope(config: Any, rope: Mapping[str, Any]) -> None:
+    config.alt_rope_method = "su"
+    config.scale_long_factor = rope["long_factor"]
+    config.scale_short_factor = rope["short_factor"]
+    config.original_max_seq_len = rope["original_max_position_embeddings"]
+
+
+SCALINGS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
+    "default": _unscaled,
+    "mrope": _unscaled,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,
+}
+
+
+def _keep_long_rope(config: Any, trained: int) -> None:
+    """exllamav2 scales by the length that it is given, where the model was trained with that of its
+    whole context: it is given the whole one, and the factors of the length that is used.
+    """
+    if config.max_seq_len <= config.original_max_seq_len:
+        config.scale_long_factor = config.scale_short_factor
+    config.max_seq_len = max(config.max_seq_len, trained)
