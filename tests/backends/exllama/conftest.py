@@ -1,4 +1,4 @@
-"""The stand-ins' machines: every promise here is both backends'."""
+"""The machine of exllamav3's stand-in. exllamav2 itself keeps these promises in tests/cardless."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -8,8 +8,6 @@ import pytest
 
 from backends.protocol import ModelContainer
 from tests.backends.exllama.machine import Machine, answers
-from tests.backends.exllamav2 import conftest as second
-from tests.backends.exllamav2 import standin as second_standin
 from tests.backends.exllamav3 import conftest as third
 from tests.backends.exllamav3 import standin as third_standin
 
@@ -17,7 +15,7 @@ Load = Callable[..., Coroutine[Any, Any, ModelContainer]]
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """One of the two backends."""
+    """A backend."""
 
     name: str
     machine: Callable[..., Any]
@@ -32,11 +30,10 @@ class Kind(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.options, **changes)
 
 
-SECOND = Kind("exllamav2", second_standin.Machine, second.load, second.files, second.OPTIONS)
 THIRD = Kind("exllamav3", third_standin.Machine, third.load, third.files, third.OPTIONS)
 
 
-@pytest.fixture(params=[SECOND, THIRD], ids=lambda kind: kind.name)
+@pytest.fixture(params=[THIRD], ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> Kind:
     chosen: Kind = request.param
     return chosen

@@ -10,7 +10,6 @@ sampling.
 
 from typing import Any
 
-import numpy
 import torch
 
 from tests.backends.exllama.standin_generator import PAGE, Jotter, PagedGenerator
@@ -60,38 +59,12 @@ class Job(Jotter):
         self.rq_cached: tuple[int, int] | None = None
         self.stretches = [0]  # how many tokens were written when each began
         self.held_chances: list[tuple[float, list[int], list[float]]] = []
-        self.filters = filters or []
-        self.begun = False
-
-    def activate(self) -> None:
-        """Once, however often it is put into the queue again."""
-        if not self.begun:
-            self.begun = True
-            for one in self.filters:
-                one.attach(self)
-                one.reset()
-                one.is_active = one.trigger_token is None
-
-    def _filtered(self, mask: Any, logits: torch.Tensor) -> Any:
-        """With the filters' bits expanded into `mask`, which is added to logits."""
-        for one in self.filters:
-            assert one.is_active
-            assert not one.use_background_worker()
-            words = one.get_next_logit_mask()
-            bits = numpy.unpackbits(words.view(-1).numpy().view(numpy.uint8), bitorder="little")
-            size = min(len(bits), logits.shape[-1])
-            mask = torch.zeros_like(logits) if mask is None else mask
-            closed = torch.ones(logits.shape[-1], dtype=torch.bool)
-            closed[:size] = torch.from_numpy(bits[:size]) == 0
-            mask[:, :, closed] = NEVER
-        return mask
 
     def receive_logits(self, logits):
         mask = None
         if blocked := self.blocked():
             mask = torch.zeros_like(logits)
             mask[:, :, blocked] = NEVER
-        mask = self._filtered(mask, logits)
         past = torch.tensor([self.sequence]) if self.sampler.reqs_past_ids else None
         rng = self.rng.randint(0, (1 << 32) - 1)
         token = self.sampler.forward(logits, past, rng, self.generator.tokenizer, logit_mask=mask)
@@ -109,8 +82,6 @@ class Job(Jotter):
         results,
         first_sample_in_sd_batch: bool = True,
     ):
-        for one in self.filters:
-            assert not one.feed(int(next_token.item()))
         result = self.accept(int(next_token.item()))
         self.held_chances.append((float(next_prob), next_k_tokens.tolist(), next_k_probs.tolist()))
         results.append(result)
@@ -128,8 +99,6 @@ class Job(Jotter):
     def _emit_unless_banned(self, result: dict[str, Any]) -> None:
         if taken := self.banned():
             del self.held_chances[-len(taken) :]
-            for one in self.filters:
-                one.rewind(len(taken))
             result |= {"suppressed_text": "…", "suppressed_tokens": torch.tensor([taken])}
         elif not self.holding:
             result |= self._emit()
@@ -228,7 +197,6 @@ class Generator(PagedGenerator):
         self.closed = True
 
     def write(self, job: Any, logits: torch.Tensor, results: list[dict[str, Any]]) -> bool:
-        job.activate()
         token, top, chances, chance = job.receive_logits(logits)
         eos, _, requeue = job.receive_sample(logits, token, top, chances, chance, results)
         if eos or requeue:

@@ -44,6 +44,7 @@ class Model(Loadable):
         self.warm = False
         self.mp_children: list[str] = []
         self.loaded_tp = False
+        self.output_device = torch.device("cpu")
 
     @classmethod
     def from_config(cls, config, component: str = "text", **kwargs):
@@ -74,6 +75,8 @@ class Model(Loadable):
         draft_model=None,
     ) -> None:
         assert reserve_per_device is None or use_per_device is None
+        if self.cache is not None:  # modules/attn.py: "Cache too small for batch shape"
+            assert max_chunk_size <= self.cache.max_num_tokens
         self.said = {
             "reserve_per_device": reserve_per_device,
             "use_per_device": use_per_device,
@@ -149,11 +152,13 @@ class Cache:
 
 class Tokenizer(Words):
     config: Config
+    actual_vocab_size: int
 
     @classmethod
     def from_config(cls, config):
         made = cls(config.directory)
         made.config = config
+        made.actual_vocab_size = made.model.get_vocab_size()
         return made
 
 

@@ -35,15 +35,6 @@ async def test_a_long_answer_is_one_job_that_takes_its_stretches_itself(
     await container.aclose()
 
 
-async def test_a_ban_sees_all_that_was_said(machine: Machine) -> None:
-    container = await load(machine)
-    banned = msgspec.structs.replace(GREEDY, banned_strings=("help",))
-    await run(container, asked(container, GREETING, sampling=banned))
-    (made,) = machine.jobs
-    assert made.max_rq_tokens == made.max_new_tokens
-    await container.aclose()
-
-
 async def test_a_request_can_fill_the_context_to_its_end(machine: Machine) -> None:
     """The generator keeps a token free behind the longest one: there is a page for it."""
     machine.answers[STORY] = "Puff! " * 300

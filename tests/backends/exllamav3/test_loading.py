@@ -12,8 +12,8 @@ pytest.importorskip("tokenizers")
 
 import bundled
 from backends.errors import LoadFailed, OutOfMemory, UnsupportedModel
-from backends.exllamav3.sampling import SUPPORTED
 from backends.protocol import Progress
+from backends.sampling.state import SUPPORTED
 from config.engines import ExLlamaV3Options
 from tests.backends.exllama.folders import folder
 from tests.backends.exllamav3.conftest import OPTIONS, files, load
@@ -186,3 +186,12 @@ async def test_a_load_limits_the_process_for_one_module_of_a_card_at_most(
     """exllamav3 caps what all models of the process may allocate while it loads one."""
     await generator_of(machine, OPTIONS)
     assert machine.limits == [True, False, False, False, False]
+
+
+async def test_a_cache_that_is_smaller_than_a_chunk_is_loaded(machine: Machine) -> None:
+    """exllamav3 refuses to load where its longest pass doesn't fit into the cache."""
+    alone = msgspec.structs.replace(OPTIONS, max_concurrent=1, chunk_size=2048)
+    container = await load(machine, alone)
+    made = machine.generators[-1]
+    assert made.max_chunk_size == made.cache.max_num_tokens == 768
+    await container.aclose()

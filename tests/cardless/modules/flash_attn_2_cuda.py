@@ -1,0 +1,1 @@
+"""exllamav2 imports it, to see that it is there."""
