@@ -18,6 +18,7 @@ and a few take all the time.
 """
 
 import ctypes
+import gc
 import sys
 import time
 from collections.abc import Callable, MutableMapping, Sequence
@@ -45,6 +46,10 @@ SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # computes: Python's default of 5 ms is many steps of a small model. With 0.2 instead of 1 ms the
 # first text comes a fifth sooner at 4 and 16 streams; tokens/s stay (benchmarks/README.md).
 SWITCH_INTERVAL = 0.0002
+# Python goes through all objects of the process, looking for cycles, whenever 70,000 were made
+# (700 * 10 * 10) and a quarter of all are new: a body of as many objects stops every other thread
+# for 0.1 to 0.7 s. A hundred times rarer; the young ones are looked at as often as ever.
+FULL_COLLECTIONS = 1_000
 IDLE_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 
@@ -72,6 +77,7 @@ def prepare_process(environment: MutableMapping[str, str]) -> None:
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
     sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTIONS)
     if "MALLOC_ARENA_MAX" not in environment:
         _bound_arenas()
 

@@ -39,7 +39,7 @@ from gateway.http.console.publishing import Publisher
 from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, TRUNCATED_HEADER
 from gateway.http.generations import Generations
-from gateway.http.holding import Holdings, holding
+from gateway.http.holding import Holdings, WholeBody, holding
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
 from gateway.http.request_log import ID_HEADER, RequestLog
@@ -131,6 +131,7 @@ def build(
         ],
         cors_config=cors,
         request_max_body_size=config.server.max_body,
+        request_class=WholeBody,
         openapi_config=None,
         logging_config=None,
     )

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 T = TypeVar("T")
 Wanted: TypeAlias = Callable[[], bool]
 
-BODY_THREADS = 4  # long bodies read at a time
+BODY_THREADS = 2  # long bodies read at a time
 PROMPT_THREADS = 8  # prompts rendered or tokenized at a time; the others wait in line
 
 

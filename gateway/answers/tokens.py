@@ -4,9 +4,9 @@ What is long is done in a thread, given up when the client leaves, and refused b
 tokenized where it can't fit the model's context.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from gateway.registry import Lease, ModelStatus, Registry
 from gateway.request import ChatRequest, ImagePart
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
+T = TypeVar("T")
+
+FEW_TOKENS = 2_048  # so many are spelled at a time; more of them beside the event loop
 LONG_TEXT = 8_192  # characters; what is longer is rendered and tokenized beside the event loop
 
 
@@ -103,10 +106,14 @@ class Tokens:
     ) -> tuple[str, ...]:
         """The prompts as their model reads them, control tokens spelled out."""
 
-        def work(_wanted: Wanted) -> tuple[str, ...]:
-            return tuple(container.detokenize(prompt) for prompt in prompts)
+        def work(wanted: Wanted) -> tuple[str, ...]:
+            return tuple(_text(container, prompt, wanted) for prompt in prompts)
 
-        return work(_always) if _few(prompts) else await self._threads.run(work)
+        return await self.run(work, sum(map(len, prompts)))
+
+    async def run(self, work: Callable[[Wanted], T], tokens: int) -> T:
+        """`work` on so many tokens, where they are many beside the event loop."""
+        return work(_always) if tokens < FEW_TOKENS else await self._threads.run(work)
 
     async def chat(self, request: ChatRequest, lease: Lease) -> Prompt:
         """The prompt that asks for an answer. Raises InvalidRequest, InvalidTemplate."""
@@ -198,8 +205,16 @@ def refuse_too_long(info: ModelInfo, text: str, param: str) -> None:
         )
 
 
-def _few(prompts: Sequence[Sequence[int]]) -> bool:
-    return sum(map(len, prompts)) < LONG_TEXT // 4
+def _text(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> str:
+    return b"".join(_pieces(container, tokens, wanted)).decode(errors="replace")
+
+
+def _pieces(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> Iterator[bytes]:
+    """The bytes of each token. Raises Abandoned."""
+    for start in range(0, len(tokens), FEW_TOKENS):
+        if not wanted():
+            raise Abandoned
+        yield from container.pieces(tokens[start : start + FEW_TOKENS])
 
 
 def _of_part(
@@ -302,7 +317,10 @@ class Encoding:
     ) -> Sequence[bytes]:
         """The bytes of each token. Raises InvalidRequest."""
         async with self.leased(model, access) as lease:
-            return lease.local.pieces(tokens)
+            container = lease.local
+            return await self._tokens.run(
+                lambda wanted: tuple(_pieces(container, tokens, wanted)), len(tokens)
+            )
 
     async def encode_chat(
         self, model: str | None, request: ChatRequest, access: Access
@@ -324,11 +342,17 @@ class Encoding:
         """
         async with self.leased(model, access) as lease:
             container = lease.tokenizer
-            if tokens and max(tokens) >= container.info.vocab_size:
-                size = container.info.vocab_size
-                raise InvalidRequest(f"The model has {size} tokens, from 0 on.", param="tokens")
-            kept = tokens if special else _without_control(container, tokens)
-            return container.detokenize(kept)
+
+            def work(wanted: Wanted) -> str:
+                if tokens and max(tokens) >= container.info.vocab_size:
+                    size = container.info.vocab_size
+                    raise InvalidRequest(f"The model has {size} tokens, from 0 on.", param="tokens")
+                kept = tokens if special else _without_control(container, tokens)
+                if lease.entry.files.task != "generate":
+                    return container.detokenize(kept)
+                return _text(lease.local, kept, wanted)
+
+            return await self._tokens.run(work, len(tokens))
 
     @asynccontextmanager
     async def leased(self, model: str | None, access: Access) -> AsyncIterator[Lease]:

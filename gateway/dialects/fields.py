@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from gateway.dialects.bounds import check_order, check_size
 from gateway.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -213,8 +214,17 @@ def fields_of(wire: Mapping[str, Any], prefix: str = "") -> Fields:
     return Fields(values, spelled, prefix)
 
 
+def order_object(body: bytes) -> dict[str, Any]:
+    """The object in a body that is short, since it is read on the event loop. Raises
+    InvalidRequest, TooLarge.
+    """
+    check_order(body)
+    return json_object(body)
+
+
 def json_object(body: bytes) -> dict[str, Any]:
-    """The object in a JSON body. Raises InvalidRequest."""
+    """The object in a JSON body. Raises InvalidRequest, TooLarge."""
+    check_size(body)
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

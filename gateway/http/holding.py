@@ -6,11 +6,12 @@ there; all is given back when the request is over. Knows bytes; no routes and no
 """
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 from litestar import Request
 from litestar.datastructures import Headers
-from litestar.types import ASGIApp, HTTPReceiveMessage, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPDisconnectEvent, HTTPReceiveMessage, Receive, Scope, Send
 
 from gateway.errors import QueueFull
 from gateway.http.auth import Authenticator, presented
@@ -120,15 +121,32 @@ def _counting(receive: Receive, mine: Held, size: int | None, max_body: int) -> 
     """`receive`, which takes what is announced before it reads anything, or what comes."""
     begun, seen = False, 0
 
-    async def counted() -> HTTPReceiveMessage:
+    async def counted() -> HTTPReceiveMessage | HTTPDisconnectEvent:
         nonlocal begun, seen
         if size is not None and not begun:
             mine.take(size)
         begun = True
-        message = await receive()
+        message: HTTPReceiveMessage = await receive()  # type: ignore[assignment]
         if size is None and seen <= max_body and message["type"] == "http.request":
             seen += len(message["body"])
             mine.take(len(message["body"]))
-        return message  # type: ignore[return-value]
+        return message
 
     return counted  # type: ignore[return-value]
+
+
+class WholeBody(Request[Any, Any, Any]):
+    """A request whose body is read into one buffer: to join a thousand pieces at its end stops the
+    event loop.
+    """
+
+    __slots__ = ("_whole",)
+
+    async def body(self) -> bytes:
+        """All of it; the same at every call."""
+        if not hasattr(self, "_whole"):
+            buffer = BytesIO()
+            async for piece in self.stream():
+                buffer.write(piece)
+            self._whole = buffer.getvalue()
+        return self._whole

@@ -1,5 +1,6 @@
 """The controller on simulated machines. Time is what the simulated steps take."""
 
+import gc
 import os
 import platform
 import random
@@ -329,7 +330,7 @@ def test_the_engine_is_given_another_count_only_when_it_changes() -> None:
 
 def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
     plain: dict[str, str] = {}
-    before = sys.getswitchinterval()
+    before, collected = sys.getswitchinterval(), gc.get_threshold()
     try:
         prepare_process(plain)
         assert int(plain["GOMP_SPINCOUNT"]) < 300_000
@@ -338,8 +339,10 @@ def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
             prepare_process(environment)
             assert environment == chosen
         assert sys.getswitchinterval() < 0.005
+        assert gc.get_threshold() == (*collected[:2], 1_000)
     finally:
         sys.setswitchinterval(before)
+        gc.set_threshold(*collected)
 
 
 # Prints how many arenas glibc made for eight threads that allocate at once.

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import Fields, fields_of, json_object
+from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.kobold.wire import GenerateWire, Keyed
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import GenerationParams, TextRequest
@@ -66,7 +66,7 @@ def read_keyed(body: bytes) -> Keyed:
     """Which generation a body names: one without a key, where there is no body. Raises
     InvalidRequest.
     """
-    return fields_of(json_object(body) if body.strip() else {}).read(Keyed)
+    return fields_of(order_object(body) if body.strip() else {}).read(Keyed)
 
 
 def _answering(

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import Progress
+from gateway.dialects.bounds import check_order
 from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver.settings import GenerationSettings
@@ -196,18 +197,27 @@ class Success(msgspec.Struct, frozen=True):
 
 
 def read(data: bytes, shape: type[Any]) -> Any:
-    """The body as a `shape`; no body is an empty one. Raises InvalidRequest, naming the field."""
+    """The body as a `shape`; no body is an empty one. It is an order, and short. Raises
+    InvalidRequest, naming the field, and TooLarge.
+    """
+    check_order(data)
+    return _fields(data).read(shape)
+
+
+def read_text(data: bytes, shape: type[Any]) -> tuple[Any, tuple[str, ...]]:
+    """A body that holds a text or tokens as a `shape`, and what of it says nothing to that, as it
+    is written. Raises as `read`.
+    """
+    fields = _fields(data)
+    return fields.read(shape), fields.beyond(frozenset(shape.__struct_fields__))
+
+
+def _fields(data: bytes) -> Fields:
     values = json_object(data) if data.strip() else {}
     given = {name: value for name, value in values.items() if value is not None}
     if given.get("model") in NO_MODEL:
         del given["model"]
-    return Fields(given, {}).read(shape)
-
-
-def unread(data: bytes, shape: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields of a body that `read` took which say nothing to it, as they are written."""
-    values = json_object(data) if data.strip() else {}
-    return Fields(values, {}).beyond(frozenset(shape.__struct_fields__))
+    return Fields(given, {})
 
 
 SUCCESS = body(Success())

@@ -4,7 +4,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.dialects.fields import Fields, fields_of, json_object, read_fields, unread
+from gateway.dialects.fields import (
+    Fields,
+    fields_of,
+    order_object,
+    read_fields,
+    unread,
+)
 from gateway.dialects.ollama.messages import read_parts, read_tool, read_turns
 from gateway.dialects.ollama.wire import (
     AnsweringWire,
@@ -91,7 +97,7 @@ def read_generate(body: bytes) -> OllamaExchange:
 
 def read_named(body: bytes) -> NamedModel:
     """The model that a body names. Raises InvalidRequest."""
-    fields = fields_of(json_object(body) if body else {})
+    fields = fields_of(order_object(body) if body else {})
     wire = fields.read(NamedModel)
     if not (wire.model or wire.name):
         raise fields.wrong("model", "This field is required.")

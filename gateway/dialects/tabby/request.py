@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from gateway.dialects.bounds import check_order
 from gateway.dialects.fields import Fields, json_object
 
 T = TypeVar("T")
@@ -144,12 +145,21 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(body: bytes, shape: type[T]) -> T:
-    """The body as a `shape`; none is an empty one. Raises InvalidRequest, naming the field."""
+    """The body as a `shape`; none is an empty one. It is an order, and short. Raises
+    InvalidRequest, naming the field, and TooLarge.
+    """
+    check_order(body)
+    return read_long(body, shape)
+
+
+def read_long(body: bytes, shape: type[T]) -> T:
+    """As `read`, for a body that holds a text or tokens."""
     return _fields(body).read(shape)
 
 
 def read_load(body: bytes) -> LoadRequest:
     """What a `/v1/model/load` body wants, in its new or its old form. Raises InvalidRequest."""
+    check_order(body)
     fields = _fields(body)
     wire = fields.read(LoadWire)
     asked = {

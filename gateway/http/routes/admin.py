@@ -9,7 +9,7 @@ from litestar import Request, get, post
 from litestar.types import ASGIApp
 
 from backends.upstream.replicas import Replica
-from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import NotFound
 from gateway.http.plain import Plain
@@ -66,7 +66,7 @@ async def upstreams(request: AnyRequest, services: Services) -> ASGIApp:
 async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests under way go on; answered with all of them as they are now."""
     services.authenticator.admit(request.headers).require_admin()
-    order = Fields(json_object(await request.body()), {}).read(DrainWire)
+    order = Fields(order_object(await request.body()), {}).read(DrainWire)
     audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet
     if not fleet.drain(order.upstream, order.url, draining=order.draining):

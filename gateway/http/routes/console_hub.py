@@ -10,7 +10,7 @@ from anyio import to_thread
 from litestar import Request, delete, get, post, put
 from litestar.types import ASGIApp
 
-from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest
 from gateway.http.plain import Plain
@@ -156,7 +156,7 @@ async def downloads(request: AnyRequest, services: Services) -> ASGIApp:
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin a download in the background, or go on with it."""
     services.authenticator.admit(request.headers).require_admin()
-    asked = Fields(json_object(await request.body()), {}).read(DownloadOrder)
+    asked = Fields(order_object(await request.body()), {}).read(DownloadOrder)
     model = asked.model.removeprefix(SCHEME)
     order = to_fetch(model)
     services.hub.root()  # that there is none is known at once

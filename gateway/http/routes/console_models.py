@@ -21,7 +21,7 @@ from config.models import written
 from config.settings import ModelConfig
 from gateway.access import Access
 from gateway.answers.parameters import lacking
-from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
 from gateway.http.console.models import model_updates
@@ -132,7 +132,7 @@ async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model, with other options if there are any."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
-    order = Fields(json_object(await request.body()), {}).read(LoadOrder)
+    order = Fields(order_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
     find = services.find if not options else lambda *named: _local(services, *named)
     name = (await find(order.model, access)).name
@@ -146,7 +146,7 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended, and wait for that."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
-    order = Fields(json_object(await request.body()), {}).read(UnloadOrder)
+    order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
     name = (await services.find(order.model, access)).name
     audit(request, "unload", model=name, force=order.force)
 
@@ -162,7 +162,7 @@ async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     """Never evicted and never idle, or as any other, until the server is started again."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
-    order = Fields(json_object(await request.body()), {}).read(PinOrder)
+    order = Fields(order_object(await request.body()), {}).read(PinOrder)
     name = (await _local(services, order.model, access)).name
     audit(request, "pin" if order.pinned else "unpin", model=name)
     await services.registry.pin(name, pinned=order.pinned)
@@ -190,7 +190,7 @@ async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     """The same files once more, under another name and with other options."""
     access = services.authenticator.admit(request.headers)
     access.require_admin()
-    order = Fields(json_object(await request.body()), {}).read(CopyOrder)
+    order = Fields(order_object(await request.body()), {}).read(CopyOrder)
     entry = await _local(services, order.model, access)
     known = next((one for one in services.config.models if one.name == entry.name), None)
     original = known or ModelConfig(
@@ -240,7 +240,7 @@ def _is_taken(services: Services, name: str) -> bool:
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Forget a copy; its files stay, since they are another model's, too."""
     services.authenticator.admit(request.headers).require_admin()
-    order = Fields(json_object(await request.body()), {}).read(RemoveOrder)
+    order = Fields(order_object(await request.body()), {}).read(RemoveOrder)
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
     return Plain(body(RemovedWire(order.model)))

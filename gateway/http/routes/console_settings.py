@@ -16,7 +16,7 @@ from config.facts import OptionFacts, all_facts
 from config.loader import DEFAULT, OptionOrigin
 from config.masking import MASK, masked, masked_text
 from config.shape import value_of
-from gateway.dialects.fields import Fields, json_object
+from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest
 from gateway.http.plain import Plain
@@ -105,7 +105,7 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Check a text as the configuration file; nothing of it is put in force."""
     services.authenticator.admit(request.headers).require_admin()
-    text = Fields(json_object(await request.body()), {}).read(CheckOrder).text
+    text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_LETTERS:
         raise InvalidRequest(f"text: at most {MOST_LETTERS} letters", param="text")
 

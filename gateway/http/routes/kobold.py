@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.dialects import kobold
-from gateway.dialects.fields import read_fields
+from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import wire
 from gateway.http.auth import caller
@@ -113,7 +113,9 @@ async def abort(request: AnyRequest, services: Services) -> ASGIApp:
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, and how many they are."""
     access = services.authenticator.admit(request.headers)
-    asked = read_fields(await request.body()).read(wire.TokenCount)
+    asked = await services.read(
+        lambda content: read_fields(content).read(wire.TokenCount), await request.body()
+    )
     tokens = await services.wording.encode(
         asked.model, asked.prompt, access, special=True, add_bos=asked.special
     )
@@ -124,7 +126,9 @@ async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     access = services.authenticator.admit(request.headers)
-    asked = read_fields(await request.body()).read(wire.Detokenize)
+    asked = await services.read(
+        lambda content: read_fields(content).read(wire.Detokenize), await request.body()
+    )
     text = await services.wording.decode(asked.model, asked.ids, access)
     return Plain(body(wire.Detokenized(text)))
 
@@ -181,7 +185,7 @@ async def soft_prompt() -> ASGIApp:
 async def set_soft_prompt(request: AnyRequest, services: Services) -> ASGIApp:
     """The empty one can be chosen."""
     services.authenticator.admit(request.headers)
-    fields = read_fields(await request.body())
+    fields = fields_of(order_object(await request.body()))
     if fields.read(wire.SoftPrompt).value:
         raise fields.wrong("value", "There are no soft prompts here.")
     return Plain(b"{}")

@@ -218,7 +218,7 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, or of a conversation as its answer's prompt."""
     access = services.authenticator.admit(request.headers)
     data = await request.body()
-    order = wants.read(data, wants.Encode)
+    order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
     if isinstance(order.text, str):
         tokens = await services.wording.encode(
             order.model,
@@ -237,7 +237,9 @@ async def encode(request: AnyRequest, services: Services) -> ASGIApp:
 async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     access = services.authenticator.admit(request.headers)
-    order = wants.read(await request.body(), wants.Decode)
+    order = await services.read(
+        lambda body: wants.read_long(body, wants.Decode), await request.body()
+    )
     special = order.decode_special_tokens
     text = await services.wording.decode(order.model, order.tokens, access, special=special)
     return Plain(body(reply.TabbyText(text)))

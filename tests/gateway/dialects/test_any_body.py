@@ -266,4 +266,4 @@ def test_reading_is_linear(api: str) -> None:
         assert read(encoded)
         return time.process_time() - began
 
-    assert growth(seconds, 500, 4_000) < GROWTH
+    assert growth(seconds, 128, 1_024) < GROWTH

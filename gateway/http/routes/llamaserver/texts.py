@@ -28,12 +28,12 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
     access = services.authenticator.admit(request.headers)
     data = await request.body()
-    order = wire.read(data, wire.Tokenize)
+    order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.wording.named(order.model, access)
     if order.is_chat:
         tokens, left = await _of_conversation(services, access, name, data)
     else:
-        tokens, left = await _of_text(services, access, name, order), wire.unread(data, type(order))
+        tokens = await _of_text(services, access, name, order)
     pieces: Sequence[bytes] = ()
     if order.with_pieces or order.return_token_strs:
         pieces = await services.wording.pieces(name, tokens, access)
@@ -85,8 +85,9 @@ async def _conversation(services: Services, data: bytes) -> tuple[ChatRequest, S
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
     access = services.authenticator.admit(request.headers)
-    data = await request.body()
-    order, left = wire.read(data, wire.Detokenize), wire.unread(data, wire.Detokenize)
+    order, left = await services.read(
+        lambda data: wire.read_text(data, wire.Detokenize), await request.body()
+    )
     text = await services.wording.decode(order.model, order.tokens, access)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 

@@ -59,7 +59,7 @@ def test_many_brackets_that_are_not_deep_are_taken() -> None:
     assert call.arguments == broken
 
 
-@pytest.mark.parametrize("levels", [DEEP, 970, 100_000])
+@pytest.mark.parametrize("levels", [DEEP, 970, 60_000])
 def test_a_deep_body_is_refused_whatever_it_is(levels: int) -> None:
     data = b'{"messages":' + b"[" * levels + b"]" * levels + b"}"
     for read in (read_chat, read_text):
