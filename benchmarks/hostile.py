@@ -98,7 +98,10 @@ ATTACKS: Mapping[str, Attack] = {
     ),
     "128 chats": Attack(
         "/v1/chat/completions",
-        lambda: f'{{"model":"{MODEL}","max_tokens":4,"n":128,"messages":[{MESSAGE}]}}'.encode(),
+        lambda: (
+            b'{"model":"%s","max_tokens":4,"n":128,"messages":[%s]}'
+            % (MODEL.encode(), MESSAGE.encode())
+        ),
     ),
     "items": Attack(
         "/v1/responses",
@@ -106,9 +109,7 @@ ATTACKS: Mapping[str, Attack] = {
             f'{{"model":"{MODEL}","max_output_tokens":1,"input":[', MESSAGE, 50_000, "]}"
         ),
     ),
-    "kept items": Attack(
-        "/v1/conversations", lambda: _filled('{"items":[', MESSAGE, 50_000, "]}")
-    ),
+    "kept items": Attack("/v1/conversations", lambda: _filled('{"items":[', MESSAGE, 50_000, "]}")),
     "detokenize": Attack(
         "/detokenize",
         lambda: _filled('{"tokens":[', "11", 20 * MEGABYTE // 3, "]}"),
