@@ -66,7 +66,9 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     first_byte_timeout: PositiveSeconds = 300.0  # until the answer begins
     stall_timeout: PositiveSeconds = 60.0  # between two bytes of an answer
     total_timeout: PositiveSeconds = 3600.0  # the whole answer
-    failures: AtLeastOne = 3  # in a row, then a replica gets no requests until a probe succeeds
+    # of the last 20 requests within a minute, and most of them; then a replica gets no requests
+    # until a probe succeeds
+    failures: AtLeastOne = 3
     probe_interval: PositiveSeconds = 5.0  # between two probes of such a replica
     max_line: Bytes = 4 * 1024 * 1024  # of a stream
     max_body: Bytes = 64 * 1024 * 1024  # of an answer that isn't streamed

@@ -1,10 +1,10 @@
-"""Errors of another server that are its own fault, and not the request's."""
+"""Errors of another server in our words: it answered with none, or with none that can be read."""
 
 from backends.errors import UpstreamError
 
 
 class Unhealthy(UpstreamError):
-    """It counts towards the circuit breaker."""
+    """It said nothing that could be handed on: the words are ours."""
 
 
 def broken(what: str) -> Unhealthy:

@@ -82,10 +82,13 @@ class Lists:
     def _note(self, replica: Replica, listed: ServerModels) -> None:
         """Roundhouses report why models failed, where addresses may stand."""
         clean = self._cleaner.clean
-        replica.standings = listed.standings and {
-            name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
-            for name, one in listed.standings.items()
-        }
+        replica.listed(
+            listed.standings
+            and {
+                name: replace(one, why_failed=one.why_failed and clean(one.why_failed))
+                for name, one in listed.standings.items()
+            }
+        )
         self.listed[replica.url] = listed
 
     def _put_together(self) -> None:

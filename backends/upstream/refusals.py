@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backends.errors import UpstreamError
-from backends.upstream.faults import Unhealthy
 from backends.upstream.reading import MOST_WORDS, error_in
 
 MAX_MESSAGE = 2_000  # characters
@@ -21,9 +20,10 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,10}://[^\s\"'<>]+", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b|\[[0-9a-fA-F:.]{2,45}\](?::\d+)?")
 _KEY = re.compile(r"\b(?:sk|pk|key|hf|gsk|xai)[-_][A-Za-z0-9_*.-]{6,}")
 
-# Statuses that are about the server, not the request: another replica may do better.
-ELSEWHERE = frozenset({429, 500, 502, 503, 504, 529})
-UNHEALTHY = frozenset({502, 503, 504})  # a request can cause a 500
+# Statuses that may be about the server, not the request: another replica may do better.
+ELSEWHERE = frozenset({403, 404, 408, 429, 500, 502, 503, 504, 529})
+IN_DOUBT = frozenset({403, 408, 500})  # of them: failures that a request can cause
+NO_FAILURES = frozenset({404, 429})
 
 
 class Cleaner:
@@ -72,8 +72,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> UpstreamErr
         return UpstreamError(
             f"The upstream refused this server's key: {error}", code="upstream_refused_key"
         )
-    kind = Unhealthy if status in UNHEALTHY else UpstreamError
-    return kind(
+    return UpstreamError(
         str(error),
         status=status if 400 <= status <= 599 else 502,
         type=error.type,

@@ -18,7 +18,7 @@ from backends.remote import Caller, RemoteEvent, RemoteEvents
 from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
 from backends.upstream.posting import Posted, post
 from backends.upstream.reading import AnswerReader
-from backends.upstream.refusals import ELSEWHERE, Cleaner, refusal
+from backends.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
 from backends.upstream.sse import EventReader
 from config.upstreams import UpstreamConfig
@@ -80,7 +80,7 @@ class Relay:
             return answer
 
         async with self._first(question, begun) as (replica, answer):
-            yield self._read(replica, answer, question.conversation)
+            yield self._read(replica, answer, question)
 
     async def whole(self, question: Question, read: Callable[[bytes], T]) -> T:
         """What `read` makes of an answer that is one JSON body; what it raises as `Unhealthy` is
@@ -93,7 +93,7 @@ class Relay:
             return read(body) if len(body) < LONG_BODY else await asyncio.to_thread(read, body)
 
         async with self._first(question, found) as (replica, answer):
-            self._balance.succeeded(replica)
+            self._balance.succeeded(replica, question.caller.key)
             return answer
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ class Relay:
                 try:
                     answer = await self._begun(held, replica, question, begin)
                 except UpstreamError as failure:
-                    self._note(replica, failure)
+                    self._note_refusal(replica, failure, question)
                     error = self._worse(error, failure)
                     if failure.status not in ELSEWHERE:
                         raise self._cleaner.cleaned(failure) from None
@@ -130,11 +130,25 @@ class Relay:
         finally:
             self._balance.ended(replica)
 
-    def _note(self, replica: Replica, error: UpstreamError) -> None:
-        if isinstance(error, Unhealthy):
-            self._balance.failed(replica, self._cleaner.clean(str(error)))
+    def _note_refusal(self, replica: Replica, error: UpstreamError, question: Question) -> None:
+        """An error before any event."""
+        caller = question.caller.key
+        if error.status in ELSEWHERE - NO_FAILURES:
+            reason, in_doubt = self._cleaner.clean(str(error)), error.status in IN_DOUBT
+            self._balance.failed(replica, reason, caller, in_doubt=in_doubt)
+        elif error.status not in NO_FAILURES:
+            self._balance.succeeded(replica, caller)
+        if error.retry_after is not None:
+            self._balance.rests(replica, error.retry_after)
+        if error.status == httpx.codes.NOT_FOUND and _is_about(error, question.model):
+            self._balance.lacks(replica, question.model)
+
+    def _note_break(self, replica: Replica, error: UpstreamError, caller: str) -> None:
+        """An error behind some events. What can't be read there may be the request's own doing."""
+        if error.code in ("upstream_broken", "upstream_too_large"):
+            self._balance.succeeded(replica, caller)
         else:
-            self._balance.succeeded(replica)
+            self._balance.failed(replica, self._cleaner.clean(str(error)), caller)
 
     def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
         """The error where no replica answers: a refusal with a message, else the last."""
@@ -182,9 +196,10 @@ class Relay:
         return headers
 
     async def _read(
-        self, replica: Replica, answer: "RelayedAnswer", conversation: int | None
+        self, replica: Replica, answer: "RelayedAnswer", question: Question
     ) -> AsyncIterator[Sequence[RemoteEvent]]:
-        self._balance.returns_to(replica, conversation)
+        self._balance.answers(replica)
+        self._balance.returns_to(replica, question.conversation)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.total_timeout
         try:
@@ -193,9 +208,9 @@ class Relay:
                     if events:
                         yield events
         except UpstreamError as error:
-            self._note(replica, error)
+            self._note_break(replica, error, question.caller.key)
             raise self._cleaner.cleaned(error) from None
-        self._balance.succeeded(replica)
+        self._balance.succeeded(replica, question.caller.key)
 
     async def _within(
         self, answer: "RelayedAnswer", deadline: float
@@ -211,6 +226,11 @@ class Relay:
             if now + stall >= deadline:
                 raise late("end", self._config.total_timeout) from None
             raise late("go on", stall) from None
+
+
+def _is_about(error: UpstreamError, model: str) -> bool:
+    """A 404 that means the model, not the path."""
+    return error.code == "model_not_found" or bool(model and model in str(error))
 
 
 class RelayedAnswer(Protocol):

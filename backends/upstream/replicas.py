@@ -1,15 +1,24 @@
-"""Load balancing: which of several servers is asked next, and which one is out. Pure: the caller
-passes the time.
+"""Load balancing: which of several servers is asked next, and which one is out. Pure: time comes
+from the clock that it is given.
 
 Where the replicas are Roundhouses, the one that has the model in memory goes first, then the one
 that loads it, then the one whose load would take the least from other models. Among equals the
-least busy one is asked, by its weight. A conversation returns to the server that answered it
-last, where its cache is, unless that one has `OVERLOAD` requests more than the least busy. After so
-many failures in a row a server gets no requests (an open circuit) until a probe succeeds; then one
-request tries it (half open), and its success brings it back.
+least busy one is asked, by its weight; where they are equally busy, the one that was asked least of
+late. Failures of late count as requests under way, so that a server that fails at once isn't the
+least busy. A conversation returns to the server that answered it last, where its cache is, unless
+that one has `OVERLOAD` requests more than the least busy.
+
+A server whose failures are too many of its last outcomes gets no requests (an open circuit) until a
+probe succeeds; then one request tries it (half open), and the beginning of an answer brings it
+back. A request can be at fault, too: so one caller's failures open no circuit while the server
+answers others, and those that the request may have caused open none by themselves. A server that
+says when it wants to be asked again (`Retry-After`) is asked last until then, and one that lacks a
+model is asked for it last for a while.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -19,6 +28,11 @@ from backends.remote import RemoteStanding, RemoteState
 
 OVERLOAD = 4.0  # requests, over the replica's weight
 KEPT = 16_384  # conversations whose replica is remembered
+OUTCOMES, OUTCOMES_AGE = 20, 60.0  # of a replica, and seconds, that are looked back on
+HALF_LIFE = 2.0  # seconds, of the rate at which a replica is asked
+LONGEST_REST = 60.0  # seconds that a server's `Retry-After` is heeded
+LACKING = 30.0  # seconds that a replica counts as without a model that it said it lacks
+MOST_LACKED = 1024  # models that this is remembered of
 
 State: TypeAlias = Literal["up", "trial", "resting"]
 # How far a model is from an answer, by its state where it would be asked.
@@ -32,8 +46,18 @@ _DISTANCES: Mapping[RemoteState, int] = {
 _UNLISTED = 4
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """How a request ended. `caller`: who sent it; "" where callers have no keys. In doubt: with an
+    error that the request may have caused.
+    """
+
+    at: float
+    caller: str
+    kind: Literal["good", "in doubt", "bad"]
+
+
 class Replica(msgspec.Struct, kw_only=True, eq=False):
-    """Mutable: the balancer's state of one server."""
+    """Mutable: the balancer's state of one server. Times are the balancer's clock's."""
 
     url: str
     weight: float = 1.0
@@ -41,16 +65,27 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
     silent: bool = False  # it did not answer when it was last asked for its list
     draining: bool = False  # it gets no new requests, by an administrator's order
     busy: int = 0  # requests under way
-    failures: int = 0  # in a row
+    elsewhere: int = 0  # others' requests that it had when it was last asked for its list
     asked: int = 0  # requests in all
     failed: int = 0  # of them
     reason: str | None = None  # of the last failure, for administrators
     standings: dict[str, RemoteStanding] | None = None  # of its models; None: no Roundhouse
+    outcomes: deque[Outcome] = msgspec.field(default_factory=lambda: deque(maxlen=OUTCOMES))
+    rests_until: float = 0.0  # by its `Retry-After`
+    lacks_until: dict[str, float] = {}  # by model
+    rate: float = 0.0  # requests of late, as of `rate_at`; each counts half after `HALF_LIFE`
+    rate_at: float = 0.0
 
     @property
     def load(self) -> float:
         """Requests under way, over the weight."""
-        return self.busy / self.weight
+        return (self.busy + self.elsewhere) / self.weight
+
+    def listed(self, standings: dict[str, RemoteStanding] | None) -> None:
+        """What its list says now. A Roundhouse counts the requests of all its clients."""
+        self.standings = standings
+        there = sum(one.in_use + one.waiting for one in (standings or {}).values())
+        self.elsewhere = max(0, there - self.busy)
 
     @property
     def is_open(self) -> bool:
@@ -78,11 +113,19 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Balance:
-    """Chooses among `replicas`. `patience`: failures in a row before its circuit opens."""
+    """Chooses among `replicas`. `patience`: failures of late before a replica's circuit opens;
+    `clock`: seconds that only go up.
+    """
 
-    def __init__(self, replicas: Sequence[Replica], patience: int) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        patience: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.replicas = tuple(replicas)
         self._patience = patience
+        self._clock = clock
         self._homes: dict[int, Replica] = {}
 
     def choose(
@@ -91,20 +134,38 @@ class Balance:
         """The replica to ask, if there is one; `besides`: those that were asked already; `model`:
         by the upstream's name.
         """
-        tried = tuple(besides)
+        tried, now = tuple(besides), self._clock()
         able = [one for one in self.replicas if one.is_open and one not in tried]
+        able = [one for one in able if one.lacks_until.get(model, 0.0) <= now] or able
+        able = [one for one in able if one.rests_until <= now] or able
         if not able:
             return None
         nearest = min(one.distance(model) for one in able)
         able = [one for one in able if one.distance(model) == nearest]
-        least = min(able, key=lambda one: (one.load, one.asked / one.weight))
+        least = min(able, key=lambda one: (self._load(one), self._rate(one)))
         home = self._homes.get(conversation) if conversation is not None else None
-        if home is None or home not in able or home.load > least.load + OVERLOAD:
+        if home is None or home not in able or self._load(home) > self._load(least) + OVERLOAD:
             return least
         return home
 
+    def _load(self, replica: Replica) -> float:
+        """With its failures of late as if they were still under way."""
+        failures = sum(one.kind != "good" for one in self._recent(replica))
+        return replica.load + failures / replica.weight
+
+    def _rate(self, replica: Replica) -> float:
+        """At which it was asked of late, over the weight."""
+        age = self._clock() - replica.rate_at
+        return replica.rate * 0.5 ** (age / HALF_LIFE) / replica.weight
+
+    def _recent(self, replica: Replica) -> list[Outcome]:
+        oldest = self._clock() - OUTCOMES_AGE
+        return [one for one in replica.outcomes if one.at > oldest]
+
     def began(self, replica: Replica, model: str = "") -> None:
         """It is asked."""
+        replica.rate = self._rate(replica) * replica.weight + 1
+        replica.rate_at = self._clock()
         replica.busy += 1
         replica.asked += 1
         replica.expect(model)
@@ -122,19 +183,54 @@ class Balance:
         if len(self._homes) > KEPT:
             del self._homes[next(iter(self._homes))]
 
-    def succeeded(self, replica: Replica) -> None:
-        """It answered, or refused for a reason that is the request's."""
-        replica.failures, replica.reason = 0, None
+    def answers(self, replica: Replica) -> None:
+        """It has begun to answer: a trial is over."""
         if replica.state == "trial":
             replica.state = "up"
+            replica.outcomes.clear()
 
-    def failed(self, replica: Replica, reason: str) -> None:
-        """It could not be reached, or broke an answer off."""
-        replica.failures += 1
+    def succeeded(self, replica: Replica, caller: str = "") -> None:
+        """It answered, or refused for a reason that is the request's."""
+        self.answers(replica)
+        replica.reason = None
+        replica.outcomes.append(Outcome(self._clock(), caller, "good"))
+
+    def failed(
+        self, replica: Replica, reason: str, caller: str = "", *, in_doubt: bool = False
+    ) -> None:
+        """It could not be reached, answered with an error of its own, or broke an answer off.
+        `in_doubt`: the request may have caused it.
+        """
         replica.failed += 1
         replica.reason = reason
-        if replica.state == "trial" or replica.failures >= self._patience:
+        kind: Literal["in doubt", "bad"] = "in doubt" if in_doubt else "bad"
+        replica.outcomes.append(Outcome(self._clock(), caller, kind))
+        if replica.state == "trial" or self._is_at_fault(replica):
             replica.state = "resting"
+
+    def _is_at_fault(self, replica: Replica) -> bool:
+        """Its failures of late are enough and most, and not one caller's alone while others get
+        answers.
+        """
+        recent = self._recent(replica)
+        failures = [one for one in recent if one.kind != "good"]
+        failing = {one.caller for one in failures}
+        if len(failing) == 1:
+            failures = [one for one in failures if one.kind == "bad"]
+        if len(failures) < self._patience or 2 * len(failures) <= len(recent):
+            return False
+        answered = {one.caller for one in recent if one.kind == "good"}
+        return len(failing) > 1 or answered <= failing
+
+    def rests(self, replica: Replica, seconds: float) -> None:
+        """It wants to be asked no sooner."""
+        replica.rests_until = self._clock() + min(seconds, LONGEST_REST)
+
+    def lacks(self, replica: Replica, model: str) -> None:
+        """It has no such model."""
+        if len(replica.lacks_until) >= MOST_LACKED:
+            replica.lacks_until.clear()
+        replica.lacks_until[model] = self._clock() + LACKING
 
     def probed(self, replica: Replica) -> None:
         """A probe succeeded."""

@@ -5,7 +5,6 @@ from email.utils import format_datetime
 
 import pytest
 
-from backends.upstream.faults import Unhealthy
 from backends.upstream.refusals import MAX_MESSAGE, Cleaner, refusal, retry_after
 
 CLEANER = Cleaner(["http://gpu-7.lan:8000/v1", "http://box:9000/v1"], ["our-secret", ""])
@@ -77,11 +76,6 @@ def test_a_status_is_kept_where_it_is_the_clients(status: int, kept: int, type: 
     error = refusal(status, {}, b'{"detail": "no"}')
 
     assert (error.status, error.type) == (kept, type)
-
-
-@pytest.mark.parametrize(("status", "unhealthy"), [(503, True), (500, False), (429, False)])
-def test_a_request_cannot_make_a_server_rest(status: int, unhealthy: bool) -> None:
-    assert isinstance(refusal(status, {}, b""), Unhealthy) is unhealthy
 
 
 @pytest.mark.parametrize(

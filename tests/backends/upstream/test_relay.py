@@ -526,7 +526,47 @@ async def test_another_replica_is_asked_while_nothing_was_handed_on() -> None:
                 message = Message(role="user", parts=(TextPart(str(number)),))
                 assert content(await answer(model, RemoteChat(messages=(message,)))) == "good"
 
-    assert len(bad.asked) >= 5
+    assert len(bad.asked) == 1, "who fails at once is not the least busy"
+
+
+@pytest.mark.parametrize("status", [403, 404, 408, 429, 500, 502, 503, 504])
+async def test_a_replica_that_refuses_at_once_costs_no_request(status: int) -> None:
+    refusing = with_status(status, b'{"error": {"message": "no", "code": "model_not_found"}}')
+    async with far(refusing) as bad, far(streams(*text("good"))) as good:
+        async with asking(bad, good, failures=100) as model:
+            for _ in range(20):
+                assert content(await answer(model)) == "good"
+    assert len(bad.asked) <= 10
+
+
+async def test_one_caller_s_odd_wishes_open_no_circuit_for_another() -> None:
+    def said(asked: Asked) -> Says:
+        return with_status(502, b"{}") if "odd" in asked.json else streams(*text("fine"))
+
+    async def says(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        await said(asked)(asked, writer)
+
+    odd = msgspec.structs.replace(HELLO, parameters={"odd": 1}, caller=Caller(key="sk-odd"))
+    plain = msgspec.structs.replace(HELLO, caller=Caller(key="sk-plain"))
+    async with far(says) as one, asking(one, failures=2) as model:
+        assert content(await answer(model, plain)) == "fine"
+        for _ in range(5):
+            with pytest.raises(UpstreamError):
+                await answer(model, odd)
+        assert content(await answer(model, plain)) == "fine"
+
+
+async def test_a_server_on_trial_is_back_when_its_answer_begins() -> None:
+    async with far(with_status(503, b"{}")) as one, connected(one, failures=1) as upstream:
+        model = UpstreamModel(lambda: upstream, TARGET)
+        with pytest.raises(UpstreamError):
+            await answer(model)
+        one.says = then_silent(*text("long")[:2])
+        await upstream.lists.alive()
+        async with asyncio.timeout(HANG), model.chat(HELLO) as batches:
+            assert content(await anext(batches)) == "long"
+            one.says = streams(*text("second"))
+            assert content(await answer(model)) == "second", "while the first is still written"
 
 
 async def test_a_refusal_that_is_the_requests_is_asked_of_nobody_else() -> None:

@@ -3,11 +3,21 @@
 from collections import Counter
 
 from backends.remote import RemoteStanding, RemoteState
-from backends.upstream.replicas import KEPT, OVERLOAD, Balance, Replica
+from backends.upstream.replicas import KEPT, OUTCOMES_AGE, OVERLOAD, Balance, Replica
 
 
-def balance(*weights: float, patience: int = 3) -> Balance:
-    return Balance([Replica(url=str(k), weight=w) for k, w in enumerate(weights)], patience)
+class Clock:
+    """Seconds, as a test says."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def balance(*weights: float, patience: int = 3, clock: Clock | None = None) -> Balance:
+    replicas = [Replica(url=str(k), weight=w) for k, w in enumerate(weights)]
+    return Balance(replicas, patience, clock or Clock())
 
 
 def chosen(one: Balance, conversation: int | None = None) -> str:
@@ -58,17 +68,113 @@ def test_but_not_where_too_many_wait() -> None:
     assert chosen(one, 7) != home.url, "and stays where it went"
 
 
-def test_so_many_failures_in_a_row_and_it_rests() -> None:
+def test_failures_that_are_most_of_late_and_it_rests() -> None:
     one = balance(1, 1, patience=2)
     sick = one.replicas[0]
-    one.failed(sick, "no")
-    one.succeeded(sick)
-    one.failed(sick, "no")
-    assert sick.state == "up", "they were not in a row"
+    for _ in range(3):
+        one.succeeded(sick)
+    for _ in range(3):
+        one.failed(sick, "no")
+    assert sick.state == "up", "half of them went well"
     one.failed(sick, "no")
 
     assert [replica.state for replica in one.replicas] == ["resting", "up"]
     assert {chosen(one) for _ in range(4)} == {"1"}
+
+
+def test_failures_of_long_ago_are_forgotten() -> None:
+    clock = Clock()
+    one = balance(1, patience=2, clock=clock)
+    (sick,) = one.replicas
+    one.failed(sick, "no")
+    clock.now += OUTCOMES_AGE + 1
+    one.failed(sick, "no")
+
+    assert sick.state == "up"
+
+
+def test_one_caller_opens_no_circuit_while_others_get_answers() -> None:
+    one = balance(1, patience=2)
+    (replica,) = one.replicas
+    one.succeeded(replica, "b")
+    for _ in range(5):
+        one.failed(replica, "no", "a")
+    assert replica.state == "up"
+    one.failed(replica, "no", "c")
+    assert replica.state == "resting", "two can't be wrong"
+
+
+def test_what_a_request_may_have_caused_opens_a_circuit_only_with_two_callers() -> None:
+    one = balance(1, patience=2)
+    (replica,) = one.replicas
+    for _ in range(9):
+        one.failed(replica, "no", "a", in_doubt=True)
+    assert replica.state == "up"
+    one.failed(replica, "no", "b", in_doubt=True)
+    assert replica.state == "resting"
+
+
+def test_who_fails_at_once_is_not_the_least_busy() -> None:
+    one = balance(1, 1)
+    first = Counter[str]()
+    for _ in range(60):
+        url = chosen(one)
+        first[url] += 1
+        replica = one.replicas[int(url)]
+        if url == "0":
+            one.failed(replica, "no", in_doubt=True)
+        else:
+            one.succeeded(replica)
+        one.ended(replica)
+
+    assert first["0"] == 1
+
+
+def test_who_comes_back_gets_its_share_and_not_everything() -> None:
+    clock = Clock()
+    one = balance(1, 1, clock=clock)
+    one.replicas[0].draining = True
+    for _ in range(500):
+        clock.now += 0.1
+        one.ended(one.replicas[int(chosen(one))])
+    one.replicas[0].draining = False
+    back = Counter[str]()
+    for _ in range(200):
+        clock.now += 0.1
+        back[url := chosen(one)] += 1
+        one.ended(one.replicas[int(url)])
+
+    assert 100 <= back["0"] <= 140
+
+
+def test_who_asks_for_a_rest_is_asked_last_until_then() -> None:
+    clock = Clock()
+    one = balance(1, 1, clock=clock)
+    one.rests(one.replicas[0], 5)
+    assert {chosen(one) for _ in range(5)} == {"1"}
+    one.replicas[1].draining = True
+    assert chosen(one) == "0", "better late than never"
+    one.replicas[1].draining = False
+    clock.now += 6
+    assert chosen(one) == "0"
+
+
+def test_who_lacks_a_model_is_asked_for_others() -> None:
+    one = balance(1, 1)
+    one.lacks(one.replicas[0], "m")
+    assert one.choose(None, (), "m") is one.replicas[1]
+    assert one.choose(None, (), "other") is one.replicas[0]
+    assert one.choose(None, [one.replicas[1]], "m") is one.replicas[0], "it says so itself"
+
+
+def test_a_roundhouse_s_other_clients_count() -> None:
+    one = balance(1, 1)
+    ours = one.replicas[0]
+    ours.busy = 2
+    ours.listed({"m": RemoteStanding(state="loaded", in_use=2)})
+    assert ours.load == 2, "they are ours"
+    one.replicas[1].listed({"m": RemoteStanding(state="loaded", in_use=3, waiting=4)})
+    assert one.choose(None, (), "m") is ours
 
 
 def test_a_probe_gives_it_one_request_to_try() -> None:
