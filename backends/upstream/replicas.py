@@ -16,6 +16,7 @@ says when it wants to be asked again (`Retry-After`) is asked last until then, a
 model is asked for it last for a while.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -156,7 +157,7 @@ class Balance:
     def _rate(self, replica: Replica) -> float:
         """At which it was asked of late, over the weight."""
         age = self._clock() - replica.rate_at
-        return replica.rate * 0.5 ** (age / HALF_LIFE) / replica.weight
+        return replica.rate * math.exp2(-age / HALF_LIFE) / replica.weight
 
     def _recent(self, replica: Replica) -> list[Outcome]:
         oldest = self._clock() - OUTCOMES_AGE
