@@ -83,7 +83,7 @@ _CONSOLE_ROUTES = (
 
 OPEN_TO_ALL = (
     "without API keys anybody who reaches the port could use this machine: "
-    "add `keys`, listen on 127.0.0.1, or set server.allow_open"
+    "add `keys`, start with --new-key or --api-key, listen on 127.0.0.1, or set server.allow_open"
 )
 
 

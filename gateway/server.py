@@ -1,5 +1,4 @@
-"""uvicorn around the application: signals, the grace for running answers, clients that don't read,
-and the lines that greet the user.
+"""uvicorn around the application: signals, the grace for running answers, clients that don't read.
 
 SIGTERM or SIGINT (Ctrl-C) stops: new connections are refused, running answers have `shutdown_grace`
 seconds, then each ends with an error event. A second one ends the grace at once. Whatever native
@@ -7,7 +6,8 @@ code still runs then (an engine's import, a load) is not waited for. SIGHUP read
 again; a closed terminal doesn't end the server.
 
 Exit status: 0 after a stop that was asked for, 128 + the signal's number after a second one, 1
-where the address can't be listened on, 2 where the start failed.
+where the address can't be listened on, 2 where the start failed, or a model that is to be loaded
+with it can't fit.
 """
 
 import asyncio
@@ -229,8 +229,7 @@ class Server(uvicorn.Server):
 
     def _hung_up(self, _sig: int, _frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._hangup)
+        self._on_loop(self._hangup)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """In the main thread, wherever it is."""
@@ -240,8 +239,22 @@ class Server(uvicorn.Server):
             return
         self.status = 128 + sig
         self._end_after(TIDYING)
+        self._on_loop(self._hurry.set)
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        """From a signal's handler, which may stand in the middle of anything."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._hurry.set)
+            self._loop.call_soon_threadsafe(function)
+
+    def _announce(self) -> None:
+        """What is waited for, and how not to."""
+        answers = sum(one.in_use + one.waiting for one in self._registry.statuses())
+        if not answers:
+            log.info("stopping")
+            return
+        counted = "1 answer has" if answers == 1 else f"{answers} answers have"
+        text = f"stopping: {counted} {self._grace:g} s; Ctrl-C or a second signal ends them"
+        log.info(text, answers=answers, seconds=self._grace)
 
     def _end_after(self, seconds: float, more: float = LAST_WORDS) -> None:
         timer = threading.Timer(seconds, self._end, [more])
@@ -261,12 +274,19 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)  # type: ignore[arg-type]
-        if self.started and self.servers:
+        if not (self.started and self.servers):
+            return
+        if (obstacle := self._registry.preload_obstacle()) is not None:
+            print(f"roundhouse: preload: {obstacle}", file=sys.stderr)  # noqa: T201 - the command's output
+            self.status, self.should_exit = 2, True
+        else:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._greet(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         self._registry.watchers.end()
+        if not self.status:
+            self._announce()
         async with companions() as tasks:
             tasks.start_soon(self._cut_off_late)
             await super().shutdown(sockets)  # type: ignore[arg-type]
@@ -285,23 +305,3 @@ def run(server: Server) -> int:
     with suppress(SystemExit):  # uvicorn's own status when it can't listen; it has said why
         server.run()
     return server.status if server.started else 2
-
-
-def greeting(model: str, budgets: Callable[[], str]) -> Callable[[str], None]:
-    """The lines printed when the server listens: address, model, memory for models on each device,
-    and a command to try.
-    """
-
-    def greet(address: str) -> None:
-        body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-        print(  # noqa: T201 - this is the command's output
-            f"\nRoundhouse listens on {address}\n"
-            f"  model: {model or 'none yet: the model folders hold none'}\n"
-            f"  room:  {budgets()}\n"
-            f"  try:   curl {address}/v1/chat/completions -H 'content-type: application/json' "
-            f"-d '{body}'\n",
-            file=sys.stdout,
-            flush=True,
-        )
-
-    return greet

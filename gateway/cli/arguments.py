@@ -5,7 +5,7 @@ this.
 import argparse
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -17,13 +17,31 @@ def parser() -> argparse.ArgumentParser:
         prog="roundhouse", description="One OpenAI-style endpoint in front of local models."
     )
     root.add_argument("--version", action=_ShowVersion, nargs=0, help="show it and exit")
-    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    commands = root.add_subparsers(required=True, metavar="COMMAND", parser_class=_CommandParser)
     _serve(commands)
     _listing(commands)
     _loading(commands)
     _chat(commands)
     _local(commands)
     return root
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """Takes options anywhere among the others: argparse alone gives up on what follows an option
+    (`run MODEL --json "prompt"`) where an argument may be left out.
+    """
+
+    _is_within = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which calls itself for it."""
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
 
 
 class _ShowVersion(argparse.Action):
@@ -36,7 +54,7 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - its only name
+Commands: TypeAlias = "argparse._SubParsersAction[_CommandParser]"  # noqa: SLF001 - its only name
 
 
 def _command(commands: Commands, name: str, module: str, text: str) -> argparse.ArgumentParser:
@@ -82,17 +100,42 @@ def _config(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _model_dirs(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--model-dir",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder to search for models, besides `model_dirs`. May be repeated",
+    )
+
+
 def _serve(commands: Commands) -> None:
     command = _command(commands, "serve", "serve", "serve models on an OpenAI-style endpoint")
     command.add_argument(
         "models",
         nargs="*",
         metavar="MODEL",
-        help="a .gguf file, a model folder, or hf:owner/name, which is downloaded first",
+        help="a .gguf file, a model folder, a folder of models, or hf:owner/name, which is "
+        "downloaded first",
     )
+    _model_dirs(command)
     _config(command)
     command.add_argument("--host", help="address to listen on")
     command.add_argument("--port", help="port to listen on; 0 takes a free one")
+    command.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="an administrator's key besides the configured ones; env:NAME and file:PATH keep it "
+        "out of lists of processes. May be repeated",
+    )
+    command.add_argument(
+        "--new-key",
+        action="store_true",
+        help="make an administrator's key for this run, and show it",
+    )
 
 
 def _listing(commands: Commands) -> None:
@@ -140,6 +183,7 @@ def _local(commands: Commands) -> None:
     )
     _config(command)
     command.add_argument("models", nargs="*", metavar="MODEL", help="as with serve")
+    _model_dirs(command)
     _command(commands, "doctor", "doctor", "engines, devices and compilers, and what is missing")
     command = _command(commands, "completion", "completion", "a script that completes commands")
     command.add_argument("shell", choices=["bash", "zsh", "fish"])

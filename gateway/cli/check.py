@@ -30,7 +30,8 @@ def run(arguments: Namespace) -> int:
     """
     config = load_config(arguments.config, os.environ, sampling=Sampling)
     check_formats(config)
-    config, absent = present(with_downloads(with_models(config, arguments.models)))
+    config = with_models(config, arguments.models, arguments.model_dir)
+    config, absent = present(with_downloads(config))
     library, total = ModelLibrary(config, cache=cached_models(config)), SystemGauge().total()
     build(config, Registry(library, config), Metrics())
     budgets = {**total, **config.swap.memory}

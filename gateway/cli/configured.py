@@ -2,28 +2,39 @@
 folders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 import bundled
 from backends.catalog import BACKENDS
-from config.errors import ConfigError
+from backends.errors import LoadFailed, UnsupportedModel
+from config.errors import ConfigError, Source
 from config.folders import user_folder
-from config.settings import Config, ModelConfig
+from config.secrets import secret
+from config.settings import Config, KeyConfig, ModelConfig
 from gateway.registry.library import HUB_SCHEME
+from gateway.registry.sources import ModelFolder
+
+COMMAND_LINE = "the command line"
 
 
-def with_models(config: Config, models: Sequence[str]) -> Config:
-    """The models named on the command line come first; with none at all, the bundled one."""
-    if not (models or config.models or config.model_dirs or config.upstreams):
+def with_models(config: Config, models: Sequence[str], folders: Sequence[str] = ()) -> Config:
+    """The models named on the command line come first; with none at all, the bundled one.
+    `folders` are searched for more, as is a named folder that is no model itself.
+
+    Raises ConfigError.
+    """
+    if not (models or folders or config.models or config.model_dirs or config.upstreams):
         models = [str(bundled.GGUF)]
-    named = tuple(map(model_of, models))
+    searched = [*map(_folder, folders), *(_folder(text) for text in models if _holds_models(text))]
+    named = tuple(model_of(text) for text in models if not _holds_models(text))
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
-        raise ConfigError("the command line", "MODEL", f"{clash[0]} is in the configuration too")
-    return msgspec.structs.replace(config, models=named + config.models)
+        raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is in the configuration too")
+    dirs = tuple(dict.fromkeys((*searched, *config.model_dirs)))
+    return msgspec.structs.replace(config, models=named + config.models, model_dirs=dirs)
 
 
 def model_of(text: str) -> ModelConfig:
@@ -34,8 +45,63 @@ def model_of(text: str) -> ModelConfig:
         return ModelConfig(name=text.removeprefix(HUB_SCHEME), path=text)
     path = Path(text)
     if not path.exists():
-        raise ConfigError("the command line", "MODEL", f"there is no file or folder {path}")
+        raise ConfigError(COMMAND_LINE, "MODEL", f"there is no file or folder {path}")
     return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
+
+
+def _holds_models(text: str) -> bool:
+    """Whether it is a folder that no backend reads as one model. Raises ConfigError where no model
+    lies in it.
+    """
+    path = Path(text)
+    if text.startswith(HUB_SCHEME) or not path.is_dir():
+        return False
+    try:
+        BACKENDS.recognise(path)
+    except UnsupportedModel:
+        found = ModelFolder(path, BACKENDS.recognise)
+        if found.models() or any(found.unusable()):
+            return True
+        problem = f"there is no model in the folder {path}"
+        raise ConfigError(COMMAND_LINE, "MODEL", problem) from None
+    except LoadFailed:  # a model, which can't be used: its library says why
+        return False
+    return False
+
+
+def _folder(text: str) -> str:
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise ConfigError(COMMAND_LINE, "--model-dir", f"there is no folder {path}")
+    return str(path.resolve())
+
+
+def refuse_unusable(models: Sequence[str]) -> None:
+    """Raises ConfigError for a model of the command line that can't be used: a server without it is
+    not what was meant.
+    """
+    for text in models:
+        if not (text.startswith(HUB_SCHEME) or _holds_models(text)):
+            try:
+                BACKENDS.recognise(Path(text))
+            except (LoadFailed, OSError) as error:
+                raise ConfigError(COMMAND_LINE, "MODEL", str(error)) from error
+
+
+def with_keys(
+    config: Config, written: Sequence[str], made: str, environment: Mapping[str, str]
+) -> Config:
+    """Administrators' keys besides the configured ones: as they are `written` on the command line,
+    and the one `made` for this run, or "". Raises ConfigError.
+    """
+    source = Source(COMMAND_LINE)
+    keys = [secret(text, environment, Path.cwd(), source, "--api-key") for text in written]
+    keys += [made] if made else []
+    known = {key.key for key in config.keys}
+    if any(key in known or keys.count(key) > 1 for key in keys):
+        raise source.error("--api-key", "the same key is listed twice")
+    added = tuple(KeyConfig(key=key, role="admin", label="command line") for key in keys)
+    return msgspec.structs.replace(config, keys=config.keys + added)
 
 
 def with_downloads(config: Config) -> Config:

@@ -5,6 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
+from secrets import token_urlsafe
 
 import structlog
 
@@ -17,8 +18,9 @@ from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
 from gateway.app import build
-from gateway.cli.configured import with_downloads, with_models
+from gateway.cli.configured import refuse_unusable, with_downloads, with_keys, with_models
 from gateway.cli.findings import findings
+from gateway.cli.greeting import Greeting
 from gateway.cli.listing import size
 from gateway.cli.progress import Bars
 from gateway.errors import GatewayError
@@ -29,7 +31,7 @@ from gateway.logs import LogLines, Writer, configure
 from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, Registry
 from gateway.registry.gauges import SystemGauge
 from gateway.reloading import ConfigSource, Explained, Reloader
-from gateway.server import Server, greeting
+from gateway.server import Server
 from gateway.server import run as run_server
 from gateway.splitter import FORMATS
 
@@ -48,9 +50,12 @@ def run(arguments: Namespace) -> int:
     file = arguments.config or locate(os.environ, Path.cwd())
     environment = dict(os.environ)
 
+    new_key = f"rh-{token_urlsafe(24)}" if arguments.new_key else ""
+
     def understood(text: str | None) -> Config:
         config = load_text(text, file, environment, overrides=overrides, sampling=Sampling)
-        config = with_downloads(with_models(config, arguments.models))
+        config = with_keys(config, arguments.api_key, new_key, environment)
+        config = with_downloads(with_models(config, arguments.models, arguments.model_dir))
         check_formats(config)
         return config
 
@@ -62,6 +67,7 @@ def run(arguments: Namespace) -> int:
         return Explained(text, origins(text, file, environment, overrides=overrides))
 
     config = read()
+    refuse_unusable(arguments.models)
     lines = LogLines()
     with Writer(_left_out) as writer:
         configure(config.log, lines)
@@ -91,7 +97,7 @@ def run(arguments: Namespace) -> int:
             build(config, registry, metrics, reloader=reloader, lines=lines),
             config.server,
             registry,
-            greeting(first_model(config, registry), lambda: budgets(registry)),
+            greeting(config, registry, new_key).print,
             timed_out=metrics.send_timed_out,
             hangup=reloader.ask,
             drain=writer.drain,
@@ -134,6 +140,23 @@ def check_formats(config: Config) -> None:
             if one.format is not None and one.format not in FORMATS:
                 problem = f"{one.format!r} is no format; {suggestion(one.format, FORMATS)}"
                 raise ConfigError("the configuration", f"$.{section}[{index}].format", problem)
+
+
+def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
+    """`new_key`: made for this run, or ""."""
+    model = first_model(config, registry)
+    try:
+        task = registry.resolve(model).files.task
+    except GatewayError:  # it can't be used, or comes later
+        task = "generate"
+    return Greeting(
+        model=model,
+        task=task,
+        room=lambda: budgets(registry),
+        has_page=config.console.enabled,
+        needs_key=bool(config.keys),
+        new_key=new_key,
+    )
 
 
 def first_model(config: Config, registry: Registry) -> str:

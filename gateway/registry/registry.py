@@ -383,6 +383,11 @@ class Registry:
             return ShuttingDown("the server is stopping")
         return ModelUnavailable(f"{name} was unloaded by an administrator", param="model")
 
+    def preload_obstacle(self) -> str | None:
+        """Why a model that is to be loaded at the start never could be; None: all could."""
+        fits = (self.survey.fit(entry) for entry in self._library.entries() if entry.preload)
+        return next((fit.why for fit in fits if fit.verdict == "too_large"), None)
+
     async def _preload(self, name: str) -> None:
         try:
             await self.load(name)

@@ -41,6 +41,19 @@ def says(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["run demo --json PROMPT", "run --json demo PROMPT", "run demo PROMPT --json"],
+)
+def test_options_may_stand_anywhere(line: str) -> None:
+    parsed = parser().parse_args(line.split())
+    assert (parsed.model, parsed.prompt, parsed.json) == ("demo", "PROMPT", True)
+    several = parser().parse_args(["serve", "a", "--port", "0", "b"])
+    assert (several.models, several.port) == (["a", "b"], "0")
+    dashes = parser().parse_args(["run", "demo", "--json", "--", "--prompt"])
+    assert dashes.prompt == "--prompt"
+
+
 def test_help_is_light() -> None:
     """No command's module, and nothing of the server, is imported for it."""
     code = (

@@ -42,9 +42,10 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
 ) -> None:
     server = serve({}, script(tmp_path))
     server.out.line_with("try:")
-    _, listens, model, room, attempt = map(str.strip, server.out.text.splitlines()[:5])
+    _, listens, page, model, room, attempt = map(str.strip, server.out.text.splitlines()[:6])
     url = listens.rpartition(" ")[2]
     assert url.startswith("http://127.0.0.1:")
+    assert page == f"page:  {url}/"
     assert model == "model: demo"
     assert re.search(r"\bcpu \d+\.\d [MG]B$", room)
     assert f"curl {url}/v1/chat/completions" in attempt
@@ -241,6 +242,13 @@ def test_model_folders_without_a_model_are_served_with_a_warning(
         ("server: {prot: 1}", (), "did you mean 'port'"),
         ("server: {host: 0.0.0.0}", (), "without API keys"),
         ("{}", ("missing.gguf",), "there is no file or folder missing.gguf"),
+        ("{}", ("nonsense.gguf",), "nonsense.gguf is not a usable GGUF file"),
+        ("{}", ("notes.txt",), "notes.txt is not a model that"),
+        ("{}", ("empty",), "there is no model in the folder empty"),
+        ("{}", ("--model-dir", "nowhere"), "there is no folder nowhere"),
+        ("{}", ("--api-key", "env:NOT_SET"), "the environment variable NOT_SET is not set"),
+        ("{keys: [{key: a}]}", ("--api-key", "a"), "the same key is listed twice"),
+        ("{}", ("--host", "0.0.0.0"), "start with --new-key"),
         ("models: [{name: demo, path: x}]", ("demo.script.json",), "demo is in the configuration"),
         ("{}", ("--host", "0.0.0.0"), "without API keys"),
         (
@@ -254,6 +262,9 @@ def test_mistakes_are_reported_in_one_line_with_exit_status_2(
     config: str, arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     script(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nonsense.gguf").write_bytes(b"nonsense")
+    (tmp_path / "notes.txt").write_text("nonsense")
     (tmp_path / "roundhouse.yaml").write_text(config)
     with command("serve", *arguments, folder=tmp_path) as start:
         assert start.status() == 2
@@ -338,3 +349,88 @@ async def test_a_pull_reports_its_choice_and_progress_and_its_name_can_be_run(
 def test_folders_that_are_configured_take_the_downloads() -> None:
     config = Config(model_dirs=("/srv/models",))
     assert with_downloads(config) is config
+
+
+def test_a_stop_says_what_it_waits_for(serve: Serve, tmp_path: Path) -> None:
+    server = serve(slow(tmp_path, grace=600))
+    with server.client.stream("POST", CHAT, json={**HELLO, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        server.signal(signal.SIGINT)
+        said = server.log.wait_for("stopping")
+        text = "stopping: 1 answer has 600 s; Ctrl-C or a second signal ends them"
+        assert (said["event"], said["answers"], said["seconds"]) == (text, 1, 600)
+        server.signal(signal.SIGINT)
+        assert any("the server is stopping" in line for line in lines)
+    assert server.status() == 128 + signal.SIGINT
+
+
+def attempt(server: Served, **environment: str) -> dict[str, Any]:
+    """What the greeting's command gives, as a shell runs it."""
+    command = server.out.line_with("try:").partition("try:")[2]
+    done = subprocess.run(
+        ["sh", "-c", command.replace("curl", "curl -fsS", 1)],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_greeting_s_command_works_as_it_is_printed(serve: Serve, tmp_path: Path) -> None:
+    model = scripted(tmp_path, 'it\'s a "model"', say="Hello!")
+    server = serve({"models": [model]}, "--host", "0.0.0.0", "--new-key")
+    assert attempt(server)["choices"][0]["message"]["content"] == "Hello!"
+    page = server.out.line_with("page:").partition("page:")[2].strip()
+    assert httpx.get(page, follow_redirects=True, timeout=HANG).is_success
+    assert httpx.get(f"{server.url}/v1/models", timeout=HANG).status_code == 401
+    key = server.out.line_with("key:").split()[1]
+    assert key.startswith("rh-")
+    assert key not in server.log.text
+
+
+def test_keys_of_the_command_line_stand_beside_the_configured_ones(
+    serve: Serve, tmp_path: Path
+) -> None:
+    config = {"keys": [{"key": "configured"}], "models": [scripted(tmp_path, "demo")]}
+    (tmp_path / "secret").write_text("from-a-file\n")
+    arguments = ("--api-key", "given", "--api-key", "env:THE_KEY", "--api-key", "file:secret")
+    server = serve(config, *arguments, environment={"THE_KEY": "from-a-variable"})
+    server.signal(signal.SIGHUP)
+    server.log.wait_for("configuration reloaded")
+    told = {}
+    for key in ("configured", "given", "from-a-variable", "from-a-file", "another"):
+        headers = {"authorization": f"Bearer {key}"}
+        told[key] = server.client.get("/v1/admin/settings", headers=headers).status_code
+    assert told == {
+        "configured": 403,
+        "given": 200,
+        "from-a-variable": 200,
+        "from-a-file": 200,
+        "another": 401,
+    }
+    assert attempt(server, ROUNDHOUSE_KEY="configured")["model"] == "demo"
+
+
+@pytest.mark.parametrize("named", ["argument", "option"])
+def test_a_folder_of_models_is_searched(named: str, serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    (folder / "below").mkdir(parents=True)
+    scripted(folder, "one")
+    scripted(folder / "below", "two")
+    server = serve({}, *(["models"] if named == "argument" else ["--model-dir", "models"]))
+    listed = server.client.get("/v1/models").json()["data"]
+    assert {one["id"] for one in listed} == {"one", "below/two"}
+
+
+def test_a_model_to_preload_that_can_not_fit_is_exit_status_2(tmp_path: Path) -> None:
+    model = {**scripted(tmp_path, "big", size_bytes=10**15), "preload": True}
+    config = {"server": {"port": 0}, "models": [model]}
+    (tmp_path / "roundhouse.yaml").write_text(json.dumps(config))
+    with command("serve", folder=tmp_path) as start:
+        assert start.status() == 2
+    assert "roundhouse: preload: big needs " in start.log.text
+    assert "listens on" not in start.out.text
