@@ -150,7 +150,7 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
             cached = self._release(running) or 0
         else:
             self._waiting.leave(running.request, running)
-        outputs = [(running.mailbox, running.ended("stopped", None, cached))]
+        outputs = [(running.mailbox, running.ended(Written(cause="stopped"), cached))]
         self._call(deliver, outputs)
 
     def _release(self, running: DriverJob) -> int | None:
@@ -248,11 +248,10 @@ class Driver(EngineThread[Engine, DriverJob, Finish | Asked]):
     def _end(self, running: DriverJob, written: Written) -> Ended:
         running.over = True
         del self._active[running.key]
-        assert written.cause is not None
         cached = self._release(running)
         if cached is not None:
             self._failures = 0
-        return running.ended(written.cause, written.stop_string, cached or 0)
+        return running.ended(written, cached or 0)
 
     def _step_failed(self, error: Exception) -> None:
         """Only the requests of this step fail; see `_rebuilt`."""

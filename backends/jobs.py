@@ -15,7 +15,6 @@ from backends.constraints.matcher import Matcher
 from backends.engine import Engine, JobFailed, PromptRead, PromptScored, StepResult, Token
 from backends.errors import BackendError
 from backends.protocol import (
-    Cause,
     Ended,
     Generation,
     ModelInfo,
@@ -219,10 +218,13 @@ class DriverJob:
     def completion_tokens(self) -> int:
         return self.transcript.completion_tokens
 
-    def ended(self, cause: Cause, stop_string: str | None, cached_tokens: int) -> Ended:
+    def ended(self, written: Written, cached_tokens: int) -> Ended:
+        assert written.cause is not None
         return Ended(
-            cause=cause,
-            stop_string=stop_string,
+            cause=written.cause,
+            stop_string=written.stop_string,
+            token=written.token,
+            logprob=written.logprob,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=cached_tokens,
             completion_tokens=self.completion_tokens,
@@ -337,7 +339,7 @@ def _written(running: DriverJob, final: Sequence[Taken]) -> tuple[Written, int]:
             pieces.append(written.piece)
         if written.cause is not None or written.force:
             break
-    return Written(_joined(pieces), written.cause, written.stop_string, written.force), left
+    return msgspec.structs.replace(written, piece=_joined(pieces)), left
 
 
 def _joined(outputs: Sequence[Piece | None]) -> Piece | None:

@@ -157,7 +157,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
 class TokenLogprob(msgspec.Struct, frozen=True):
     """What was chosen, and the best alternatives, from the model's own distribution before
-    sampling.
+    sampling. What was forced (the closing of a `ThinkingBudget`) is certain: its logprob is 0, and
+    it has no alternatives.
     """
 
     chosen: Candidate
@@ -200,10 +201,14 @@ Cause: TypeAlias = Literal["end_token", "stop_string", "max_tokens", "context_fu
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job ended, and its usage."""
+    """Why a job ended, and its usage. `token`: the end token, if the model has written one. It
+    counts, but has no text, and so no piece; `logprob` is its own, where logprobs are wanted.
+    """
 
     cause: Cause
     stop_string: str | None = None
+    token: int | None = None
+    logprob: TokenLogprob | None = None
     prompt_tokens: int
     cached_tokens: int  # of prompt_tokens, found in the KV cache and not computed again
     completion_tokens: int

@@ -10,15 +10,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backends.protocol import Cause, Generation, Piece, ThinkingBudget, TokenLogprob
+from backends.protocol import Candidate, Cause, Generation, Piece, ThinkingBudget, TokenLogprob
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """What one token led to: text to hand on, tokens to force next, or the end."""
+    """What one token led to: text to hand on, tokens to force next, or the end. `token` and
+    `logprob`: see `Ended`.
+    """
 
     piece: Piece | None = None
     cause: Cause | None = None
     stop_string: str | None = None
+    token: int | None = None
+    logprob: TokenLogprob | None = None
     force: tuple[int, ...] = ()
     void: bool = False  # tokens were taken back, also those that were handed over behind
 
@@ -146,6 +150,7 @@ class Transcript:
         self._tokens: list[int] = []  # not handed on yet: their text is held back
         self._lengths: list[int] = []  # of their texts, in characters
         self._logprobs: list[TokenLogprob] = []
+        self._wants_logprobs = job.logprobs is not None
         self._freed = 0  # characters handed on before their token
         self.completion_tokens = 0
 
@@ -162,8 +167,10 @@ class Transcript:
         it is none, but nothing can follow it.
         """
         self.completion_tokens += 1
+        if logprob is None and self._wants_logprobs:  # it was forced
+            logprob = TokenLogprob(Candidate(token, text, 0.0))
         if ends:
-            return Written(self._rest(""), "end_token")
+            return Written(self._rest(""), "end_token", token=token, logprob=logprob)
         waits = self._tokens or self._inside_character or self.completion_tokens >= self.limit
         if (
             self._flows

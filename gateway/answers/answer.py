@@ -80,7 +80,8 @@ class Choice:
         self._one_call = one_call  # the answer is over after its first tool call
         self._checked = None if check is None else Checked(check)
         self._final: Delta | None = None  # the last one, where that comes before the job's end
-        self._reasoning = False
+        # of the newest event
+        self._phase: type[Event] = Reasoning if splitting.in_reasoning else Content
         self._logprobs: list[TokenLogprob] = []
         self._all_logprobs = asked.logprobs_of == "all"
         self._tokens: list[int] | None = [] if asked.returns_tokens else None
@@ -143,12 +144,19 @@ class Choice:
         return replace(delta, tokens=tokens)
 
     def _last(self, ended: Ended) -> Delta:
+        thought = self._phase is Reasoning and not self._splitting.in_reasoning
+        in_answer = self._phase is Content or thought
         events = self._splitting.finish(_reason(ended))
         if ended.stop_string is not None:
             finished = events[-1]
             assert isinstance(finished, Finished), "it is always the last"
             events[-1] = replace(finished, stop=ended.stop_string)
-        return Delta(self.index, tuple(events), tuple(self._delivered((), events)))
+        if ended.token is not None and self._tokens is not None:
+            self._tokens.append(ended.token)
+        delivered = tuple(self._delivered((), events))
+        if ended.logprob is not None and (self._all_logprobs or in_answer):
+            delivered += (ended.logprob,)
+        return Delta(self.index, tuple(events), delivered)
 
     async def _settle(self, outputs: Outputs) -> None:
         """The job's usage, up to where its answer ended. Output behind that is not counted."""
@@ -191,11 +199,11 @@ class Choice:
         """Tokens whose text is held back count for the phase before."""
         for event in events:
             if type(event) is not Finished:  # isinstance takes several times as long for structs
-                self._reasoning = type(event) is Reasoning
+                self._phase = type(event)
         self.generated += len(piece.tokens)
         if self._tokens is not None:
             self._tokens += piece.tokens
-        if self._reasoning:
+        if self._phase is Reasoning:
             self.reasoning_tokens += len(piece.tokens)
 
     def _delivered(

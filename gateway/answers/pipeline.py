@@ -221,6 +221,7 @@ class Pipeline:
         if request.echo:  # with log probabilities where they are asked for at all
             jobs = [msgspec.structs.replace(job, prompt_logprobs=job.logprobs) for job in jobs]
         n, constraint = request.answering.n, bound.constraint
+        asked = msgspec.structs.replace(asked, logprobs_of="all")  # of a raw text nothing is split
         jobs = [msgspec.structs.replace(job, constraint=constraint) for job in jobs]
         choices = [
             Choice(index, job, Unsplit(), prompt=index // n, check=bound.check, asked=asked)

@@ -58,6 +58,8 @@ async def ends_by_itself(subject: Subject) -> None:
     assert ended.prompt_tokens == len(generation.prompt)
     tokens = [token for piece in pieces for token in piece.tokens]
     assert ended.completion_tokens == len(tokens) + 1  # the end token has no piece
+    assert ended.token not in (None, *tokens)
+    assert ended.logprob is None
     assert text_of(pieces) == subject.container.detokenize(tokens)
 
 
@@ -188,6 +190,28 @@ async def logprobs_are_reported(subject: Subject) -> None:
                 assert logprob.top[0].token == token
 
 
+async def every_counted_token_has_a_logprob(subject: Subject) -> None:
+    """The end token too, those of a stop string, and those that were forced."""
+    whole = text_of((await run(subject.container, job(subject, subject.long)))[0])
+    closing = subject.container.tokenize("enough</think>", special=False)
+    budget = ThinkingBudget(
+        tokens=2, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
+    )
+    ways = ({}, {"max_tokens": 3}, {"stop": (whole[4:12],)}, {"thinking": budget})
+    for way in ways:
+        generation = job(subject, subject.long, logprobs=1, **way)
+        pieces, ended = await run(subject.container, generation)
+        counted = [token for piece in pieces for token in piece.tokens]
+        scored = [one.chosen.token for piece in pieces for one in piece.logprobs]
+        if ended.token is not None:
+            assert ended.logprob is not None
+            counted.append(ended.token)
+            scored.append(ended.logprob.chosen.token)
+        assert (ended.cause == "end_token") == (ended.token is not None)
+        assert scored == counted
+        assert len(counted) == ended.completion_tokens
+
+
 async def texts_have_a_least_count(subject: Subject) -> None:
     """Where the longest token is known, a text has at least so many tokens."""
     longest = subject.container.info.longest_token_bytes
@@ -214,6 +238,7 @@ PROMISES = (
     cancelled_anywhere,
     budget_is_kept,
     logprobs_are_reported,
+    every_counted_token_has_a_logprob,
     texts_have_a_least_count,
     closes_while_idle,
 )

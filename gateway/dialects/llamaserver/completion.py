@@ -135,6 +135,7 @@ class CompletionReply:
         choice = self._choices[delta.choice]
         text = choice.take(delta)
         if not text:
+            choice.logprobs += delta.logprobs  # the end token's go with the last piece
             return b""
         return b"".join(
             frame(self._piece(delta.choice, piece, tokens))
@@ -143,7 +144,10 @@ class CompletionReply:
 
     def closing(self, usage: Usage) -> bytes:
         """The last piece of each choice."""
-        return b"".join(self._last_frame(index, "", usage) for index in range(len(self._choices)))
+        return b"".join(
+            frame(self._chosen(self._last(index, "", usage, choice.logprobs)))
+            for index, choice in enumerate(self._choices)
+        )
 
     def failed(self, error: GatewayError) -> bytes:
         """The last event of a broken stream."""
@@ -171,16 +175,13 @@ class CompletionReply:
             completion_probabilities=self._shown.of(logprobs),
         )
 
-    def _last_frame(self, index: int, text: str, usage: Usage) -> bytes:
-        return frame(self._chosen(self._last(index, text, usage)))
-
     def _chosen(self, last: Completion) -> Completion | dict[str, Any]:
         """The fields that the request chose; without a choice all of them."""
         names = self._exchange.response_fields
         return chosen(msgspec.to_builtins(last), names) if names else last
 
     def _last(
-        self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob] = ()
+        self, index: int, text: str, usage: Usage, logprobs: Sequence[TokenLogprob]
     ) -> Completion:
         choice, report = self._choices[index], self._report(index)
         cost = report.usage if report else usage

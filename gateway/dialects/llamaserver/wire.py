@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from backends.protocol import Progress
+from backends.protocol import ModelInfo, Progress
 from gateway.dialects.bounds import check_order
 from gateway.dialects.fields import Fields, json_object
 from gateway.dialects.frames import body
@@ -105,6 +105,40 @@ class LlamaTokens(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     max_model_len: int
     token_strs: Sequence[str] | UnsetType = UNSET
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's: what a client must know to write prompts itself. Null is a token that the model does
+    not have.
+    """
+
+    tokenizer_class: str
+    model_max_length: int
+    vocab_size: int
+    add_bos_token: bool
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    additional_special_tokens: Sequence[str]
+    chat_template: str | None
+
+
+def tokenizer_info(info: ModelInfo) -> TokenizerInfo:
+    """Of a model in memory."""
+    special = info.special
+    return TokenizerInfo(
+        tokenizer_class=info.backend,
+        model_max_length=info.context_length,
+        vocab_size=info.vocab_size,
+        add_bos_token=info.adds_bos,
+        bos_token=special.bos or None,
+        eos_token=special.eos or None,
+        pad_token=special.pad or None,
+        unk_token=special.unk or None,
+        additional_special_tokens=special.control,
+        chat_template=info.chat_template,
+    )
 
 
 class LlamaText(msgspec.Struct, frozen=True):

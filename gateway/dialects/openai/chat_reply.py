@@ -136,8 +136,9 @@ class _Call:
 class ChoiceFold:
     """One choice while it grows."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, has_logprobs: bool) -> None:
         self._index = index
+        self._has_logprobs = has_logprobs
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _Call] = {}
@@ -165,7 +166,7 @@ class ChoiceFold:
         return WholeChoice(
             index=self._index,
             message=self._message(),
-            logprobs=chat_logprobs(self._logprobs) if self._logprobs else None,
+            logprobs=chat_logprobs(self._logprobs) if self._has_logprobs else None,
             finish_reason=self._finished.reason,
             stop_reason=_given(self._finished.stop),
             stop_str=_given(self._finished.stop),
@@ -217,9 +218,9 @@ class ChatReply:
         ]
         self._unfinished = len(choices)
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
-        self._folds = [ChoiceFold(index) for index in choices]
-        self._frames = [self._frames_of(index, hides_reasoning=hidden) for index in choices]
         self._has_logprobs = exchange.request.answering.logprobs is not None
+        self._folds = [ChoiceFold(index, has_logprobs=self._has_logprobs) for index in choices]
+        self._frames = [self._frames_of(index, hides_reasoning=hidden) for index in choices]
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""

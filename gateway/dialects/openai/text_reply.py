@@ -67,8 +67,9 @@ class _TextStep(msgspec.Struct, frozen=True):
 class _Growing:
     """One choice while it grows. Log probabilities of held-back text wait for the text."""
 
-    def __init__(self, index: int, echo: str) -> None:
+    def __init__(self, index: int, echo: str, *, has_logprobs: bool) -> None:
         self.index = index
+        self._has_logprobs = has_logprobs
         self.echo = echo
         self._prompt = EchoedPrompt(echo)
         self._scored = False
@@ -138,11 +139,13 @@ class _Growing:
         return _TextStep(text, logprobs, _reason(end), UNSET if end.stop is None else end.stop)
 
     def _all_columns(self) -> TextLogprobs | UnsetType:
-        answer = self._columns(self._logprobs)
+        if not self._has_logprobs:
+            return UNSET
+        answer = self._offsets.columns(self._logprobs)
         if not self._echoed:
             return answer
         _, prompt = self._prompt.take(self._echoed)
-        return prompt if answer is UNSET else together(prompt, answer)
+        return together(prompt, answer)
 
     def _columns(self, logprobs: Sequence[TokenLogprob]) -> TextLogprobs | UnsetType:
         return self._offsets.columns(logprobs) if logprobs else UNSET
@@ -174,10 +177,13 @@ class TextReply:
         self._include_usage = exchange.include_usage
         n = exchange.request.answering.n
         texts = _echoes(exchange, echoes)
-        self._choices = [_Growing(k, texts[k // n]) for k in range(len(texts) * n)]
+        self._has_logprobs = exchange.request.answering.logprobs is not None
+        self._choices = [
+            _Growing(k, texts[k // n], has_logprobs=self._has_logprobs)
+            for k in range(len(texts) * n)
+        ]
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
         self._frames = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
-        self._has_logprobs = exchange.request.answering.logprobs is not None
         self._unfinished = len(self._choices)
         self._end: TextChoice | None = None  # the last choice's, which waits for the timings
 

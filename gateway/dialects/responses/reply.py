@@ -117,7 +117,7 @@ class ResponsesReply:
             case ToolClosed():
                 return self._end("completed")
             case Finished():
-                return self._finish(one)
+                return self._finish(one, logprobs)
         return b""
 
     def _grow_text(self, kind: Kind, text: str, logprobs: tuple[TokenLogprob, ...]) -> bytes:
@@ -139,7 +139,9 @@ class ResponsesReply:
         self._done.append(item.item(status))
         return b"".join(item.closing(status))
 
-    def _finish(self, last: Finished) -> bytes:
+    def _finish(self, last: Finished, logprobs: tuple[TokenLogprob, ...]) -> bytes:
+        if self._current is not None and self._kind == "message":
+            self._current.keep("", logprobs)  # the end token's
         if last.reason in ("length", "content_filter"):
             is_length = last.reason == "length"
             self._reason = Incomplete("max_output_tokens" if is_length else "content_filter")

@@ -184,6 +184,7 @@ _LLAMASERVER: Mapping[Any, Described] = {
             },
         },
     ),
+    text_routes.tokenizer_info: Described(gives=(llama.TokenizerInfo,)),
     text_routes.detokenize: Described(
         takes=llama.Detokenize, gives=(llama.LlamaText,), examples={"Tokens": {"tokens": [5, 6]}}
     ),

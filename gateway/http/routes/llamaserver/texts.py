@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from litestar import Request, post
+from litestar import Request, get, post
 from litestar.types import ASGIApp
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -92,6 +92,22 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
+@get("/tokenizer_info")
+async def tokenizer_info(request: AnyRequest, services: Services) -> ASGIApp:
+    """The special tokens and the template of the model in use, else of the default, as vLLM has it.
+
+    It takes no name: the model may have to be loaded, and any web page can make a browser send a
+    GET.
+    """
+    access = services.authenticator.admit(request.headers)
+
+    async def whole() -> bytes:
+        async with services.wording.leased(None, access) as lease:
+            return body(wire.tokenizer_info(lease.tokenizer.info))
+
+    return WholeErrand(whole)
+
+
 @post("/apply-template")
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """The text that a conversation becomes for its model."""
@@ -118,4 +134,4 @@ async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole, ignoring(left))
 
 
-ROUTES = (tokenize, detokenize, apply_template, input_tokens)
+ROUTES = (tokenize, detokenize, tokenizer_info, apply_template, input_tokens)
