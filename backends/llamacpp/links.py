@@ -5,6 +5,7 @@ left of it after the links before is read, so that what costs stands behind what
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -14,9 +15,13 @@ from llama_cpp import llama_cpp as api
 
 from backends.protocol import Sampling
 from backends.sampling.formulas import (
+    SCALE,
     above_top_a,
     divided,
     faded,
+    halves,
+    hashed,
+    mixed,
     skewed,
     smoothed,
     within_tail_free,
@@ -26,6 +31,10 @@ from backends.sampling.formulas import (
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 # A candidate so far below the best adds less to a sum over a vocabulary than single precision sees.
 NEGLIGIBLE = 30.0
+LIKELY = 8.0  # below the best: of most distributions a few hundred candidates at most
+# Of a vocabulary up to SMALL the random numbers of so many places are computed TOGETHER, because
+# numpy takes as long to begin as to compute one row.
+SMALL, TOGETHER = 4_096, 16
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
@@ -67,6 +76,10 @@ class TokenDataArray:
 
     def reordered(self) -> None:
         self._array.sorted = False
+
+    def select(self, place: int) -> None:
+        """It is the token that is drawn."""
+        self._array.selected = place
 
 
 class Link:
@@ -158,3 +171,53 @@ def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> Link
     for token in tokens:
         accept(token)
     return Link(apply, accept)
+
+
+def drawing(seed: int, size: int) -> Link:
+    """Draws with random numbers that each token has by itself, from the seed and the place in the
+    answer alone: so the same seed draws the same among others, where logits are a little different
+    and may have another order. llama.cpp walks along the candidates with one number for all.
+
+    Of exponential times at rates of the probabilities the first is drawn, as in `sampling.draw`.
+    `size`: of the vocabulary.
+    """
+    place = 0
+    table = np.empty((0, size), np.float32)  # of the places after the one that divides by TOGETHER
+
+    def accept(_token: int) -> None:
+        nonlocal place
+        place += 1
+
+    def apply(candidates: TokenDataArray) -> None:
+        nonlocal table
+        if size > SMALL:
+            candidates.select(_first(candidates.logits, hashed(candidates.ids, *key(place))))
+            return
+        row = place % TOGETHER
+        if not row or not len(table):
+            keys = np.array([halves(mixed(seed, place - row + k)) for k in range(TOGETHER)], "i4")
+            ids = np.arange(size, dtype=np.int32)[None]
+            table = _log_times(hashed(ids, keys[:, :1], keys[:, 1:]))
+        candidates.select(int((candidates.logits - table[row][candidates.ids]).argmax()))
+
+    def key(place: int) -> tuple[np.int32, np.int32]:
+        low, high = halves(mixed(seed, place))
+        return np.int32(low), np.int32(high)
+
+    return Link(apply, accept)
+
+
+def _first(logits: Floats, bits: npt.NDArray[np.int32]) -> int:
+    """The candidate whose time comes first. Of a whole vocabulary most can't be it: they are so
+    unlikely that their bits had to be lower than they are, which needs no logarithms.
+    """
+    likely = logits > logits.max() - LIKELY
+    best = float((logits[likely] - _log_times(bits[likely])).max())
+    latest = -math.expm1(-math.exp(min(0.0, float(logits.max()) - LIKELY - best))) / SCALE
+    [left] = np.nonzero(likely | (bits <= np.int32(latest)))
+    return int(left[(logits[left] - _log_times(bits[left])).argmax()])
+
+
+def _log_times(bits: npt.NDArray[np.int32]) -> Floats:
+    """Logarithms of numbers of the exponential distribution, of 31 random bits each."""
+    return np.log(-np.log(1.0 - (bits + 0.5) * SCALE)).astype(np.float32)

@@ -251,6 +251,8 @@ def _selection(
     if sampling.adaptive_target >= 0:
         target, decay = sampling.adaptive_target, sampling.adaptive_decay
         yield api.llama_sampler_init_adaptive_p(target, decay, seed)
+    elif sampling.seed is not None:
+        yield links.drawing(sampling.seed, vocabulary.size)
     else:
         yield api.llama_sampler_init_dist(seed)
 

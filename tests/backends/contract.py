@@ -197,7 +197,12 @@ async def every_counted_token_has_a_logprob(subject: Subject) -> None:
     budget = ThinkingBudget(
         tokens=2, closing=closing, opens=("<think>",), closes=("</think>",), is_open=True
     )
-    ways = ({}, {"max_tokens": 3}, {"stop": (whole[4:12],)}, {"thinking": budget})
+    ways: tuple[dict[str, object], ...] = (
+        {},
+        {"max_tokens": 3},
+        {"stop": (whole[4:12],)},
+        {"thinking": budget},
+    )
     for way in ways:
         generation = job(subject, subject.long, logprobs=1, **way)
         pieces, ended = await run(subject.container, generation)
