@@ -20,7 +20,7 @@ from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2 import model_config
 from backends.exllamav2.files import cache_size, draft, fitted
 from backends.exllamav2.library import ExLlamaV2Library
-from backends.exllamav2.sampling import draw_with, settings
+from backends.exllamav2.sampling import draw_with, theirs
 from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV2Options
 
@@ -65,7 +65,7 @@ class ExLlamaV2Model(loading.ExLlamaModel):
         made = self.library.job(
             input_ids=torch.tensor([running.prompt + running.written], dtype=torch.long),
             max_new_tokens=new + self.plan.drafted,  # it stops that much earlier
-            gen_settings=settings(running.job.sampling, self.library),
+            gen_settings=theirs(running.job.sampling, self.library),
             stop_conditions=list(ends),
             decode_special_tokens=True,
             identifier=running.key,

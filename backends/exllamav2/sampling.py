@@ -13,8 +13,10 @@ from backends.protocol import Sampling
 Sampled: TypeAlias = tuple[torch.Tensor, None, None, None, bool]
 
 
-def settings(sampling: Sampling, library: ExLlamaV2Library) -> Any:
-    """An `ExLlamaV2Sampler.Settings` with this temperature, and nothing else of its defaults."""
+def theirs(sampling: Sampling, library: ExLlamaV2Library) -> Any:
+    """Settings of its sampler with this temperature, and nothing else of its defaults: an
+    `ExLlamaV2Sampler.Settings`.
+    """
     greedy = sampling.temperature <= 0
     return library.settings(
         token_repetition_penalty=1.0,
