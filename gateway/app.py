@@ -110,6 +110,11 @@ def build(
         config, registry, metrics, catalog, reloader or Reloader(config), guard, lines or LogLines()
     )
     metrics.watch(registry.statuses)
+    metrics.watch_server(
+        lambda: registry.survey.ledger(),  # noqa: PLW0108 - there is none before it runs
+        lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
+        services.authenticator.roles,
+    )
     front, routers = ollama.FRONT_ROUTES if config.apis.ollama else (), _api_routers(services)
     app = Litestar(
         route_handlers=[

@@ -11,6 +11,7 @@ import yaml
 
 from benchmarks import hardware
 from gateway.http.metrics import Metrics
+from gateway.registry.survey import Ledger
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -66,6 +67,9 @@ def test_every_message_explained_is_one_the_program_has() -> None:
 def metric_names() -> set[str]:
     metrics = Metrics()
     metrics.watch(list)
+    metrics.watch_server(
+        lambda: Ledger(budgets={}, held=(), claimed=()), lambda: {"a": []}, lambda: {"user": 1}
+    )
     families = re.findall(r"^# TYPE (\w+) (\w+)", metrics.text().decode(), flags=re.MULTILINE)
     names = set()
     for name, kind in families:
@@ -80,6 +84,14 @@ def expressions() -> Iterator[str]:
     alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text("utf-8"))
     for group in alerts["groups"]:
         yield from (rule["expr"] for rule in group["rules"])
+
+
+def test_every_alert_says_how_urgent_it_is_and_what_to_do() -> None:
+    alerts = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text("utf-8"))
+    for rule in (rule for group in alerts["groups"] for rule in group["rules"]):
+        assert rule["labels"]["severity"] in ("critical", "warning"), rule["alert"]
+        assert rule["annotations"]["summary"].endswith("."), rule["alert"]
+        assert rule["annotations"]["description"].endswith("."), rule["alert"]
 
 
 def test_dashboards_and_alerts_ask_for_metrics_there_are() -> None:

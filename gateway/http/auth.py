@@ -35,8 +35,13 @@ class Authenticator:
         """Whether no key is needed."""
         return not self._keys
 
+    def roles(self) -> Mapping[str, int]:
+        """How many keys there are of each role."""
+        return self._roles
+
     def apply(self, keys: Sequence[KeyConfig]) -> None:
         """From the next request on; running requests go on."""
+        self._roles = {role: sum(key.role == role for key in keys) for role in ("admin", "user")}
         self._keys = [
             (written, _access(key, place))
             for place, key in enumerate(keys, 1)

@@ -10,7 +10,7 @@ through the gateway. What llama-server counts of its decoding (`n_decode_total`,
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Literal
@@ -24,10 +24,15 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from backends.upstream.replicas import Replica
 from gateway.events import Usage
 from gateway.http.request_record import GAPS, RequestReport
 from gateway.registry import (
@@ -38,6 +43,7 @@ from gateway.registry import (
     ModelStatus,
     ModelUnloaded,
 )
+from gateway.registry.survey import Ledger
 
 
 class LlamaMetric(msgspec.Struct, frozen=True):
@@ -147,6 +153,24 @@ class Metrics:
             ("model", "api", "outcome"),
             registry=self._metrics,
         )
+        self._faults = Counter(
+            "roundhouse_failures",
+            "Requests of these that failed through no fault of their clients.",
+            ("model", "api"),
+            registry=self._metrics,
+        )
+        self._key_requests = Counter(
+            "roundhouse_key_requests",
+            "Requests by the label of their key.",
+            ("key",),
+            registry=self._metrics,
+        )
+        self._key_tokens = Counter(
+            "roundhouse_key_tokens",
+            "Tokens by the label of the key: prompt (cached ones, too) and completion.",
+            ("key", "kind"),
+            registry=self._metrics,
+        )
         self._tokens = Counter(
             "roundhouse_tokens",
             "Tokens, each of one kind: prompt (computed), cached (of prompts, found in the cache), "
@@ -209,10 +233,25 @@ class Metrics:
         self._metrics.register(_Residents(statuses))
         self._llama.watch(statuses)
 
+    def watch_server(
+        self,
+        ledger: Callable[[], Ledger],
+        replicas: Callable[[], Mapping[str, Sequence[Replica]]],
+        keys: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """Add memory by device, the upstreams' servers, and how many keys there are by role, as
+        they are at each scrape.
+        """
+        self._metrics.register(_Server(ledger, replicas, keys))
+
     def answered(self, report: RequestReport) -> None:
         """A request is over."""
         model, usage = report.model, report.usage
         self._requests.labels(model, report.api, report.outcome).inc()
+        if report.is_fault:
+            self._faults.labels(model, report.api).inc()
+        if report.key is not None:
+            self._key_requests.labels(report.key).inc()
         self._whole.labels(model).observe(report.seconds)
         if report.first is not None:
             self._first.labels(model).observe(report.first)
@@ -222,6 +261,9 @@ class Metrics:
         if usage is not None:
             self._gaps.add(model, report.gaps, report.gaps_seconds)
             self._count(model, usage)
+            if report.key is not None:
+                self._key_tokens.labels(report.key, "prompt").inc(usage.prompt_tokens)
+                self._key_tokens.labels(report.key, "completion").inc(usage.completion_tokens)
             self._llama.count(usage)
 
     def _count(self, model: str, usage: Usage) -> None:
@@ -342,8 +384,62 @@ class _Residents(Collector):
         return ()
 
 
-def _by_model(name: str, description: str, values: dict[str, int]) -> Metric:
-    family = GaugeMetricFamily(f"roundhouse_{name}", description, labels=["model"])
-    for model, value in values.items():
-        family.add_metric([model], value)
+class _Server(Collector):
+    """Memory, upstreams and keys, read when they are asked for."""
+
+    def __init__(
+        self,
+        ledger: Callable[[], Ledger],
+        replicas: Callable[[], Mapping[str, Sequence[Replica]]],
+        keys: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._ledger = ledger
+        self._replicas = replicas
+        self._keys = keys
+
+    def collect(self) -> Iterable[Metric]:
+        ledger = self._ledger()
+        free = dict(ledger.budgets)
+        for held in ledger.held:
+            free[held.device] = free.get(held.device, 0) - held.size
+        yield _by("memory_budget_bytes", "What models may take.", "device", ledger.budgets)
+        yield _by("memory_free_bytes", "What of it no model holds.", "device", free)
+        yield _by("keys", "API keys; 0: none is needed.", "role", self._keys())
+        yield from self._upstreams()
+
+    def _upstreams(self) -> Iterable[Metric]:
+        """A server is named by its place: not everybody who reads this may know where it is."""
+        labels = ("upstream", "server")
+        up = GaugeMetricFamily(
+            "roundhouse_upstream_up", "Whether it answers, and is asked.", labels=labels
+        )
+        busy = GaugeMetricFamily("roundhouse_upstream_in_use", "Requests there.", labels=labels)
+        asked = CounterMetricFamily(
+            "roundhouse_upstream_requests", "Requests sent there.", labels=labels
+        )
+        failed = CounterMetricFamily(
+            "roundhouse_upstream_failures", "Those of them that failed there.", labels=labels
+        )
+        for name, servers in self._replicas().items():
+            for place, one in enumerate(servers, 1):
+                where = [name, str(place)]
+                up.add_metric(where, one.state == "up" and not (one.silent or one.draining))
+                busy.add_metric(where, one.busy)
+                asked.add_metric(where, one.asked)
+                failed.add_metric(where, one.failed)
+        return up, busy, asked, failed
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not ask a registry that isn't running yet."""
+        return ()
+
+
+def _by_model(name: str, description: str, values: Mapping[str, int]) -> Metric:
+    return _by(name, description, "model", values)
+
+
+def _by(name: str, description: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"roundhouse_{name}", description, labels=[label])
+    for one, value in values.items():
+        family.add_metric([one], value)
     return family

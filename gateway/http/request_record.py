@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from gateway.access import Access
-from gateway.errors import Cancelled, GatewayError, NotFound
+from gateway.errors import Cancelled, GatewayError, NotFound, NotSupported, ShuttingDown
 from gateway.events import Usage
 from gateway.http.request_log import RequestLine
 from gateway.registry import Waiting
@@ -48,6 +48,8 @@ class RequestReport(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[int, ...] = ()  # deltas after the first, by `GAPS`
     gaps_seconds: float = 0.0  # all of them together
     usage: Usage | None = None  # None: it never came to an answer
+    is_fault: bool = False  # of this server, or of another one behind it; not of the client
+    key: str | None = None  # the label of the key that sent it
 
 
 class Waits:
@@ -166,20 +168,21 @@ class RequestRecord:
 
         `was_cut_off`: whether it was cancelled because the client didn't read.
         """
-        outcome = None  # cancelled: the client has left
+        outcome, is_fault = None, False  # cancelled: the client has left
         self._number = self._activity.began(self)
         try:
             with self._cancellable():
                 yield
             outcome = "ok"
         except GatewayError as error:
-            outcome = error.code or error.type
+            outcome, is_fault = error.code or error.type, _is_fault(error)
             raise
         except Exception:
-            outcome = "internal_error"
+            outcome, is_fault = "internal_error", True
             raise
         finally:
-            self._close(outcome or ("send_timeout" if was_cut_off() else "left"))
+            gone = "send_timeout" if was_cut_off() else "left"
+            self._close(outcome or gone, is_fault=is_fault)
 
     @contextmanager
     def _cancellable(self) -> Iterator[None]:
@@ -224,7 +227,7 @@ class RequestRecord:
             self._gaps_seconds += gap
         self._last = now
 
-    def _close(self, outcome: str) -> None:
+    def _close(self, outcome: str, *, is_fault: bool) -> None:
         answer = self._answer
         queued, loading = self._waits.ended(perf_counter())
         report = RequestReport(
@@ -238,6 +241,8 @@ class RequestRecord:
             gaps=tuple(self._gaps),
             gaps_seconds=self._gaps_seconds,
             usage=answer.usage() if answer else None,
+            is_fault=is_fault,
+            key=self.access.label,
         )
         self._report = report
         self._activity.ended(self._number)
@@ -359,6 +364,14 @@ class Activity:
             raise NotFound(f"There is no request {number} that runs.", param="number")
         record.cancel()
         return record.standing()
+
+
+def _is_fault(error: GatewayError) -> bool:
+    """Whether an operator should look at it: not what a client did, what isn't offered, and what
+    somebody ended.
+    """
+    ended = isinstance(error, Cancelled | NotSupported | ShuttingDown)
+    return error.status_hint >= 500 and not ended
 
 
 def _fields(report: RequestReport) -> Mapping[str, Any]:

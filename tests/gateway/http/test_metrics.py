@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from config.settings import KeyConfig, LlamaServerConfig
+from config.upstreams import UpstreamConfig
 from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
@@ -343,3 +344,52 @@ async def test_llama_server_s_names_are_reported_where_they_are_wanted(tmp_path:
     assert seconds == pytest.approx(sum(one["predicted_ms"] for one in timings) / 1000)
     assert found["llamacpp:predicted_tokens_seconds{}"] == pytest.approx(14 / seconds)
     assert found["llamacpp:requests_processing{}"] == found["llamacpp:requests_deferred{}"] == 0
+
+
+async def test_a_client_s_mistake_is_no_failure_and_one_of_ours_is(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        unknown = {**CHAT, "model": "nobody"}
+        too_long = {**CHAT, "messages": [{"role": "user", "content": "x" * 9000}]}
+        broken = {**CHAT, "messages": [{"role": "user", "content": "break"}]}
+        for body in (unknown, too_long, broken):
+            for stream in (False, True):
+                path = "/v1/chat/completions"
+                await running.client.post(path, json={**body, "stream": stream})
+        numbers = await scraped(running)
+    requests = by_name(numbers, "requests_total")
+    assert sum(requests.values()) == 6
+    assert by_name(numbers, "failures_total") == {
+        "roundhouse_failures_total{api=chat,model=scripted}": 2.0
+    }
+
+
+async def test_memory_keys_and_what_they_used_are_there(tmp_path: Path) -> None:
+    keys = [KeyConfig(key="a", role="admin"), KeyConfig(key="b", label="phone")]
+    async with serving(config(tmp_path, keys=keys), tmp_path) as running:
+        by = {"authorization": "Bearer b"}
+        await running.client.post("/v1/chat/completions", json=CHAT, headers=by)
+        answer = await running.client.get("/metrics", headers={"authorization": "Bearer a"})
+        status = running.registry.status("scripted")
+        budget = running.registry.budgets["cpu"]
+    numbers = samples(answer.text)
+    assert numbers["roundhouse_keys{role=admin}"] == 1
+    assert numbers["roundhouse_keys{role=user}"] == 1
+    assert numbers["roundhouse_key_requests_total{key=phone}"] == 1
+    assert numbers["roundhouse_key_tokens_total{key=phone,kind=completion}"] > 0
+    assert status.need is not None
+    assert numbers["roundhouse_memory_budget_bytes{device=cpu}"] == budget
+    assert numbers["roundhouse_memory_free_bytes{device=cpu}"] == budget - status.need.total
+
+
+async def test_servers_elsewhere_are_there_by_their_place(tmp_path: Path) -> None:
+    away = UpstreamConfig(name="away", urls=("http://127.0.0.1:9/v1",), models={"far": "far"})
+    settings = msgspec.structs.replace(config(tmp_path), upstreams=(away,))
+    async with serving(settings, tmp_path) as running:
+        path = "/v1/chat/completions"
+        answer = await running.client.post(path, json={**CHAT, "model": "far"})
+        assert answer.status_code == 503
+        numbers = await scraped(running)
+    assert numbers["roundhouse_upstream_up{server=1,upstream=away}"] == 0
+    assert numbers["roundhouse_upstream_failures_total{server=1,upstream=away}"] == 0
+    assert numbers["roundhouse_upstream_in_use{server=1,upstream=away}"] == 0
+    assert by_name(numbers, "failures_total")
