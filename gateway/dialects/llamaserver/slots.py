@@ -68,12 +68,13 @@ class SlotSaved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotRestored(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, and bytes of the file."""
+    """Tokens, and bytes of the file. `verified`: a digest says that it is what was saved."""
 
     id_slot: int
     filename: str
     n_restored: int
     n_read: int
+    verified: bool
     timings: RestoredTimings
 
 

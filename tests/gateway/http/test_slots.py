@@ -2,7 +2,9 @@
 files of one folder alone.
 """
 
+import random
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,45 @@ async def test_what_is_no_saved_slot_is_refused(running: Running, tmp_path: Path
     for name in ("other.bin", "none.bin"):
         answer = await order(running, 0, "restore", filename=name)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "filename")
+
+
+async def test_a_changed_file_is_never_restored(running: Running, tmp_path: Path) -> None:
+    """A byte, a piece, an end: whatever changed, and however little."""
+    await complete(running, FIRST, 0)
+    assert (await order(running, 0, "save", filename="a.bin")).status_code == 200
+    file, digest = (tmp_path / "saved" / name for name in ("a.bin", "a.bin.sha256"))
+    whole, dice = file.read_bytes(), random.Random(0)
+    assert digest.stat().st_mode & 0o077 == 0
+    assert digest.read_text() == f"{sha256(whole).hexdigest()}  a.bin\n"
+    for number in range(200):
+        at, count = dice.randrange(len(whole)), dice.choice((1, 1, 4, 100))
+        changed = bytes(255 - byte for byte in whole[at : at + count])
+        match number % 4:
+            case 0:
+                file.write_bytes(whole[:at])
+            case 1:
+                file.write_bytes(whole[:at] + changed + whole[at:])
+            case _:
+                file.write_bytes(whole[:at] + changed + whole[at + count :])
+        answer = await order(running, 1, "restore", filename="a.bin")
+        assert answer.status_code == 400
+        assert "not what was saved" in answer.json()["error"]["message"]
+    states = (await running.client.get(f"/slots?model={TINY}")).json()
+    assert states[1]["n_prompt_tokens_cache"] == 0
+    file.write_bytes(whole)
+    assert (await order(running, 1, "restore", filename="a.bin")).json()["verified"] is True
+    for text in ("", "0" * 64, sha256(b"").hexdigest()):
+        digest.write_text(text)
+        assert (await order(running, 1, "restore", filename="a.bin")).status_code == 400
+
+
+async def test_a_file_of_llama_server_has_no_digest(running: Running, tmp_path: Path) -> None:
+    await complete(running, FIRST, 0)
+    await order(running, 0, "save", filename="a.bin")
+    (tmp_path / "saved" / "a.bin.sha256").unlink()
+    assert (await order(running, 1, "restore", filename="a.bin")).json()["verified"] is False
+    answer = await order(running, 0, "save", filename="a.sha256")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "filename")
 
 
 async def test_orders_that_mean_nothing_are_named(running: Running) -> None:

@@ -6,6 +6,7 @@ what others have cached.
 
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
@@ -101,6 +102,8 @@ def _file(services: Services, name: str) -> Path:
         raise NotSupported("Slots can't be saved here: there is no llamaserver.slot_save_path.")
     if "/" in name:
         raise InvalidRequest("filename: Expected a name without a folder.", param="filename")
+    if name.endswith(DIGEST):
+        raise InvalidRequest(f"filename: {DIGEST} ends a digest's name.", param="filename")
     return within(Path(folder).expanduser(), name, "filename")
 
 
@@ -110,7 +113,7 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
         return body(wires.SlotErased(id_slot=slot, n_erased=await slots.erase(slot)))
     if action == "save":
         saved = await slots.save(slot)
-        await anyio.to_thread.run_sync(_write, path, saved.data)
+        await anyio.to_thread.run_sync(_save, path, saved.data)
         return body(
             wires.SlotSaved(
                 id_slot=slot,
@@ -120,13 +123,14 @@ async def _carried_out(slots: Slots, slot: int, action: str, path: Path | None) 
                 timings=wires.SavedTimings(_since(started)),
             )
         )
-    data = await anyio.to_thread.run_sync(_read, path)
+    data, verified = await anyio.to_thread.run_sync(_saved, path)
     return body(
         wires.SlotRestored(
             id_slot=slot,
             filename=path.name,
             n_restored=await slots.restore(slot, data),
             n_read=len(data),
+            verified=verified,
             timings=wires.RestoredTimings(_since(started)),
         )
     )
@@ -136,32 +140,66 @@ def _since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _write(path: Path, data: bytes | bytearray) -> None:
-    """Whole or not at all, and for its owner alone: it holds what people wrote."""
+# ------------------------------------------------------------------------------------------- files
+# llama.cpp takes nearly any bytes for cells: of files with one changed byte most were restored, and
+# answers went on from them. So a digest is kept beside each, in the form of `sha256sum -c`.
+
+DIGEST = ".sha256"
+
+
+def _save(path: Path, data: bytes | bytearray) -> None:
+    """Both files, whole or not at all, and for their owner alone: they hold what people wrote.
+
+    The digest comes first, so that a file that is there without its own is never ours.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
-            unfinished = Path(file.name)
-            try:
-                file.write(data)
-                file.flush()
-                unfinished.replace(path)
-            except BaseException:
-                unfinished.unlink(missing_ok=True)
-                raise
+        _write(_beside(path), f"{sha256(data).hexdigest()}  {path.name}\n".encode())
+        _write(path, data)
     except OSError as error:
         message = f"filename: {path.name} can't be written: {error.strerror}."
         raise InvalidRequest(message, param="filename") from error
 
 
-def _read(path: Path) -> bytes:
+def _write(path: Path, data: bytes | bytearray) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".saving-", delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            file.write(data)
+            file.flush()
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _saved(path: Path) -> tuple[bytes, bool]:
+    """What was saved, and whether a digest says that it is that; llama-server's files have none.
+
+    Raises InvalidRequest, also where the digest says that it isn't.
+    """
     try:
         if not path.is_file():
             raise FileNotFoundError(2, "there is no such file")
-        return path.read_bytes()
+        data, digest = path.read_bytes(), _beside(path)
+        if not digest.is_file():
+            return data, False
+        expected = digest.read_bytes().split(maxsplit=1)
     except OSError as error:
         message = f"filename: {path.name} can't be read: {error.strerror}."
         raise InvalidRequest(message, param="filename") from error
+    if expected[:1] != [sha256(data).hexdigest().encode()]:
+        message = (
+            f"filename: {path.name} is not what was saved: its digest is another than that of "
+            f"{digest.name}. Save the slot anew."
+        )
+        raise InvalidRequest(message, param="filename")
+    return data, True
+
+
+def _beside(path: Path) -> Path:
+    """Where its digest is."""
+    return path.with_name(path.name + DIGEST)
 
 
 ROUTES = (slots, order)
