@@ -16,6 +16,7 @@ from gateway.errors import ModelUnavailable
 from gateway.hub.repository import RemoteFile
 
 CHUNK = 1 << 20  # bytes between two reports
+UNANNOUNCED = 1 << 30  # bytes of a file that is sent without a length
 
 
 async def fetch(
@@ -57,6 +58,8 @@ async def _stream(
     had = await to_thread.run_sync(_size, part)
     if had and had == file.size:
         return
+    if file.size and had > file.size:
+        had = 0
     # Compressed answers have no ranges, and their length isn't the file's.
     asked = {**headers, "accept-encoding": "identity"}
     if had:
@@ -65,11 +68,20 @@ async def _stream(
         response.raise_for_status()
         goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
         done = had if goes_on else 0
+        most = file.size or done + _announced(response)
         async with await anyio.open_file(part, "ab" if goes_on else "wb") as disk:
             async for chunk in response.aiter_bytes(CHUNK):
-                await disk.write(chunk)
+                await disk.write(chunk[: most + 1 - done])  # one too many says that there are more
                 done += len(chunk)
-                report(done)
+                report(min(done, most))
+                if done > most:
+                    return
+
+
+def _announced(response: httpx.Response) -> int:
+    """Bytes of an answer, for a file whose size the hub doesn't list."""
+    length = response.headers.get("content-length", "")
+    return int(length) if length.isdecimal() else UNANNOUNCED
 
 
 def _size(part: Path) -> int:
@@ -79,7 +91,9 @@ def _size(part: Path) -> int:
 def _check(file: RemoteFile, part: Path) -> None:
     """Raises ModelUnavailable for a file that isn't what the hub promised; it is thrown away."""
     wrong = ""
-    if file.size and part.stat().st_size != file.size:
+    if file.size and part.stat().st_size > file.size:
+        wrong = f"has more than the {file.size} bytes that the hub lists"
+    elif file.size and part.stat().st_size != file.size:
         wrong = f"has {part.stat().st_size} bytes instead of {file.size}"
     elif file.sha256 is not None:
         with part.open("rb") as disk:

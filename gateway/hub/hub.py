@@ -6,6 +6,7 @@ interrupted one has fetched is found again by the next for the same commit.
 
 import shutil
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import anyio
@@ -102,7 +103,7 @@ class Hub:
         try:
             name = f"{order.repository.replace('/', '--')}@{found.commit}"
             if len(chosen.files) < len(found.files):  # parts of one may be fetched side by side
-                name += f"--{target.name}"
+                name += f"--{sha256(target.name.encode()).hexdigest()[:16]}"
             staging = within(root / STAGING_DIR, name, "repo_id")
             await self._fetch(chosen, found.headers, staging, report)
             names = tuple(dict.fromkeys((order.name, chosen.model)))

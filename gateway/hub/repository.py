@@ -26,6 +26,7 @@ HUB = "https://huggingface.co"
 MOST_NAMED = 40  # files or quantizations in an error
 PREFERRED = "q4_k_m"
 UNQUANTIZED = ("f32", "f16", "bf16")  # taken where they are named, or are all there is
+LARGEST = 1 << 62  # bytes of a file
 BESIDE = 0.1  # of a model's bytes, for its cache and buffers: a guess, until its header is here
 
 
@@ -64,7 +65,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
-    """One file of a repository. `sha256`: of large files the hub knows it."""
+    """One file of a repository. `size` 0: the hub doesn't say it, or the file is empty; `sha256`:
+    of large files the hub knows it.
+    """
 
     name: str
     size: int
@@ -168,7 +171,7 @@ def listing(endpoint: str | None, order: Order) -> Listing:
     shown = [one for one in info.siblings or () if not _is_hidden(one.rfilename)]
     if not shown:
         raise InvalidRequest(f"{order.repository} has no files", param="repo_id")
-    files = tuple(_file(one, url(one.rfilename)) for one in shown)
+    files = tuple(_file(one, url(one.rfilename), api.endpoint) for one in shown)
     return Listing(commit, files, build_hf_headers(token=order.token, library_name="roundhouse"))
 
 
@@ -200,9 +203,13 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") and part != ".." for part in name.split("/"))
 
 
-def _file(sibling: Any, url: str) -> RemoteFile:
+def _file(sibling: Any, url: str, endpoint: str) -> RemoteFile:
+    """Raises ModelUnavailable for what a hub can't mean: huggingface_hub hands it on unread."""
+    name, size = sibling.rfilename, sibling.size
+    if size is not None and not (type(size) is int and 0 <= size < LARGEST):
+        raise ModelUnavailable(f"{endpoint} lists {name} with a wrong size, {size!r:.40}")
     checksum = sibling.lfs.sha256 if sibling.lfs is not None else None
-    return RemoteFile(sibling.rfilename, sibling.size or 0, url, checksum)
+    return RemoteFile(name, size or 0, url, checksum)
 
 
 class OfferedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ answers huggingface_hub too, whose downloads make a cache (`into_cache`).
 import hashlib
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -22,9 +22,10 @@ class StandIn:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
         self.cut: dict[str, int] = {}
-        self.sizes: dict[str, int] = {}  # that the listing gives, where they aren't the files'
+        self.sizes: dict[str, object] = {}  # that the listing gives, where they aren't the files'
         self.sent_cut = anyio.Event()
         self.refusals: dict[str, tuple[int, str]] = {}  # by repository, status and the hub's code
+        self.endless: set[str] = set()  # files that never end, whatever the listing says
         self.gone: set[str] = set()  # files that are listed and not there
         self.checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
         self.asked: list[str] = []  # path, and the range asked for
@@ -94,6 +95,12 @@ class StandIn:
             start = int(span.removeprefix("bytes=").removesuffix("-"))
             more += f"content-range: bytes {start}-{len(data) - 1}/{len(data)}\r\n"
             data, status = data[start:], "206 Partial Content"
+        if name in self.endless:
+            await stream.send(f"HTTP/1.1 {status}\r\nconnection: close\r\n\r\n".encode())
+            with suppress(anyio.BrokenResourceError):
+                while True:
+                    await stream.send(data)
+            return
         if name not in self.cut:
             await self._send(stream, status, data, more)
             return

@@ -103,6 +103,67 @@ async def test_what_the_disk_has_no_room_for_is_not_begun(stand: StandIn, tmp_pa
     assert not any("resolve" in asked for asked in stand.asked)
 
 
+async def test_a_file_that_is_longer_than_announced_ends_there(
+    stand: StandIn, tmp_path: Path
+) -> None:
+    """The stand-in goes on for ever: who reads to the end never comes back."""
+    stand.endless.add("sub/model.bin")
+    with pytest.raises(ModelUnavailable, match=f"more than the {len(BIG)} bytes"):
+        with anyio.fail_after(HANG):
+            await hub(stand, tmp_path).download(SMALL, ignore)
+    assert not found(tmp_path, "*model.bin*")
+    stand.endless.clear()
+    path = await hub(stand, tmp_path).download(SMALL, ignore)
+    assert (path / "sub/model.bin").read_bytes() == BIG
+
+
+async def test_what_is_on_disk_beyond_the_size_is_fetched_anew(
+    stand: StandIn, tmp_path: Path
+) -> None:
+    one = hub(stand, tmp_path)
+    stand.cut["sub/model.bin"] = 3_000_000
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.download, SMALL, ignore)
+        with anyio.fail_after(HANG):
+            while not any(path.stat().st_size for path in found(tmp_path, "*.part")):
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    (part,) = found(tmp_path, "*.part")
+    part.write_bytes(BIG + b"more")
+    stand.cut.clear()
+    path = await one.download(SMALL, ignore)
+    assert (path / "sub/model.bin").read_bytes() == BIG
+
+
+@pytest.mark.parametrize("size", [-1, "12", 1.5, 1 << 70, [], True])
+async def test_a_listing_with_a_wrong_size_is_the_hubs_fault(
+    size: object, stand: StandIn, tmp_path: Path
+) -> None:
+    stand.sizes["sub/model.bin"] = size
+    with pytest.raises(ModelUnavailable, match=r"lists sub/model\.bin with a wrong size"):
+        await hub(stand, tmp_path).download(SMALL, ignore)
+    assert not found(tmp_path, "*.part")
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "ü" * 150, "/".join(["x"] * 50), "x" * 240 + "/" + "x" * 241]
+)
+async def test_a_name_too_long_for_the_disk_is_refused(
+    name: str, stand: StandIn, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match="too long") as refused:
+        await hub(stand, tmp_path).download(Order(repository="org/small", folder=name), ignore)
+    assert refused.value.param == "folder_name"
+    assert len(refused.value.message) < 200
+    assert stand.asked == []
+
+
+async def test_the_longest_name_is_taken(stand: StandIn, tmp_path: Path) -> None:
+    order = Order(repository="org/small", folder="x" * 240, include=("*.json",))
+    path = await hub(stand, tmp_path).download(order, ignore)
+    assert path.name == "x" * 240
+
+
 async def test_a_disk_that_takes_nothing_is_named(stand: StandIn, tmp_path: Path) -> None:
     (tmp_path / "models").write_text("no folder")
     with pytest.raises(ModelUnavailable, match="small can't be written: "):
