@@ -29,6 +29,7 @@ from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memo
 from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
+from backends.llamacpp.writers import changeable
 from backends.protocol import ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
@@ -133,6 +134,8 @@ def load_model(
 ) -> api.llama_model_p:
     """The weights. Raises LoadFailed."""
     _warn_unheeded(options)
+    if options.mmap:
+        _warn_of_writers(files)
     params = api.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
     params.load_mode = (
@@ -159,6 +162,20 @@ def _warn_unheeded(options: LlamaCppOptions) -> None:
             "no card is used: this llama.cpp was built without them",
             gpu_layers=options.gpu_layers,
             rebuild=INSTALLATION.for_cards,
+        )
+
+
+def _warn_of_writers(files: ModelFiles) -> None:
+    """A mapped file that gets shorter ends the process (SIGBUS); one that is written over answers
+    with what is written.
+    """
+    if (where := changeable(files.parts or (files.path,))) is not None:
+        log.warning(
+            "others may write to a model that is mapped: if its file gets shorter, this process "
+            "ends",
+            model=files.path.name,
+            writable=str(where),
+            remedy="take their right to write, or set mmap: false",
         )
 
 
