@@ -325,3 +325,4 @@ def configure(config: LogConfig, lines: LogLines) -> None:
     )
     level = logging.INFO if config.level == "debug" else logging.WARNING
     logging.basicConfig(level=level, handlers=[OtherLogs()], force=True)
+    logging.captureWarnings(capture=True)

@@ -130,6 +130,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         terminal.read_to("try:")
         yield terminal
         terminal.press(INTERRUPT)
+        terminal.read_to("stopping")
         assert terminal.end() == 0
 
 
