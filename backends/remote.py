@@ -73,7 +73,6 @@ class RemoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, Any] = {}
     shape: Shape | None = None  # of the answer
     n: int = 1
-    streamed: bool = True  # the answer is wanted as it comes
     caller: Caller = UNKNOWN_CALLER
 
 

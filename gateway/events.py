@@ -128,6 +128,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     queue_seconds: float = 0.0  # waiting for a slot
+    is_counted: bool = True  # False: another server gave no counts
 
 
 class ChoiceReport(msgspec.Struct, frozen=True, kw_only=True):

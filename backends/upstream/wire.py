@@ -1,4 +1,8 @@
-"""Request bodies for an upstream in OpenAI's format, with the configured changes."""
+"""Request bodies for an upstream in OpenAI's format, with the configured changes.
+
+Answers are always asked for as streams, also where a client wants one body: so a long answer and a
+server that hangs are two things, and the other server stops when the client leaves.
+"""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -82,11 +86,8 @@ def _shared(request: RemoteRequest, config: UpstreamConfig) -> Body:
     given = changed(request.parameters, config)
     if request.n > 1:
         given["n"] = request.n
-    if request.streamed:
-        given["stream"] = True
-        given["stream_options"] = {"include_usage": True}
-    else:
-        given.pop("stream", None)
+    given["stream"] = True
+    given["stream_options"] = {"include_usage": True}
     return {name: value for name, value in given.items() if name not in config.drop}
 
 

@@ -175,12 +175,13 @@ class RemoteAnswer(Answer):
         ignored: tuple[str, ...],
         choices: Sequence[RemoteChoice],
         events: RemoteEvents,
+        asked_at: float,
     ) -> None:
         super().__init__(lease, ignored, (), self._singly())
         self._remote = choices
         self._events = events
-        self._usage = RemoteUsage()
-        self._asked = perf_counter()
+        self._usage: RemoteUsage | None = None
+        self._asked = asked_at  # by `perf_counter`
         self._first = self._last = 0.0
 
     async def batches(self) -> AsyncIterator[Sequence[Delta]]:
@@ -197,8 +198,9 @@ class RemoteAnswer(Answer):
 
     def usage(self) -> Usage:
         """By the other server's count; the times are ours."""
-        usage = self._usage
+        usage = self._usage or RemoteUsage()
         return Usage(
+            is_counted=self._usage is not None,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
@@ -261,14 +263,14 @@ async def remote_chat(
         parameters=chat_parameters(request, asked, target.lease),
         shape=asked.shape,
         n=asked.n,
-        streamed=asked.streamed,
         caller=target.caller,
     )
     changes = remote_changes(target, remote, request.answering)
+    asked_at = perf_counter()
     with translated():
         events = await held.enter_async_context(target.container.chat(remote))
     choices = [RemoteChoice(index, shown=request.thinking.shown) for index in range(asked.n)]
-    return _answer(target.lease, changes, remote, asked, choices, events)
+    return _answer(target.lease, changes, remote, asked, choices, events, asked_at)
 
 
 async def remote_text(
@@ -284,15 +286,15 @@ async def remote_text(
         parameters=text_parameters(request, asked, target.lease),
         shape=asked.shape,
         n=asked.n,
-        streamed=asked.streamed,
         caller=target.caller,
     )
     changes = remote_changes(target, remote, request.answering)
+    asked_at = perf_counter()
     with translated():
         events = await held.enter_async_context(target.container.complete(remote))
     count = asked.n * len(prompts)
     choices = [RemoteChoice(index, raw=True) for index in range(count)]
-    return _answer(target.lease, changes, remote, asked, choices, events)
+    return _answer(target.lease, changes, remote, asked, choices, events, asked_at)
 
 
 def remote_changes(
@@ -332,9 +334,10 @@ def _answer(
     asked: GenerationParams,
     choices: Sequence[RemoteChoice],
     events: RemoteEvents,
+    asked_at: float,
 ) -> RemoteAnswer:
     ignored = (*ignored_by_remote(changes, asked), *unmet_by_remote(asked))
-    answer = RemoteAnswer(lease, ignored, choices, events)
+    answer = RemoteAnswer(lease, ignored, choices, events, asked_at)
     report_changes(answer, changes, remote, asked)
     return answer
 

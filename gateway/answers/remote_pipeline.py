@@ -128,7 +128,6 @@ def _request(
         prompts=(text,),
         parameters=parameters,
         shape=asked.shape,
-        streamed=asked.streamed,
         caller=target.caller,
     )
 

@@ -57,9 +57,7 @@ def messages_body(
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         body["tool_choice"] = _choice(request)
-    if request.streamed:
-        body["stream"] = True
-    return _encode(body | config.set)
+    return _encode({**body, "stream": True, **config.set})
 
 
 def messages_changes(request: RemoteRequest, config: UpstreamConfig) -> RemoteChanges:

@@ -115,6 +115,6 @@ class ChatCompletion(
     model: str
     system_fingerprint: str | UnsetType = UNSET
     choices: tuple[WholeChoice, ...]
-    usage: UsageWire
-    timings: Timings
+    usage: UsageWire | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
     parameters: Parameters | UnsetType = UNSET

@@ -1,6 +1,7 @@
 """OpenAI's `usage` and llama.cpp's `timings` of an answer; and how a stream ends."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from backends.protocol import PromptProgress
 from gateway.events import Usage
@@ -49,8 +50,10 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     queued_ms: float
 
 
-def usage_wire(usage: Usage) -> UsageWire:
-    """`usage` as OpenAI counts."""
+def usage_wire(usage: Usage) -> UsageWire | UnsetType:
+    """`usage` as OpenAI counts; left out where nobody counted."""
+    if not usage.is_counted:
+        return UNSET
     return UsageWire(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -60,8 +63,10 @@ def usage_wire(usage: Usage) -> UsageWire:
     )
 
 
-def timings(usage: Usage) -> Timings:
-    """`usage` as llama.cpp times."""
+def timings(usage: Usage) -> Timings | UnsetType:
+    """`usage` as llama.cpp times; left out where nobody counted the tokens."""
+    if not usage.is_counted:
+        return UNSET
     computed = usage.prompt_tokens - usage.cached_tokens
     steps = max(0, usage.completion_tokens - 1)
     prompt_ms, predicted_ms = usage.prefill_seconds * 1000, usage.decode_seconds * 1000

@@ -98,14 +98,13 @@ def test_tools(choice: Any, parallel: bool, expected: dict[str, Any]) -> None:
 
 def test_parameters_have_its_names_and_limits_are_always_there() -> None:
     parameters = {"max_completion_tokens": 9, "stop": ["\n"], "temperature": 0.5, "user": "me"}
-    sent = body(chat(parameters=parameters, streamed=False))
+    sent = body(chat(parameters=parameters))
 
     expected = {"max_tokens": 9, "stop_sequences": ["\n"], "temperature": 0.5}
     assert {name: sent[name] for name in expected} == expected
     assert sent["metadata"] == {"user_id": "me"}
-    assert "stream" not in sent
+    assert sent["stream"] is True
     assert body(chat())["max_tokens"] == 4096
-    assert body(chat())["stream"] is True
 
 
 @pytest.mark.parametrize(

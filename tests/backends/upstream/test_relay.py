@@ -141,24 +141,14 @@ async def test_a_connection_is_used_again() -> None:
     assert len(connections) == 1
 
 
-async def test_an_answer_that_is_not_streamed_is_one_body() -> None:
+async def test_a_server_that_cannot_stream_is_understood_all_the_same() -> None:
     message = {"role": "assistant", "content": "Whole.", "reasoning": "Hm."}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     async with far(with_status(200, msgspec.json.encode(body))) as one:
         async with asking(one) as model:
-            whole = RemoteChat(messages=HELLO.messages, streamed=False)
-            events = await answer(model, whole)
+            events = await answer(model)
 
     assert events == [RemoteDelta(reasoning="Hm.", content="Whole.", finished="stop")]
-    assert "stream" not in one.asked[0].json
-
-
-async def test_a_server_that_cannot_stream_is_understood_all_the_same() -> None:
-    message = {"role": "assistant", "content": "Whole."}
-    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    async with far(with_status(200, msgspec.json.encode(body))) as one:
-        async with asking(one) as model:
-            assert content(await answer(model)) == "Whole."
 
 
 async def test_a_stream_without_done_is_whole_when_every_choice_has_ended() -> None:
@@ -439,7 +429,7 @@ async def test_a_server_that_ignores_n_is_asked_for_the_rest(streamed: bool) -> 
             reply = with_status(200, msgspec.json.encode(body | {"usage": USAGE["usage"]}))
         await reply(asked, writer)
 
-    request = msgspec.structs.replace(HELLO, n=3, parameters={"seed": 5}, streamed=streamed)
+    request = msgspec.structs.replace(HELLO, n=3, parameters={"seed": 5})
     async with far(says) as one, asking(one) as model:
         events = await answer(model, request)
 

@@ -26,7 +26,6 @@ def test_a_conversation_is_written_as_it_was_meant() -> None:
         Message(role="user", parts=(TextPart("See"), ImagePart("https://x/y.png"))),
         Message(role="assistant", reasoning="Hm.", tool_calls=(ToolCall("1", "look", "{}"),)),
         Message(role="tool", parts=(TextPart("seen"),), tool_call_id="1", name="look"),
-        streamed=False,
     )
     function = {"name": "look", "arguments": "{}"}
     assert body == {
@@ -48,6 +47,8 @@ def test_a_conversation_is_written_as_it_was_meant() -> None:
             },
             {"role": "tool", "content": "seen", "tool_call_id": "1", "name": "look"},
         ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
 
 

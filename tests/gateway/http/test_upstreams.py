@@ -734,3 +734,40 @@ async def test_a_shape_is_checked_where_the_answer_is_split_here_too(tmp_path: P
 
     assert len(got["choices"]) == 2
     assert all("$.size" in choice["schema_fault"] for choice in got["choices"])
+
+
+async def test_a_whole_answer_may_take_longer_than_its_beginning(tmp_path: Path) -> None:
+    async def says(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(other.head(200, other.STREAM, "transfer-encoding: chunked"))
+        for one in text(*"abcdefgh"):
+            writer.write(other.piece(other.event(one)))
+            await asyncio.sleep(0.25)
+        writer.write(other.piece(other.DONE) + b"0\r\n\r\n")
+
+    async with far(says) as one, far(streams(*text("another"))) as two:
+        async with relaying(tmp_path, one, two, first_byte_timeout=1.0) as running:
+            got = (await ask(running)).json()
+
+    assert got["choices"][0]["message"]["content"] == "abcdefgh"
+    assert (len(one.asked), two.asked) == (1, [])
+
+
+async def test_times_are_the_clients_and_counts_that_nobody_gave_are_left_out(
+    tmp_path: Path,
+) -> None:
+    async def says(_asked: other.Asked, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.2)
+        await streams(*text("Hi."), *uses)(_asked, writer)
+
+    uses: tuple[Any, ...] = (USAGE,)
+    async with far(says) as one, relaying(tmp_path, one) as running:
+        counted = (await ask(running)).json()
+        uses = ()
+        uncounted = (await ask(running)).json()
+        streamed = await ask(running, stream=True, stream_options={"include_usage": True})
+
+    assert counted["usage"]["completion_tokens"] == 2
+    assert counted["timings"]["prompt_ms"] >= 200
+    assert "usage" not in uncounted
+    assert "timings" not in uncounted
+    assert '"usage"' not in streamed.text
