@@ -326,3 +326,5 @@ def configure(config: LogConfig, lines: LogLines) -> None:
     level = logging.INFO if config.level == "debug" else logging.WARNING
     logging.basicConfig(level=level, handlers=[OtherLogs()], force=True)
     logging.captureWarnings(capture=True)
+    for name in ("httpx", "httpcore"):  # which would say where pictures and models come from
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -16,6 +16,7 @@ from litestar import Request
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.access import Access
 from gateway.errors import InvalidKey
 from gateway.http.auth import READING, Authenticator
 
@@ -31,10 +32,10 @@ log = structlog.get_logger()
 class RequestLine:
     """What the log will say of one request, gathered while it is handled."""
 
-    def __init__(self, request_id: str, key: Callable[[], str | None] = lambda: None) -> None:
-        """`key`: the label of the key that it came with."""
+    def __init__(self, request_id: str, label: Callable[[], str | None] = lambda: None) -> None:
+        """`label`: of the key that it came with, where nobody has said it before."""
         self.id = request_id
-        self.key = key
+        self._label = label
         self.began = perf_counter()
         self.status = 0  # until the answer begins
         self.outcome = ""  # an error's code; "": what the status says
@@ -45,6 +46,14 @@ class RequestLine:
     def add(self, fields: Mapping[str, Any]) -> None:
         """More to be said; nothing where it is written already."""
         self._fields.update(fields)
+
+    def sent_by(self, access: Access) -> None:
+        """Whoever admitted it knows its key."""
+        self._label = lambda: access.label
+
+    def key(self) -> str | None:
+        """The label of the key; None: it has none that is known."""
+        return self._label()
 
     def asks_for(self, model: str) -> None:
         """The model that the client named, "" for none."""

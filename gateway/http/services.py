@@ -190,6 +190,7 @@ class Services(msgspec.Struct, frozen=True):
         except GatewayError:
             name = ""
         line.asks_for(model)
+        line.sent_by(access)
         return RequestRecord(
             self.metrics.answered,
             self.activity,

@@ -113,11 +113,14 @@ def test_what_is_refused_is_logged_in_its_own_measure(server: Served) -> None:
 
 def test_who_does_what_others_notice_is_said(server: Served) -> None:
     post = server.client.post
-    acts: tuple[tuple[str, dict[str, str], str, str | None], ...] = (
+    acts: tuple[tuple[str, dict[str, Any], str, str | None], ...] = (
         ("/v1/model/load", {"model_name": "gpt"}, "load", "demo"),
         ("/v1/model/unload", {}, "unload", None),
         ("/models/load", {"model": "gpt"}, "load", "demo"),
         ("/models/unload", {"model": "gpt"}, "unload", "demo"),
+        ("/api/chat", {"model": "gpt"}, "load", "demo"),
+        ("/api/chat", {"model": "gpt", "keep_alive": 0}, "unload", "demo"),
+        ("/load_model", {"model": "gpt"}, "load", "demo"),
         ("/v1/admin/reload", {}, "reload", None),
     )
     for path, body, act, model in acts:

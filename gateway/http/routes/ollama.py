@@ -72,6 +72,7 @@ def _answered(
     created_at = wires.moment(datetime.now(UTC))
     if isinstance(asked, ollama.Presence):
         reply = _reply(asked.model, created_at, chat=chat)
+        _audit_presence(request, asked)
         return _presence(services, access, asked, reply, stream=exchange.stream)
     request_id = line_of(request).id
     hides = isinstance(asked, ChatRequest) and asked.thinking.shown == "hidden"
@@ -111,6 +112,10 @@ def _known_name(services: Services, name: str, access: Access) -> str:
         return services.registry.resolve(name, access).name
     except GatewayError:
         return ollama.without_latest(name)
+
+
+def _audit_presence(request: AnyRequest, asked: ollama.Presence) -> None:
+    audit(request, "unload" if asked.keep_alive == 0 else "load", model=asked.model)
 
 
 def _presence(
@@ -199,6 +204,7 @@ def _embedded(
 
     if isinstance(read, ollama.Presence):
         named = msgspec.structs.replace(read, model=_known_name(services, read.model, access))
+        _audit_presence(request, named)
         return WholeErrand(
             partial(
                 _present, services, access, named, embedding_reply(named.model, (), 0, 0.0), None

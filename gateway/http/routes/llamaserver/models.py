@@ -34,6 +34,7 @@ async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     name = (
         await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
     ).name
+    audit(request, "load", model=name)
 
     async def send_events(events: EventStream) -> None:
         await _send_load(events, name, services, access)
