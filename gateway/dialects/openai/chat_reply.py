@@ -31,7 +31,14 @@ from gateway.dialects.openai.chat_wire import (
 from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.logprobs import ChatLogprobs, chat_logprobs
 from gateway.dialects.openai.request import ChatExchange
-from gateway.dialects.openai.usage import DONE, progress_wire, timings, usage_wire
+from gateway.dialects.openai.usage import (
+    DONE,
+    UsageSoFar,
+    progress_wire,
+    timings,
+    usage_so_far,
+    usage_wire,
+)
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -191,7 +198,8 @@ class ChatReply:
     """The answer to one request, as a stream or whole.
 
     A stream is `opening`, `delta`…, `closing`, or `failed` at any time; each gives frames, several
-    joined or none (b""). The whole is `add`… (or `fold`), then `whole`. `created` is Unix time.
+    joined or none (b""). The whole is `add`… (or `fold`), then `whole`. `created` is Unix time;
+    `usage` the usage so far, for those who want it in every chunk.
     """
 
     def __init__(
@@ -203,7 +211,9 @@ class ChatReply:
         model: str,
         parameters: Parameters | None = None,
         fingerprint: str = "",
+        usage: UsageSoFar | None = None,
     ) -> None:
+        self._usage = usage if exchange.continuous_usage else None
         self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
@@ -220,7 +230,11 @@ class ChatReply:
         self._end: ChunkChoice | None = None  # the last choice's, which waits for the timings
         self._has_logprobs = exchange.request.answering.logprobs is not None
         self._folds = [ChoiceFold(index, has_logprobs=self._has_logprobs) for index in choices]
-        self._frames = [self._frames_of(index, hides_reasoning=hidden) for index in choices]
+        self._frames = (
+            [self._frames_of(index, hides_reasoning=hidden) for index in choices]
+            if self._usage is None
+            else []
+        )
 
     def opening(self) -> bytes:
         """The role of every choice, in the order of their indexes, which clients rely on."""
@@ -229,7 +243,7 @@ class ChatReply:
 
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
-        if len(delta.events) == 1 and not self._has_logprobs:
+        if len(delta.events) == 1 and not self._has_logprobs and self._usage is None:
             (event,) = delta.events
             if (type(event) is Content or type(event) is Reasoning) and event.text:
                 # Nearly every delta of an answer; no step depends on it, so the steps may miss it.
@@ -318,6 +332,7 @@ class ChatReply:
             model=self._model,
             system_fingerprint=self._fingerprint,
             choices=(choice,),
+            usage=usage_so_far(self._usage),
         )
 
 

@@ -41,6 +41,11 @@ class StreamOptionsWire(msgspec.Struct, frozen=True):
     """Options of a stream."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: in every chunk, where it is in the last
+
+    @property
+    def is_continuous(self) -> bool:
+        return bool(self.include_usage and self.continuous_usage_stats)
 
 
 class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,7 @@ class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: ChatRequest
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     loading_text: bool | None = None  # the wait for the model is reported; None: not given
     ignored: tuple[str, ...] = ()
 
@@ -130,6 +136,7 @@ class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
     request: TextRequest
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -181,6 +188,7 @@ def read_chat(body: bytes) -> ChatExchange:
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
+        continuous_usage=shared.stream_options.is_continuous,
         loading_text=wire.loading_text,
         ignored=ignored,
     )
@@ -212,6 +220,7 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         ),
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
+        continuous_usage=shared.stream_options.is_continuous,
         ignored=ignored,
     )
 

@@ -20,7 +20,15 @@ from gateway.dialects.openai.logprobs import (
     together,
 )
 from gateway.dialects.openai.request import TextExchange
-from gateway.dialects.openai.usage import DONE, Timings, UsageWire, timings, usage_wire
+from gateway.dialects.openai.usage import (
+    DONE,
+    Timings,
+    UsageSoFar,
+    UsageWire,
+    timings,
+    usage_so_far,
+    usage_wire,
+)
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Parameters, Usage
 
@@ -155,10 +163,10 @@ class TextReply:
     """The answer to one request, as a stream or whole; used like a `ChatReply`.
 
     `created` is Unix time. `echoes` are the texts of the prompts: needed for a request with `echo`
-    whose prompts are token ids.
+    whose prompts are token ids. `usage`: as there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a fact of one answer
         self,
         exchange: TextExchange,
         *,
@@ -168,7 +176,9 @@ class TextReply:
         echoes: Sequence[str] | None = None,
         parameters: Parameters | None = None,
         fingerprint: str = "",
+        usage: UsageSoFar | None = None,
     ) -> None:
+        self._usage = usage if exchange.continuous_usage else None
         self._parameters = UNSET if parameters is None else parameters
         self._id = id
         self._created = created
@@ -184,6 +194,7 @@ class TextReply:
         ]
         holes = (TextChoice(index=choice.index, text=PLACEHOLDER) for choice in self._choices)
         self._frames = [FrameTemplate(frame(self._chunk(hole))) for hole in holes]
+        self._is_plain = not self._has_logprobs and self._usage is None
         self._unfinished = len(self._choices)
         self._end: TextChoice | None = None  # the last choice's, which waits for the timings
 
@@ -200,7 +211,7 @@ class TextReply:
     def delta(self, delta: Delta) -> bytes:
         """Some more of one choice."""
         match delta.events:
-            case (Content(text),) if text and not self._has_logprobs:  # nearly every delta
+            case (Content(text),) if text and self._is_plain:  # nearly every delta
                 return self._frames[delta.choice].render(text)
         choices = list(self._choices[delta.choice].steps(delta))
         if choices and choices[-1].finish_reason is not None:
@@ -249,6 +260,7 @@ class TextReply:
             model=self._model,
             system_fingerprint=self._fingerprint,
             choices=(choice,),
+            usage=usage_so_far(self._usage),
         )
 
     def _completion(self, choices: tuple[TextChoice, ...], usage: Usage) -> TextCompletion:

@@ -1,10 +1,15 @@
 """OpenAI's `usage` and llama.cpp's `timings` of an answer; and how a stream ends."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import PromptProgress
 from gateway.events import Usage
+
+UsageSoFar: TypeAlias = Callable[[], Usage]
 
 DONE = b"data: [DONE]\n\n"
 
@@ -61,6 +66,12 @@ def usage_wire(usage: Usage) -> UsageWire | UnsetType:
         prompt_tokens_details=PromptDetails(usage.cached_tokens),
         completion_tokens_details=CompletionDetails(usage.reasoning_tokens),
     )
+
+
+def usage_so_far(usage: UsageSoFar | None) -> UsageWire | UnsetType:
+    """Where it is wanted and known: another server may count at the end alone."""
+    found = usage() if usage is not None else None
+    return usage_wire(found) if found is not None and found.prompt_tokens else UNSET
 
 
 def timings(usage: Usage) -> Timings | UnsetType:

@@ -30,9 +30,11 @@ class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
     texts: list[str] | None = None
     model: str = ""
     top_n: int | None = None
+    top_k: int | None = None  # Voyage's name for it
     return_documents: bool = False
     return_text: bool = False
     truncate: bool = True
+    truncation: bool = True  # Voyage's name for it
     truncate_prompt_tokens: Limit | None = None
 
 
@@ -85,15 +87,19 @@ class RerankMeta(msgspec.Struct, frozen=True):
 
 
 class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
-    """The documents, the best first. `usage` is Jina's, `meta` Cohere's."""
+    """The documents, the best first. `usage` is Jina's, `meta` Cohere's, and `data` Voyage's name
+    for the results, sent to its clients.
+    """
 
     id: str
     model: str
     results: Sequence[RankedWire]
+    data: Sequence[RankedWire] | UnsetType = UNSET
     usage: RerankUsage
     meta: RerankMeta
 
 
+VOYAGE = frozenset(("top_k", "truncation"))  # its client sends them always
 _FIELDS = frozenset(RerankWire.__struct_fields__)
 _EXTRA = ("truncate", "truncate_prompt_tokens")
 
@@ -103,19 +109,21 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
     fields = read_fields(content)
     wire = fields.read(RerankWire)
     field, documents = _documents(fields, wire)
+    top_n, top_k = (positive(fields, name, getattr(wire, name)) for name in ("top_n", "top_k"))
     return RerankExchange(
         request=RerankRequest(
             model=wire.model,
             field=field,
             query=wire.query,
             documents=documents,
-            truncate=wire.truncate,
+            truncate=wire.truncate and wire.truncation,
             most_tokens=limit(wire.truncate_prompt_tokens),
             further=further(fields, _FIELDS, *_EXTRA),
         ),
-        top_n=positive(fields, "top_n", wire.top_n),
+        top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
         bare=field == "texts",
+        voyage=not VOYAGE.isdisjoint(fields.values),
         version=version,
         ignored=fields.beyond(_FIELDS),
     )
@@ -139,11 +147,13 @@ def rerank_body(
     documents = exchange.request.documents
     if exchange.bare:
         return body([_score(at, found[at], documents[at], exchange) for at in best])
+    results = [_ranked(at, found[at], documents[at], exchange) for at in best]
     return body(
         RerankList(
             id=id,
             model=model,
-            results=[_ranked(at, found[at], documents[at], exchange) for at in best],
+            results=results,
+            data=results if exchange.voyage else UNSET,
             usage=RerankUsage(tokens, tokens),
             meta=RerankMeta(ApiVersion(exchange.version), BilledTokens(tokens)),
         )

@@ -7,7 +7,7 @@ import openai
 import pytest
 from huggingface_hub import AsyncInferenceClient
 
-from tests.gateway.http.serving import HELLO, Running
+from tests.gateway.http.serving import HELLO, Running, events
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +172,24 @@ async def test_a_prompt_may_end_before_the_model_s_turn(running: Running) -> Non
         for each in (body, {"messages": HELLO})
     ]
     assert counted[0] < counted[1]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_usage_comes_with_every_chunk_where_that_is_wanted(
+    running: Running, path: str
+) -> None:
+    text: dict[str, Any] = {"prompt": "Hello"} if path == "/v1/completions" else {"messages": HELLO}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**text, "stream": True, "stream_options": options, "max_tokens": 8, "temperature": 0}
+    chunks = events((await running.client.post(path, json=body)).text.replace("data: [DONE]", ""))
+
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] <= 8
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {
+        chunks[-1]["usage"]["prompt_tokens"]
+    }
+    assert [bool(chunk["choices"]) for chunk in chunks[-2:]] == [True, False]
 
 
 async def test_logprobs_are_real(running: Running) -> None:

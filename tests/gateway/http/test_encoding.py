@@ -229,6 +229,16 @@ async def test_documents_are_ranked_the_best_first(server: Running) -> None:
     assert best[0]["document"] == {"text": DOCUMENTS[best[0]["index"]]}
 
 
+async def test_voyage_s_words_for_it(server: Running) -> None:
+    expected = (await rerank(server, top_n=1)).json()
+    ranking = await rerank(server, top_k=1, truncation=True)
+    assert "x-roundhouse-ignored" not in ranking.headers
+    assert ranking.json()["data"] == expected["results"]
+    assert "data" not in expected
+    fault = await rerank(server, top_k=0)
+    assert (fault.status_code, fault.json()["error"]["param"]) == (400, "top_k")
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
 async def test_every_spelling_of_the_path_ranks_alike(path: str, server: Running) -> None:
     expected = (await rerank(server)).json()["results"]
