@@ -143,6 +143,7 @@ class ApisConfig(Section, frozen=True):
     responses: bool = True
     tabby: bool = True
     llamaserver: bool = True
+    tgi: bool = True
 
 
 class ConsoleConfig(Section, frozen=True):

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
-from config.settings import Config
+from config.settings import ApisConfig, Config
 from gateway.answers.capabilities import Capabilities
 from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
@@ -24,6 +24,7 @@ from gateway.dialects.kobold import error_body as kobold_error
 from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.responses.stored import interrupted
 from gateway.dialects.tabby.reply import problem_body
+from gateway.dialects.tgi import error_body as tgi_error
 from gateway.http.auth import (
     Authenticator,
     OriginGuard,
@@ -61,6 +62,7 @@ from gateway.http.routes import (
     rerank,
     responses,
     tabby,
+    tgi,
 )
 from gateway.http.runs import Runs
 from gateway.http.services import Services, given
@@ -115,13 +117,13 @@ def build(
         lambda: registry.fleet.replicas(),  # noqa: PLW0108 - another after a reload
         services.authenticator.roles,
     )
-    front, routers = ollama.FRONT_ROUTES if config.apis.ollama else (), _api_routers(services)
+    front, routers = _front_routes(config.apis), _api_routers(services)
     app = Litestar(
         route_handlers=[
             *(page_routes(page_files(page)) if config.console.enabled else ()),
             *front,
             *routers,
-            *document_routes([*routers, _tagged("Ollama", front)], version("roundhouse")),
+            *document_routes([*routers, Router("/", route_handlers=front)], version("roundhouse")),
         ],
         dependencies={"services": given(services)},
         exception_handlers=handlers(services),
@@ -145,6 +147,12 @@ def build(
     return app
 
 
+def _front_routes(apis: ApisConfig) -> list[HTTPRouteHandler]:
+    """Those at the address of the console's page. They say themselves whose they are."""
+    table = ((apis.ollama, ollama.FRONT_ROUTES), (apis.tgi, tgi.FRONT_ROUTES))
+    return [route for is_on, routes in table if is_on for route in routes]
+
+
 def _api_routers(services: Services) -> list[Router]:
     """The server's own routes, and the enabled APIs; errors have each API's own form."""
     apis = services.config.apis
@@ -157,6 +165,7 @@ def _api_routers(services: Services) -> list[Router]:
         ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
         ("Anthropic", apis.anthropic, anthropic.ROUTES, for_anthropic),
         ("Ollama", apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
+        (tgi.NAME, apis.tgi, tgi.ROUTES, handlers(services, tgi_error)),
         ("KoboldAI", apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
         ("TabbyAPI", apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),
         (

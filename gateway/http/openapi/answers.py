@@ -17,6 +17,7 @@ from gateway.dialects.parameters import SamplingWire
 from gateway.dialects.responses import reply_wire as responses_reply
 from gateway.dialects.responses import stored
 from gateway.dialects.responses import wire as responses
+from gateway.dialects.tgi import wire as tgi
 from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Schema
 from gateway.http.routes import anthropic as anthropic_routes
 from gateway.http.routes import conversations as conversation_routes
@@ -24,6 +25,7 @@ from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import responses as responses_routes
+from gateway.http.routes import tgi as tgi_routes
 from gateway.http.routes.llamaserver import completions as completion_routes
 from gateway.http.routes.llamaserver import texts as text_routes
 
@@ -40,6 +42,8 @@ SHAPES: Mapping[str, Schema] = {
     "json_schema": {**_SCHEMA, "description": "A JSON schema, or the text of one."},
     "guided_json": {**_SCHEMA, "description": "vLLM's name of `json_schema`."},
     "regex_pattern": {**_STRING, "description": "What matches the whole answer."},
+    "regex": {**_STRING, "description": "SGLang's name of `regex_pattern`."},
+    "ebnf": {**_STRING, "description": "SGLang's name of `grammar`."},
     "guided_regex": {**_STRING, "description": "vLLM's name of `regex_pattern`."},
     "grammar": {"anyOf": [_STRING, _OBJECT], "description": "GBNF or Lark; or TGI's object."},
     "grammar_string": {**_STRING, "description": "TabbyAPI's name of `grammar`."},
@@ -120,6 +124,9 @@ OLLAMA_GENERATE = Body(
     further=_OPTIONS,
     needs=(OPTIONS,),
 )
+_TGI_EXAMPLE = {
+    "A text": {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8, "details": True}}
+}
 KOBOLD = Body(
     name="KoboldGenerateRequest",
     about="A text to go on from, in KoboldAI's form.",
@@ -242,6 +249,18 @@ ANSWERS: Mapping[Any, Described] = {
                 "options": {"num_predict": 8},
             }
         },
+    ),
+    tgi_routes.generate: Described(
+        takes=tgi.GenerateWire, gives=(tgi.Generated,), examples=_TGI_EXAMPLE
+    ),
+    tgi_routes.generate_stream: Described(
+        takes=tgi.GenerateWire, events=(tgi.StreamStep,), examples=_TGI_EXAMPLE
+    ),
+    tgi_routes.either: Described(
+        takes=tgi.GenerateWire,
+        gives=(list[tgi.Generated], list[list[float]]),
+        events=(tgi.StreamStep,),
+        examples=_TGI_EXAMPLE,
     ),
     kobold_routes.generate: Described(
         takes=KOBOLD, gives=(kobold.Results,), examples=_KOBOLD_EXAMPLE

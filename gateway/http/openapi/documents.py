@@ -18,6 +18,7 @@ from gateway.dialects.kobold.errors import KoboldError
 from gateway.dialects.ollama.errors import ErrorWire as OllamaError
 from gateway.dialects.openai.errors import ErrorEnvelope
 from gateway.dialects.tabby.reply import Problem
+from gateway.dialects.tgi.errors import TgiError
 from gateway.http.openapi.answers import ANSWERS
 from gateway.http.openapi.encoding import ENCODING
 from gateway.http.openapi.management import CONSOLE, MANAGEMENT
@@ -52,6 +53,7 @@ ERRORS: Mapping[str, type[msgspec.Struct]] = {  # by tag; ErrorEnvelope for the 
     "Ollama": OllamaError,
     "KoboldAI": KoboldError,
     "TabbyAPI": Problem,
+    "TGI and TEI": TgiError,
     "llama-server": Problem,
 }
 KEYS: Schema = {

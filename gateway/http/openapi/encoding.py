@@ -7,10 +7,12 @@ from gateway.dialects.llamaserver import embedding as llama
 from gateway.dialects.ollama import embedding as ollama
 from gateway.dialects.openai import embeddings as openai
 from gateway.dialects.rerank import rerank
+from gateway.dialects.tgi import wire as tgi
 from gateway.http.openapi.models import Described
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import rerank as rerank_routes
+from gateway.http.routes import tgi as tgi_routes
 from gateway.http.routes.llamaserver import embeddings as llama_routes
 
 _EMBEDDINGS = Described(
@@ -42,6 +44,11 @@ ENCODING: Mapping[Any, Described] = {
         takes=ollama.OldEmbedWire,
         gives=(ollama.OldEmbedded,),
         examples={"A text": {"prompt": "A man is eating."}},
+    ),
+    tgi_routes.embed: Described(
+        takes=tgi.EmbedWire,
+        gives=(list[list[float]], list[str]),
+        examples={"Texts": {"inputs": ["One.", "Two."]}},
     ),
     rerank_routes.rerank: Described(
         takes=rerank.RerankWire,

@@ -14,6 +14,7 @@ from gateway.dialects.ollama import wire as ollama
 from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
 from gateway.dialects.tabby import request as tabby
+from gateway.dialects.tgi import wire as tgi
 from gateway.http.console.wire import ModelWire
 from gateway.http.openapi.models import DEFAULT, Described
 from gateway.http.request_record import RequestStanding
@@ -30,6 +31,7 @@ from gateway.http.routes import (
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
+from gateway.http.routes import tgi as tgi_routes
 from gateway.http.routes.llamaserver import models as model_routes
 from gateway.http.routes.llamaserver import props as props_routes
 from gateway.http.routes.llamaserver import slots as slot_routes
@@ -73,6 +75,7 @@ _KOBOLD: Mapping[Any, Described] = {
     kobold_routes.detokenize: Described(
         takes=kobold.Detokenize, gives=(kobold.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
     ),
+    tgi_routes.info: Described(gives=(tgi.InfoWire,)),
     kobold_routes.model: Described(gives=(kobold.TextValue,)),
     kobold_routes.max_context_length: Described(gives=(kobold.NumberValue,)),
     kobold_routes.max_length: Described(gives=(kobold.NumberValue,)),

@@ -26,6 +26,7 @@ APIS: Mapping[str, str] = {  # by the folder in gateway/dialects; Roundhouse for
     "tabby": "Tabby",
     "llamaserver": "LlamaServer",
     "rerank": "Rerank",
+    "tgi": "Tgi",
 }
 
 

@@ -228,7 +228,7 @@ def _embedded(
 # ------------------------------------------------------------------------------------------ models
 
 
-@head("/")
+@head("/", tags=["Ollama"])
 async def alive() -> None:
     """The health check of Ollama's command line."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects import anthropic, kobold, ollama, openai, responses
+from gateway.dialects import anthropic, kobold, ollama, openai, responses, tgi
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
 from gateway.errors import InvalidRequest
@@ -91,6 +91,21 @@ KOBOLD: dict[str, Any] = {
     "genkey": "k",
     "temperature": 0.5,
 }
+TGI: dict[str, Any] = {
+    "inputs": "p",
+    "parameters": {
+        "max_new_tokens": 9,
+        "stop": ["x"],
+        "do_sample": False,
+        "details": True,
+        "top_n_tokens": 2,
+        "grammar": {"type": "json", "value": SCHEMA},
+        "temperature": 0.5,
+    },
+    "stream": True,
+    "truncate": True,
+    "dimensions": 4,
+}
 RESPONSES: dict[str, Any] = {
     "model": "m",
     "instructions": "i",
@@ -145,6 +160,8 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "ollama name": (ollama.read_named, OLLAMA),
     "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),
     "kobold key": (kobold.read_keyed, KOBOLD),
+    "tgi": (tgi.read_generate, TGI),
+    "tei": (tgi.read_embed, TGI),
     "responses": (responses.read_response, RESPONSES),
     "conversation": (stored.read_conversation, {"items": RESPONSES["input"], "metadata": {}}),
 }

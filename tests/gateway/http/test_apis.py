@@ -20,6 +20,7 @@ OWN = {
     "responses": "/v1/responses",
     "tabby": "/v1/model/load",
     "llamaserver": "/completion",
+    "tgi": "/generate",
 }
 
 

@@ -1,0 +1,122 @@
+"""Hugging Face's routes: TGI's texts and TEI's vectors, as `huggingface_hub` calls them.
+
+Their clients know one model. For texts it is the one in use, else the default; for vectors the
+first that makes any.
+"""
+
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from litestar import Request, get, post
+from litestar.types import ASGIApp
+from msgspec.structs import replace
+
+from gateway.dialects import tgi
+from gateway.dialects.frames import body
+from gateway.dialects.parameters import MAX_STOPS
+from gateway.dialects.tgi.wire import InfoWire
+from gateway.http.auth import caller
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
+from gateway.http.plain import Plain
+from gateway.http.request_log import line_of
+from gateway.http.services import Services
+
+AnyRequest = Request[Any, Any, Any]
+
+NAME = "TGI and TEI"
+TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
+TEXTS = 2_048  # of one request for vectors
+
+
+@post("/", tags=[NAME])
+async def either(request: AnyRequest, services: Services) -> ASGIApp:
+    """A text or vectors, as the body says; where it has inputs alone, vectors if a model is there
+    that makes them.
+    """
+    access = services.authenticator.admit(request.headers)
+    wants_vectors = await services.read(tgi.read_inputs, await request.body())
+    if wants_vectors is None:
+        wants_vectors = any(status.task == "embed" for status in services.usable(access))
+    if wants_vectors:
+        return await _embedded(request, services)
+    return await _generated(request, services, stream=None, listed=True)
+
+
+@post("/generate")
+async def generate(request: AnyRequest, services: Services) -> ASGIApp:
+    """Complete a text."""
+    return await _generated(request, services, stream=False)
+
+
+@post("/generate_stream")
+async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
+    """Complete a text, streamed."""
+    return await _generated(request, services, stream=True)
+
+
+async def _generated(
+    request: AnyRequest, services: Services, *, stream: bool | None, listed: bool = False
+) -> ASGIApp:
+    access = services.authenticator.admit(request.headers)
+    read = partial(tgi.read_generate, stream=stream)
+    exchange = await services.read(read, await request.body())
+    name = await services.wording.named(exchange.request.model, access)
+    asked = replace(exchange.request, model=name)
+    request_id = line_of(request).id
+    return Exchange(
+        lambda on_wait: services.pipeline.text(
+            asked, access, on_wait, caller(request.headers, request_id)
+        ),
+        lambda _answer: tgi.TgiReply(exchange, listed=listed),
+        services.failed(access, tgi.error_event),
+        services.account("tgi", asked.model, line_of(request), access),
+        exchange,
+        WireOptions(quiet=services.config.server.comment_after),
+    )
+
+
+@post("/embed")
+async def embed(request: AnyRequest, services: Services) -> ASGIApp:
+    """The vectors of texts or token ids."""
+    return await _embedded(request, services)
+
+
+async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
+    access = services.authenticator.admit(request.headers)
+    exchange = await services.read(tgi.read_embed, await request.body())
+    request_id = line_of(request).id
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda encoded: tgi.embed_body(exchange, encoded.vectors),
+        services.account("tgi", exchange.request.model, line_of(request), access),
+        services.bodies,
+        exchange.ignored,
+    )
+
+
+@get("/info")
+async def info(request: AnyRequest, services: Services) -> ASGIApp:
+    """The model that answers, and the limits of a request."""
+    status = await services.answering(services.authenticator.admit(request.headers))
+    files = status.files.context_length if status.files is not None else None
+    length = status.info.context_length if status.info is not None else files or 0
+    return Plain(
+        body(
+            InfoWire(
+                model_id=status.id,
+                model_pipeline_tag=TAGS[status.task],
+                max_input_tokens=max(0, length - 1),
+                max_input_length=max(0, length - 1),
+                max_total_tokens=length,
+                max_stop_sequences=MAX_STOPS,
+                max_client_batch_size=TEXTS,
+                version=version("roundhouse"),
+            )
+        )
+    )
+
+
+FRONT_ROUTES = (either,)  # at the same address as the console's page, so one router has both
+ROUTES = (generate, generate_stream, embed, info)
