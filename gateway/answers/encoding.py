@@ -19,7 +19,7 @@ from backends.protocol import Task, Vectors
 from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
 from gateway.access import Access
 from gateway.answers.remote_parameters import embedding_parameters, rerank_parameters
-from gateway.answers.tokens import LONG_TEXT, foremost
+from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage
 from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
@@ -130,10 +130,11 @@ class Encoders:
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
         """The one that is named; else the one in use for this task, else the first in the list."""
         if not request.model:
-            allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
-            there = foremost(allowed, task)
+            if (in_use := self._registry.in_use(access, task)) is not None:
+                return in_use
+            allowed = (one for one in self._registry.statuses() if access.allows(one.id))
             first = (one for one in allowed if one.entry is not None and one.task == task)
-            if (status := there or next(first, None)) is None:
+            if (status := next(first, None)) is None:
                 raise ModelUnavailable(f"There is no model here that can {task}.", param="model")
             return await self._registry.find(status.id, access)
         entry = await self._registry.find(request.model, access)

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from backends.encoding import EncoderTokenizer
-from backends.protocol import ModelContainer, ModelInfo, Task
+from backends.protocol import ModelContainer, ModelInfo
 from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
-from gateway.registry import Lease, ModelStatus, Registry
+from gateway.registry import Lease, Registry
 from gateway.request import ChatRequest, ImagePart
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
@@ -276,13 +276,6 @@ def _inside(value: Any) -> Iterator[Any]:
 # Text to tokens and back, without an answer: a leased model's own tokenizer and template.
 
 
-def foremost(statuses: Sequence[ModelStatus], task: Task = "generate") -> ModelStatus | None:
-    """The loaded model that a request without a name means, of `statuses` in the registry's order:
-    one in use, else the one idle for the shortest time.
-    """
-    return next((one for one in statuses if one.info is not None and one.task == task), None)
-
-
 class Encoding:
     """Reads and writes tokens with the model that is named, or with the one in use."""
 
@@ -367,9 +360,6 @@ class Encoding:
 
     async def named(self, model: str | None, access: Access) -> str:
         """The id of the model a request means. Raises ModelNotFound."""
-        allowed = [one for one in self._registry.statuses() if access.allows(one.id)]
-        if not model and (status := foremost(allowed)) is not None:
-            return status.id
         return (await self._registry.find(model or "", access)).name
 
 

@@ -17,7 +17,7 @@ from gateway.answers.capabilities import Capabilities
 from gateway.answers.encoding import Encoders
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
-from gateway.answers.tokens import Encoding, foremost
+from gateway.answers.tokens import Encoding
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.console.feed import Feed
@@ -90,8 +90,6 @@ class Services(msgspec.Struct, frozen=True):
 
         Raises ModelUnavailable where there is none.
         """
-        if (status := foremost(self.visible(access))) is not None:
-            return status
         try:
             return self.status((await self.find("", access)).name, access)
         except ModelNotFound:

@@ -19,6 +19,7 @@ import structlog
 from anyio import to_thread
 
 from backends.catalog import CPU
+from backends.protocol import Task
 from backends.upstream.fleet import Fleet
 from config.settings import Config
 from gateway.access import ADMIN, Access
@@ -284,12 +285,23 @@ class Registry:
         return self._library.default_name()
 
     def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
-        """The model called `name`; "" and "default" are the configured default.
+        """The model called `name`; "default" is the configured default. A request that names none
+        means "": the model in use, else the default.
 
         Raises ModelNotFound with the nearest names, ModelUnavailable where its files are unusable.
         A model that `access` doesn't allow is none.
         """
-        return self._names.resolve(name, access)
+        in_use = None if name else self.in_use(access)
+        return self._names.resolve(name, access) if in_use is None else in_use
+
+    def in_use(self, access: Access = ADMIN, task: Task = "generate") -> ModelEntry | None:
+        """Of the loaded models that `access` allows, for `task`: one that answers now, else the one
+        idle for the shortest time.
+        """
+        there = self._overview.statuses(only=self._names.present)
+        names = (one.id for one in there if one.state == "loaded" and one.task == task)
+        name = next(filter(access.allows, names), None)
+        return None if name is None else self._names.present[name]
 
     async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
         """As `resolve`, but the folders are scanned first for what is not known, or could not be
@@ -297,7 +309,8 @@ class Registry:
         """
         if self._closing:
             raise ShuttingDown("the server is stopping")
-        return await self._names.find(name, access)
+        in_use = None if name else self.in_use(access)
+        return await self._names.find(name, access) if in_use is None else in_use
 
     async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
         """Forget the measured memory of a model, or of all, over restarts too: the next load is

@@ -87,9 +87,9 @@ def _enabled_apis(config: Config) -> list[str]:
 
 
 def _default(services: Services, access: Access) -> str | None:
-    """What answers a request that names no model; None where nothing does."""
+    """The configured default; None where there is none."""
     try:
-        return services.registry.resolve("", access).name
+        return services.registry.resolve("default", access).name
     except GatewayError:
         return None
 

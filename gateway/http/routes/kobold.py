@@ -6,7 +6,6 @@ Their clients know one model: the one in use, else the default.
 from functools import partial
 from typing import Any
 
-import msgspec
 from litestar import Request, get, post, put
 from litestar.types import ASGIApp
 
@@ -49,8 +48,7 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     access = services.authenticator.admit(request.headers)
     read = partial(kobold.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
-    name = await services.wording.named(exchange.request.model, access)
-    asked = msgspec.structs.replace(exchange.request, model=name)
+    asked = exchange.request
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
     generation = PolledAnswer(access.owner, exchange.genkey, reply)
     request_id = line_of(request).id

@@ -5,7 +5,6 @@ from typing import Any
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
-from gateway.answers.tokens import foremost
 from gateway.dialects import openai
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
@@ -38,7 +37,9 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     """
     access = services.authenticator.admit(request.headers)
     statuses = [one for one in services.usable(access) if one.task == "embed"]
-    status = foremost(statuses, "embed") or next(iter(statuses), None)
+    in_use = services.registry.in_use(access, "embed")
+    status = next((one for one in statuses if in_use and one.id == in_use.name), None)
+    status = status or next(iter(statuses), None)
     if status is None:
         raise ModelUnavailable("There is no embedding model for this key.")
     known = await services.capabilities.of(status)

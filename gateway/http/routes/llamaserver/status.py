@@ -9,7 +9,6 @@ from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 
 from backends.catalog import CPU
-from gateway.answers.tokens import foremost
 from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import wire
 from gateway.http.plain import Plain
@@ -61,10 +60,12 @@ class UnloadedWire(msgspec.Struct, frozen=True):
 @get("/status")
 async def status(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory now."""
-    statuses = services.visible(services.authenticator.admit(request.headers))
+    access = services.authenticator.admit(request.headers)
+    statuses = services.visible(access)
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
     failed = [one for one in statuses if one.state == "failed"]
-    first = foremost(there)
+    in_use = services.registry.in_use(access)
+    first = next((one for one in there if in_use and one.id == in_use.name), None)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
     found = LlamaStatusWire(
         loaded_model=first.id if first else None,

@@ -1,0 +1,97 @@
+"""Where a request names no model, all routes mean the same one: the one in use, else the default.
+
+What a frontend is shown (`/props`, `/v1/model`) is then what answers it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from config.settings import KeyConfig
+from tests.gateway.http.serving import HELLO, Running, config, serving
+
+pytestmark = pytest.mark.anyio
+
+DEFAULT, OTHER = "roundhouse-tiny", "scripted"
+TEXT = {"prompt": "Hello!", "max_tokens": 2}
+ANSWERED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": HELLO, "max_tokens": 2}),
+    ("/v1/completions", TEXT),
+    ("/completion", {"prompt": "Hello!", "n_predict": 2}),
+    ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}),
+    ("/api/v1/generate", {"prompt": "Hello!", "max_length": 2}),
+    ("/v1/responses", {"input": "Hello!", "max_output_tokens": 2}),
+    ("/v1/messages", {"messages": HELLO, "max_tokens": 2}),
+]
+
+
+async def shown(running: Running, **headers: str) -> set[str]:
+    """What a frontend is told."""
+
+    async def get(path: str) -> Any:
+        return (await running.client.get(path, headers=headers)).json()
+
+    return {
+        (await get("/props"))["model_alias"],
+        (await get("/v1/model"))["id"],
+        (await get("/api/v1/model"))["result"],
+        await _measured(running, headers),
+    }
+
+
+async def _measured(running: Running, headers: dict[str, str]) -> str:
+    """By the context that `/tokenize` tells of the model whose tokens it gives."""
+    found = await running.client.post("/tokenize", json={"content": "Hi"}, headers=headers)
+    lengths = {
+        status.info.context_length: status.id
+        for status in running.registry.statuses()
+        if status.info is not None
+    }
+    return lengths[found.json()["max_model_len"]]
+
+
+async def answered(running: Running, path: str, body: Any, **headers: str) -> httpx.Response:
+    return await running.client.post(path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERED)
+async def test_who_is_shown_answers(path: str, body: Any, tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for name in (DEFAULT, OTHER, DEFAULT):
+            named = {"model": name, "messages": HELLO, "max_tokens": 2}
+            await answered(running, "/v1/chat/completions", named)
+            answer = await answered(running, path, body)
+            if path != "/infill":  # neither model has tokens for that, and says so by its name
+                assert answer.status_code == 200, answer.text
+                assert answer.headers["x-roundhouse-model"] == name
+            assert await shown(running) == {name}
+
+
+async def test_while_none_is_loaded_it_is_the_default(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for path, body in ANSWERED[:3]:
+            await running.client.post("/unload", json={})
+            answer = await answered(running, path, body)
+            assert answer.headers["x-roundhouse-model"] == DEFAULT
+
+
+async def test_it_is_none_that_the_key_may_not_use(tmp_path: Path) -> None:
+    keys = (KeyConfig(key="one", models=(DEFAULT,)), KeyConfig(key="all"))
+    async with serving(config(tmp_path, keys=keys), tmp_path) as running:
+        chat = {"messages": HELLO, "max_tokens": 2}
+        path = "/v1/chat/completions"
+        named = await answered(running, path, {"model": OTHER, **chat}, **{"x-api-key": "all"})
+        assert named.status_code == 200
+        for key, name in (("all", OTHER), ("one", DEFAULT), ("one", DEFAULT)):
+            answer = await answered(running, path, chat, **{"x-api-key": key})
+            assert answer.headers["x-roundhouse-model"] == name
+
+
+async def test_default_by_name_is_the_configured_one(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for name in (OTHER, "default"):
+            body = {"model": name, "messages": HELLO, "max_tokens": 2}
+            answer = await answered(running, "/v1/chat/completions", body)
+        assert answer.headers["x-roundhouse-model"] == DEFAULT
