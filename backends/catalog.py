@@ -47,8 +47,9 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     modalities: tuple[Modality, ...] = ("text",)
     chat_template: str | None = None
     parts: tuple[Path, ...] = ()  # every file that belongs to it
+    beside: tuple[Path, ...] = ()  # files that need not be there, and say how it is used
     projector: Path | None = None  # the file of its image encoder
-    generation_defaults: Sampling | None = None  # sampling defaults of the header
+    generation_defaults: Sampling | None = None  # the model's own sampling defaults
     vocab_size: int = 0  # 0: unknown
     heads: int = 0  # of attention, for queries; 0: unknown
     activation_bytes: int = 0  # of one token in a forward pass, at 32 bits; 0: unknown

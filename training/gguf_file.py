@@ -61,6 +61,7 @@ def add_metadata(writer: gguf.GGUFWriter, config: "LlamaConfig") -> None:
     writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
+    writer.add_float32("general.sampling.temp", 0.0)  # as the folder's generation_config.json
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:

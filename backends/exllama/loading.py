@@ -20,7 +20,6 @@ from backends.exllama.files import PagedCacheSize
 from backends.exllama.jobs import ExLlamaJob
 from backends.exllama.library import while_loading
 from backends.exllama.pictures import ImageEmbeddings
-from backends.huggingface import generation_config
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Progress
 from backends.sampling.state import SUPPORTED, SamplingContext
@@ -137,7 +136,7 @@ class ExLlamaModel(ABC):
             constrains=True,
             penalties_first=True,
             forces_from=FORCES_FROM,
-            generation_defaults=generation_config.read(files.path),
+            generation_defaults=files.generation_defaults,
         )
 
 

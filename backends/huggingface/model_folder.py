@@ -14,6 +14,7 @@ import msgspec
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
+from backends.huggingface import generation_config
 from backends.protocol import Modality
 
 Fields = Mapping[str, Any]
@@ -88,6 +89,7 @@ def described(
         vocab_size=_first(text, ("vocab_size",), 0),
         heads=_first(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
+        generation_defaults=generation_config.read(path),
     )
 
 

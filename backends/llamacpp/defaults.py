@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backends import bounds
-from backends.catalog import ModelFiles
-from backends.huggingface import generation_config
 from backends.llamacpp.gguf import Header
 from backends.protocol import Sampling
 
@@ -28,11 +26,6 @@ NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "mirostat_tau": ("mirostat_tau", float),
     "mirostat_eta": ("mirostat_eta", float),
 }
-
-
-def of(files: ModelFiles) -> Sampling | None:
-    """Those of the GGUF file, else of a `generation_config.json` beside it; None for neither."""
-    return files.generation_defaults or generation_config.read(files.path.parent)
 
 
 def carried(header: Header) -> Sampling | None:

@@ -9,6 +9,7 @@ import msgspec
 from backends import devices, ggml
 from backends.catalog import CPU, Cards, ModelFiles, Placement, divided, smallest_first
 from backends.errors import LoadFailed
+from backends.huggingface import generation_config
 from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
 from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
 from backends.llamacpp.repacking import CpuLayouts
@@ -121,7 +122,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         modalities=("text", "image") if projector else ("text",),
         parts=files,
         projector=projector,
-        generation_defaults=defaults.carried(header),
+        beside=(path.parent / generation_config.FILE,),
+        generation_defaults=defaults.carried(header) or generation_config.read(path.parent),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=graph.activation,

@@ -16,7 +16,6 @@ from llama_cpp import llama_cpp as api
 from backends import devices, ggml, gpus, processors
 from backends.catalog import ModelFiles, divided
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
-from backends.llamacpp import defaults
 from backends.llamacpp.files import (
     MOST_SLOTS,
     cache_layout,
@@ -315,7 +314,7 @@ def _info(
         reports_progress=True,
         reports_after_samplers=True,
         keeps_slots=True,
-        generation_defaults=defaults.of(files),
+        generation_defaults=files.generation_defaults,
         layers=layers(),
         memory=memory_taken(files),
     )

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from backends.catalog import ModelFiles
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
-from backends.huggingface import generation_config, model_folder
+from backends.huggingface import model_folder
 from backends.huggingface.vocabulary import HfVocabulary, whole_tokenizer
 from backends.installing import command
 from backends.protocol import MemoryNeed, ModelInfo
@@ -303,7 +303,7 @@ def _info(files: ModelFiles, vocabulary: HfVocabulary, length: int, together: in
         rewinds=True,
         constrains=True,
         penalties_first=True,
-        generation_defaults=generation_config.read(files.path),
+        generation_defaults=files.generation_defaults,
     )
 
 

@@ -72,11 +72,13 @@ def check_files(entry: ModelEntry) -> None:
 
 
 def identity(files: ModelFiles) -> FileIdentity:
-    """Of every file of a model: device, inode, bytes and time of change in ns; what is gone is left
-    out. A file that was written over in place differs, as does one that was put in its place.
+    """Of every file of a model, and of those beside it: device, inode, bytes and time of change in
+    ns; what is gone is left out. A file that was written over in place differs, as does one that was
+    put in its place.
     """
     found = {}
-    for path in (*(files.parts or (files.path,)), *((files.projector,) if files.projector else ())):
+    own = files.parts or (files.path,)
+    for path in (*own, *((files.projector,) if files.projector else ()), *files.beside):
         try:
             status = path.stat()
         except OSError:
@@ -307,9 +309,9 @@ class ModelLibrary:
 
     def _configured(self, model: ModelConfig) -> Known:
         path = Path(model.path).expanduser()
-        stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
         old = self._scan.models.get(model.name)
-        if old is not None and self._stamps.get(model.name) == stamp:
+        stamp = (*_stamp(path), *_stamp(path.parent))  # a projector may come to lie beside it
+        if old is not None and self._stamps.get(model.name) == (*stamp, *_stamps_beside(old)):
             return old
         self._stamps[model.name] = stamp
         try:
@@ -322,6 +324,7 @@ class ModelLibrary:
             log.warning("not a usable model", model=model.name, reason=str(error))
             reason = str(error)
         else:
+            self._stamps[model.name] = (*stamp, *_stamps_beside(entry))
             return old if isinstance(old, ModelEntry) and old == entry else entry
         return Unusable(name=model.name, aliases=model.aliases, reason=reason, path=path)
 
@@ -379,6 +382,11 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
+
+
+def _stamps_beside(model: Known) -> Iterator[int]:
+    beside = model.files.beside if isinstance(model, ModelEntry) else ()
+    return itertools.chain.from_iterable(map(_stamp, beside))
 
 
 def _not_found(name: str, known: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 import json
 
+from backends import catalog
+from backends.protocol import Sampling
 from bundled import GGUF, SAFETENSORS
 
 MOST_BYTES = 8_000_000
@@ -20,6 +22,13 @@ def test_the_folder_holds_a_complete_hugging_face_model_and_nothing_else() -> No
         "tokenizer.json",
         "tokenizer_config.json",
     }
+
+
+def test_both_forms_answer_in_the_same_way_where_a_request_says_nothing() -> None:
+    for path in (GGUF, SAFETENSORS):
+        files = catalog.recognise(path)
+        assert files is not None
+        assert files.generation_defaults == Sampling(temperature=0)
 
 
 def test_the_model_is_a_llama_with_a_context_of_2048() -> None:

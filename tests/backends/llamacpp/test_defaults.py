@@ -7,11 +7,11 @@ from typing import Any
 import gguf
 import pytest
 
-import bundled
 from backends import catalog
-from backends.llamacpp import defaults, files
+from backends.llamacpp import files
 from backends.protocol import Sampling
 from config.engines import LlamaCppOptions
+from tests.backends import random_gguf
 from training import gguf_file
 
 
@@ -28,7 +28,7 @@ def write(path: Path, **carried: Any) -> Path:
 def suggested(path: Path) -> Sampling | None:
     found = files.recognise(path)
     assert found is not None
-    return defaults.of(found)
+    return found.generation_defaults
 
 
 def test_what_the_file_carries_is_read(tmp_path: Path) -> None:
@@ -55,10 +55,11 @@ def test_values_of_an_odd_kind_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_a_loaded_model_tells_them(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(bundled.GGUF.read_bytes())
+    random_gguf.write(tmp_path / "model.gguf", random_gguf.Dimensions())
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.25}')
     load = catalog.BACKENDS["llamacpp"].container.load
     model = catalog.recognise(tmp_path / "model.gguf")
     container = await load(model, LlamaCppOptions(), lambda _: None)
     assert container.info.generation_defaults == Sampling(temperature=0.25)
+    assert model.generation_defaults == Sampling(temperature=0.25)  # before it is loaded, too
     await container.aclose()

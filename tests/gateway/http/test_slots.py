@@ -2,6 +2,7 @@
 files of one folder alone.
 """
 
+import json
 import random
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -13,7 +14,8 @@ import httpx
 import msgspec
 import pytest
 
-from config.settings import Config, KeyConfig, LlamaServerConfig
+from config.settings import Config, KeyConfig, LlamaServerConfig, ModelConfig
+from tests.backends import random_gguf
 from tests.gateway.http.serving import LASTING, Running, config, serving
 from tests.hang import HANG
 
@@ -298,3 +300,25 @@ async def test_tokens_come_with_their_pieces(running: Running) -> None:
     assert any(isinstance(one["piece"], list) for one in tokens)
     plain = (await running.client.post("/tokenize", json={**body, "with_pieces": False})).json()
     assert [one["id"] for one in tokens] == plain["tokens"]
+
+
+async def test_props_say_the_same_before_a_model_is_loaded(tmp_path: Path) -> None:
+    """Also of what stands beside its file, and after that has changed."""
+    (tmp_path / "own").mkdir()
+    model = random_gguf.write(tmp_path / "own" / "model.gguf", random_gguf.Dimensions())
+    known = msgspec.structs.replace(
+        config(tmp_path), models=(ModelConfig(name="own", path=str(model)),)
+    )
+    async with serving(known, tmp_path) as running:
+        for temperature in (0.25, 0.5):
+            said = json.dumps({"temperature": temperature})
+            (tmp_path / "own" / "generation_config.json").write_text(said)
+            await running.registry.refresh()
+            for is_sleeping in (True, False):
+                found = (await running.client.get("/props?model=own")).json()
+                assert found["is_sleeping"] is is_sleeping
+                params = found["default_generation_settings"]["params"]
+                assert params["temperature"] == temperature
+                body = {"model": "own", "prompt": "a", "n_predict": 1}
+                assert (await running.client.post("/completion", json=body)).status_code == 200
+            await running.client.post("/unload", json={})
