@@ -220,4 +220,4 @@ def _first(logits: Floats, bits: npt.NDArray[np.int32]) -> int:
 
 def _log_times(bits: npt.NDArray[np.int32]) -> Floats:
     """Logarithms of numbers of the exponential distribution, of 31 random bits each."""
-    return np.log(-np.log(1.0 - (bits + 0.5) * SCALE)).astype(np.float32)
+    return np.asarray(np.log(-np.log(1.0 - (bits + 0.5) * SCALE)), np.float32)

@@ -73,8 +73,8 @@ def check_files(entry: ModelEntry) -> None:
 
 def identity(files: ModelFiles) -> FileIdentity:
     """Of every file of a model, and of those beside it: device, inode, bytes and time of change in
-    ns; what is gone is left out. A file that was written over in place differs, as does one that was
-    put in its place.
+    ns; what is gone is left out. A file that was written over in place differs, as does one put in
+    its place.
     """
     found = {}
     own = files.parts or (files.path,)
