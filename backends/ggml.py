@@ -24,6 +24,8 @@ LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
 FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
 METAL = "MTL"
+HALVES = 1  # ggml_type: 16 bits
+SMALL = 4096  # bytes, which hold a tensor without its data
 PATIENCE = 60.0  # seconds for drivers to start
 
 log = structlog.get_logger(__name__)
@@ -54,6 +56,16 @@ class _Properties(ctypes.Structure):
     )
 
 
+class _ContextParameters(ctypes.Structure):
+    """ggml_init_params."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("buffer", ctypes.c_void_p),
+        ("without_data", ctypes.c_bool),
+    )
+
+
 class Registry:
     """That of the library in `folder`, which is loaded into this process."""
 
@@ -68,6 +80,13 @@ class Registry:
             pointers = {"memory": 2, "get_props": 1}.get(function, 0)
             arguments = (ctypes.c_void_p,) * (1 + pointers)
             getattr(library, f"ggml_backend_dev_{function}").argtypes = arguments
+        library.ggml_init.restype = ctypes.c_void_p
+        library.ggml_init.argtypes = (_ContextParameters,)
+        library.ggml_free.argtypes = (ctypes.c_void_p,)
+        library.ggml_new_tensor_1d.restype = ctypes.c_void_p
+        library.ggml_new_tensor_1d.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
+        library.ggml_backend_dev_supports_op.restype = ctypes.c_bool
+        library.ggml_backend_dev_supports_op.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         if not library.ggml_backend_dev_count():  # its kinds of devices are libraries to be loaded
             library.ggml_backend_load_all_from_path(os.fsencode(folder))
 
@@ -108,6 +127,19 @@ class Registry:
                 )
                 read[name] = free.value
         return read
+
+    def takes(self, name: str, size: int) -> bool:
+        """Whether the device called so can work on a tensor of that many bytes. Vulkan's and
+        Metal's devices bound it, far below their memory; llama.cpp ends the process where a cache
+        doesn't keep to that.
+        """
+        context = self._library.ggml_init(_ContextParameters(size=SMALL, without_data=True))
+        try:
+            tensor = self._library.ggml_new_tensor_1d(context, HALVES, -(-size // 2))
+            found: bool = self._library.ggml_backend_dev_supports_op(self.handles()[name], tensor)
+        finally:
+            self._library.ggml_free(context)
+        return found
 
 
 def here() -> Registry:

@@ -34,7 +34,7 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     max_concurrent: Annotated[int, Meta(ge=1, le=256)] = 16
     cache_tokens: Counted | None = None  # KV cells for all requests; None: see backends/llamacpp
     gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1  # layers on the GPU; -1: all
-    # None: over all cards, by their sizes. At most 2**7: as many as a machine may have.
+    # None: on the fewest cards that have room. At most 2**7: as many as a machine may have.
     main_gpu: Annotated[int, Meta(ge=0, lt=128)] | None = None
     tensor_split: tuple[float, ...] = ()
     threads: Threads | None = "auto"  # for single tokens; all: every processor; None: auto

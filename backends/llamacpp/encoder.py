@@ -68,6 +68,10 @@ def load(
         vocabulary = LlamaVocabulary(model)
         context = _make_context(model, files, options)
         undone.callback(api.llama_free, context)
+        if loading.on_device(options):
+            loading.warm_up(
+                context, at_once=min(options.micro_batch_size, shape(files, options).at_once)
+            )
         ranks = api.llama_pooling_type(context) == RANK
         width = api.llama_model_n_cls_out(model) if ranks else api.llama_model_n_embd_out(model)
         return LlamaEncoderModel(

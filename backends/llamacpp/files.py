@@ -241,6 +241,15 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     )
 
 
+def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Bytes of the keys that one layer keeps, which are a tensor of their own, if layers are alike
+    and values take as much.
+    """
+    attending = max(1, files.layers - files.recurrent_layers)
+    each = files.cache_bytes_per_token / 2 / attending
+    return int(_padded(cache_layout(files, options)) * each * CACHE_BITS[options.cache_type_k] / 16)
+
+
 def _padded(layout: Layout) -> int:
     """All cells, as llama.cpp rounds each sequence's part, or the pool."""
     parts = layout.slots if layout.split else 1

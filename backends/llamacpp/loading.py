@@ -22,6 +22,7 @@ from backends.llamacpp.files import (
     context_length,
     estimate,
     fitted,
+    keys_of_a_layer,
     outputs,
 )
 from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
@@ -51,6 +52,7 @@ CACHE_TYPES = {
 }  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 MOST_CELLS = 2**31 - 1
+OUT_OF_MEMORY = -2  # llama_decode: buffers could not be allocated
 
 
 class LlamaModel(msgspec.Struct, frozen=True):
@@ -82,8 +84,8 @@ def load(
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
     files = fitted(files, options)
-    _refuse_the_impossible(files, options)
     listen()
+    _refuse_the_impossible(files, options)
     with ExitStack() as undone:
         model = load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
@@ -95,6 +97,8 @@ def load(
             pictures = _open_projector(files.projector, model, vocabulary, options, progress)
             undone.callback(pictures.free)
         layout = cache_layout(files, options)
+        if on_device(options):
+            warm_up(context, at_once=min(options.micro_batch_size, layout.cells // layout.slots))
         return LlamaModel(
             context=context,
             vocabulary=vocabulary,
@@ -126,6 +130,13 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
             f"no room for {files.path.name}: weights {need.weights:,} and KV cache "
             f"{need.cache:,} bytes, the machine has {there:,}"
         )
+    size = keys_of_a_layer(files, options)
+    for card in _parts(options, list(devices.of_llamacpp())) if on_device(options) else ():
+        if not ggml.here().takes(devices.of_llamacpp()[card], size):
+            raise OutOfMemory(
+                f"no room for {files.path.name}: with a KV cache of {layout.cells:,} tokens the "
+                f"keys of a layer are {size:,} bytes, more than {card} takes in one piece"
+            )
 
 
 def load_model(
@@ -148,7 +159,9 @@ def load_model(
     params.progress_callback = callback
     model = api.llama_model_load_from_file(str(files.path).encode(), params)
     if not model:
-        raise LoadFailed(f"llama.cpp can't load {files.path.name}: {last_errors()}")
+        reason = last_errors()
+        kind = OutOfMemory if "unable to allocate" in reason else LoadFailed
+        raise kind(f"llama.cpp can't load {files.path.name}: {reason}")
     return model  # type: ignore[no-any-return]
 
 
@@ -187,12 +200,15 @@ def _spread(params: Any, options: LlamaCppOptions) -> None:
     parts = _parts(options, list(known)) if options.gpu_layers else {}
     if options.gpu_layers and not parts:
         return  # what shares main memory, if anything
-    handles = ggml.here().handles() if parts else {}
-    chosen = [handles[known[name]] for name in parts]
+    chosen = [_handle(name) for name in parts]
     params.chosen = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # a null ends it
     params.devices = ctypes.addressof(params.chosen)
     numbers = list(parts.values())[: api.llama_max_devices()]
     params.tensor_split = (ctypes.c_float * api.llama_max_devices())(*numbers)
+
+
+def _handle(card: str) -> int:
+    return ggml.here().handles()[devices.of_llamacpp()[card]]
 
 
 def _parts(options: LlamaCppOptions, cards: Sequence[str]) -> Mapping[str, float]:
@@ -227,6 +243,24 @@ def _make_context(
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_errors()}")
     return context  # type: ignore[no-any-return]
+
+
+def warm_up(context: api.llama_context_p, *, at_once: int) -> None:
+    """Compute a prompt of `at_once` tokens and one token more, and forget them. A device compiles
+    its kernels and takes their buffers when it meets them first, which belongs to the load; no
+    later request waits for it then. Raises OutOfMemory, LoadFailed.
+    """
+    compute = api.llama_decode if api.llama_get_memory(context) else api.llama_encode
+    for count in (at_once, 1):
+        tokens = (api.llama_token * count)()  # the first of the vocabulary
+        status = compute(context, api.llama_batch_get_one(tokens, count))
+        if status == OUT_OF_MEMORY:
+            raise OutOfMemory(f"no room for a pass over {count} tokens: {last_errors()}")
+        if status:
+            raise LoadFailed(f"the first pass failed with code {status}: {last_errors()}")
+    api.llama_synchronize(context)
+    if memory := api.llama_get_memory(context):
+        api.llama_memory_clear(memory, True)
 
 
 def batch_counts(options: LlamaCppOptions) -> tuple[int, ...]:
@@ -265,6 +299,8 @@ def _open_projector(
     mtmd.mtmd_helper_log_set(LISTENER, None)  # sets mtmd's own with it
     params = mtmd.mtmd_context_params_default()
     params.use_gpu = on_device(options)
+    if params.use_gpu and (cards := _parts(options, list(devices.of_llamacpp()))):
+        params.device = _handle(next(iter(cards)))  # where the model begins
     params.print_timings = False
     params.n_threads = batch_counts(options)[-1]
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attention]
@@ -282,7 +318,7 @@ def _open_projector(
 
 def on_device(options: LlamaCppOptions) -> bool:
     """Whether a card computes, beside the CPU."""
-    return bool(api.llama_supports_gpu_offload()) and options.gpu_layers != 0
+    return ggml.offloads() and options.gpu_layers != 0 and bool(ggml.here().handles())
 
 
 def _info(

@@ -38,7 +38,11 @@ INSTALLATION = Installation(
         "Linux, CPUs": Way("make run", SUITE),
         "Linux, CUDA": Way("make run", note="nvcc, or LLAMA_INDEX"),
         "Linux, ROCm": Way("make run", note="hipcc"),
-        "Linux, Vulkan": Way("CMAKE_ARGS=-DGGML_VULKAN=on make run", note="Vulkan's SDK"),
+        "Linux, Vulkan": Way(
+            "CMAKE_ARGS=-DGGML_VULKAN=on make run",
+            tried="`make test-vulkan`, on Mesa's device in software alone (llvmpipe)",
+            note="Vulkan's headers and glslc",
+        ),
         "macOS (Metal)": Way("make run"),
         "Windows": IN_WSL,
     },
