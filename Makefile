@@ -7,6 +7,7 @@
 #   TORCH_INDEX=…  where torch comes from
 
 VENV ?= .venv
+VULKAN_VENV ?= .venv-vulkan
 BIN := $(VENV)/bin
 CHECKED := gateway backends config bundled training benchmarks tests
 SOURCES := $(wildcard $(CHECKED))
@@ -27,7 +28,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 export VENV
 .NOTPARALLEL:
-.PHONY: help run test check format lint types floors test-slow test-long test-browser test-gpu bench schema clean
+.PHONY: help run test check format lint types floors test-slow test-long test-browser test-gpu test-vulkan bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -63,6 +64,12 @@ floors: $(DEV)
 
 test-gpu: $(GPU) ## the tests that need a CUDA card
 	@$(PYTEST) -m gpu -rA $(ARGS)
+
+# The first device there is, twice. Of llama.cpp's fused operations one ends the process in Mesa 22.3's software.
+test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in software
+	@scripts/vulkan && VENV=$(VULKAN_VENV) CMAKE_ARGS=-DGGML_VULKAN=on scripts/install llamacpp,test-device
+	@GGML_VK_VISIBLE_DEVICES=$${GGML_VK_VISIBLE_DEVICES:-0,0} GGML_VK_DISABLE_FUSION=1 \
+		$(VULKAN_VENV)/bin/python -m pytest -m vulkan -rs tests/vulkan $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)

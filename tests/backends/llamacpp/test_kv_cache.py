@@ -84,13 +84,23 @@ def test_however_long_it_goes_on(model: Path, options: LlamaCppOptions, seed: in
     assert tried(model, options, jobs=300, seed=seed) > 300
 
 
-def tried(model: Path, options: LlamaCppOptions, *, jobs: int, seed: int = 0) -> int:
-    """Runs so many jobs in random company; returns how many of their tokens came from the cache."""
-    with engine(model, options) as tested, engine(model, COLD) as cold:
+def tried(
+    model: Path,
+    options: LlamaCppOptions,
+    *,
+    jobs: int,
+    seed: int = 0,
+    cold: LlamaCppOptions = COLD,
+    close: float = CLOSE,
+) -> int:
+    """Runs so many jobs in random company; returns how many of their tokens came from the cache.
+    `cold`: of what computes them again, whose log probabilities are that `close`.
+    """
+    with engine(model, options) as tested, engine(model, cold) as anew:
         fuzz = Fuzz(tested, random.Random(seed))
         fuzz.run(jobs)
         for asked in fuzz.answered:
-            check(asked, cold)
+            check(asked, anew, close)
     return fuzz.found
 
 
@@ -173,7 +183,7 @@ class Fuzz:
             self.engine.rewind(key, count, ())
 
 
-def check(asked: Asked, cold: LlamaCppEngine) -> None:
+def check(asked: Asked, cold: LlamaCppEngine, close: float) -> None:
     """The first and the last of the tokens came from the distribution a cold cache gives."""
     for drawn in {0, len(asked.drawn) - 1}:
         before = tuple(token.id for token in asked.drawn[:drawn])
@@ -185,7 +195,7 @@ def check(asked: Asked, cold: LlamaCppEngine) -> None:
         (token,) = tokens
         assert isinstance(token, Token)
         difference = abs(distribution(asked.drawn[drawn]) - distribution(token)).max()
-        assert difference < CLOSE
+        assert difference < close
 
 
 def distribution(token: Token) -> NDArray[numpy.float64]:
