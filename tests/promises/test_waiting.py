@@ -55,6 +55,12 @@ STREAMS: Mapping[str, tuple[str, dict[str, Any], str, str]] = {
         'data: {"index":0',
         "\n\n",
     ),
+    "tgi": (
+        "/generate_stream",
+        {"inputs": "Hello"},
+        'data: {"index":',
+        "\n\n",
+    ),
     "ollama-chat": ("/api/chat", {"messages": HELLO}, '{"model":', "}\n"),
     "ollama-generate": ("/api/generate", {"prompt": "Hello"}, '{"model":', "}\n"),
 }
