@@ -52,6 +52,18 @@ class Label(Kind, frozen=True):
     """Only compared, and never handed to an engine's library."""
 
 
+class Places(Kind, frozen=True):
+    """At most so many places in the prompt. They are hints: one that isn't there means nothing."""
+
+    most: int
+
+    def fault(self, value: object) -> str | None:
+        assert isinstance(value, tuple)
+        if len(value) > self.most:
+            return f"Expected at most {self.most} places, got {len(value)}."
+        return None
+
+
 class Number(Kind, frozen=True, kw_only=True):
     """From `low` to `high`, both included; or None, where the field may be. What is above `enough`
     of the model means the same as that.

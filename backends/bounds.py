@@ -26,6 +26,7 @@ from backends.bound_kinds import (
     Label,
     Nested,
     Number,
+    Places,
     PromptIds,
     Texts,
     TokenIds,
@@ -141,6 +142,7 @@ GENERATION: Mapping[str, Bound] = {
     "images": Images(1_024, 1 << 30),
     "request": Label(),
     "slot": SlotNumber(),
+    "marks": Places(8),
     "reports_progress": Flag(),
     "after_samplers": Flag(),
 }

@@ -57,7 +57,8 @@ class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int = 0  # of one sequence in one recurrent layer
     recurrent_layers: int = 0
     scan_bytes: int = 0  # of one token, while a state space is scanned; 0: it isn't
-    windowed: bool = False  # some layers attend to a sliding window
+    window: int = 0  # tokens that layers with a sliding window see
+    sliding_bytes_per_token: int = 0  # of `cache_bytes_per_token`, what those layers have
     positions: int = 0  # rows of its table of positions, beyond which it can't read; 0: it has none
     remote: RemoteTarget | None = None  # it isn't on disk at all: another server has it
     task: Task = "generate"  # of another server's model: it isn't known

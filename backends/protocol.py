@@ -143,6 +143,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     images: tuple[Image, ...] = ()
     request: int | None = None  # jobs of one request share its turns in line; None: it is alone
     slot: int | None = None  # the one to compute it in, with what is cached there; None: any
+    # Of its prompt, how many tokens come before the places where later prompts may part from it:
+    # before the last user's message, before the answer. Hints alone.
+    marks: tuple[int, ...] = ()
     reports_progress: bool = False  # of reading its prompt, see `PromptProgress`
     after_samplers: bool = False  # `logprobs` are of what the samplers left, not the model's own
 
@@ -263,15 +266,23 @@ class SpecialTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes a loaded model takes, by use. `engine`: activations and other buffers."""
+    """Bytes a loaded model takes, by use. `engine`: activations and other buffers. `snapshots`:
+    what it may take of main memory later, wherever the rest of it lies.
+    """
 
     weights: int
     cache: int
     engine: int
+    snapshots: int = 0
+
+    @property
+    def loaded(self) -> int:
+        """What is taken once it is loaded."""
+        return self.weights + self.cache + self.engine
 
     @property
     def total(self) -> int:
-        return self.weights + self.cache + self.engine
+        return self.loaded + self.snapshots
 
 
 class Vectors(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,6 +323,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     reports_progress: bool = False  # whether a job may request it
     reports_after_samplers: bool = False  # whether a job may ask for it
     keeps_slots: bool = False  # whether a job may name its `slot`, and slots be saved
+    heeds_marks: bool = False  # whether a job's `marks` are of use
     forces_from: int = 1  # the fewest tokens that are fed sooner than drawn one by one
     generation_defaults: Sampling | None = None  # the model's own, of its generation_config.json
     memory: MemoryNeed | None = None  # what it takes by the engine's own count; None: not known

@@ -43,6 +43,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     micro_batch_size: Batch = 512  # tokens in one pass over the graph
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
+    # main memory for snapshots of sequences that can't be cut; None: see backends/llamacpp; 0: none
+    snapshot_memory: Annotated[int, Meta(ge=0)] | None = None
     flash_attention: Literal["auto", "on", "off"] = "auto"
     mmap: bool = True
     mlock: bool = False

@@ -1,8 +1,8 @@
-"""What `llama_decode` works on: jobs' sequences, the arrays it reads, and the KV cache."""
+"""What `llama_decode` works on: jobs' sequences, and the arrays it reads."""
 
 import ctypes
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from backends.engine import PromptRead
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, PromptProgress
+from backends.snapshots import ANSWER_STEP
 
 # ------------------------------------------------------------------------------------------ running
 # One job's sequence: its tokens, its pictures, and how far it has been computed.
@@ -70,6 +71,8 @@ class LlamaJob:
         self.scored = self.prompt_tokens if job.prompt_logprobs is None else 0
         self.mask: Mask | None = None  # which tokens may be drawn; None: all
         self.slot: Slot | None = None  # None: not started, or its cells were taken away
+        self.marks: list[int] = []  # behind how many cells snapshots are taken, ascending
+        self._taken_back = bool(job.sampling.banned_strings)  # tokens of its answer may be
         self._reported = -1  # tokens of the prompt that were reported as processed
         self._began = 0.0
 
@@ -116,11 +119,29 @@ class LlamaJob:
         self.slot, self.fed, self.lag = slot, keep, self.lag_at(keep)
         self.cached = max(self.cached, min(keep, self.prompt_tokens))
 
-    def feed(self, count: int) -> None:
-        """The next `count` cells are computed."""
+    def known_marks(self) -> Iterator[int]:
+        """The job's marks as cells. A picture has more of them than tokens; most stand before the
+        last message, so that it is counted from the end.
+        """
+        more = self.prompt_tokens - len(self.job.prompt)
+        return (mark + more for mark in self.job.marks)
+
+    def mark(self, places: Iterable[int]) -> None:
+        """Snapshots are to be taken there, too."""
+        wanted = {self.whole(place) for place in places}
+        self.marks = sorted(place for place in wanted.union(self.marks) if place > self.fed)
+
+    def feed(self, count: int) -> bool:
+        """The next `count` cells are computed. Whether a snapshot is to be taken behind them."""
         assert self.slot is not None
         self.slot.tokens += self.tokens[self.fed : self.fed + count]
         self.fed += count
+        if self.marks and self.marks[0] <= self.fed:
+            marked = self.fed in self.marks
+            self.marks = [place for place in self.marks if place > self.fed]
+            return marked
+        answered = self.fed - self.prompt_tokens
+        return self._taken_back and answered > 0 and answered % ANSWER_STEP == 0
 
     def progress(self) -> Iterator[PromptRead]:
         """How far its prompt is, where that has changed. What is computed a second time is not
@@ -133,6 +154,11 @@ class LlamaJob:
             first, self._reported = self._reported < 0, done
             seconds = 0.0 if first else time.perf_counter() - self._began
             yield PromptRead(self.key, PromptProgress(total, self.cached, done, seconds))
+
+    @property
+    def until(self) -> int:
+        """How many of the cells that are left may be computed together."""
+        return min(self.left, self.marks[0] - self.fed) if self.marks else self.left
 
     def picture(self) -> ImageCells | None:
         """The next one to be computed."""
@@ -235,43 +261,3 @@ class Batch:
 
 def _pointer(array: npt.NDArray[np.int32] | npt.NDArray[np.int8], kind: type) -> ctypes.Array:  # type: ignore[type-arg]
     return array.ctypes.data_as(ctypes.POINTER(kind))  # type: ignore[return-value]
-
-
-class KvCache:
-    """The memory of `context`, by sequences. Knows llama.cpp's rules for what is left of one that
-    was cut, no job and no token. Only the engine's thread calls it.
-    """
-
-    def __init__(self, context: api.llama_context_p) -> None:
-        self._memory = api.llama_get_memory(context)
-        self._window = api.llama_model_n_swa(api.llama_get_model(context))
-
-    def clear(self) -> None:
-        """Forget all sequences."""
-        api.llama_memory_clear(self._memory, True)
-
-    def forget(self, sequence: int) -> None:
-        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-
-    def copy(self, source: int, target: int) -> None:
-        """`target` gets the cells of `source` in place of its own."""
-        self.forget(target)
-        api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-
-    def cut(self, sequence: int, position: int) -> bool:
-        """Forget what stands at `position` and behind it. False: what is left is not enough to go
-        on from there, and the whole sequence is forgotten.
-
-        A recurrent state can't be turned back. And a model with a sliding window may have given
-        cells that the sequence's end no longer attended to to others, although the removal
-        succeeds: the token at `position` attends to the `window - 1` positions before it
-        (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
-        apply_ubatch), so its first position decides.
-        """
-        whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
-        if position > 0 and api.llama_memory_seq_rm(self._memory, sequence, position, -1):
-            first = api.llama_memory_seq_pos_min(self._memory, sequence)
-            if first >= 0 and (whole or first <= max(0, position - self._window + 1)):
-                return True
-        self.forget(sequence)
-        return False

@@ -1,7 +1,7 @@
 """The memory that a model's graph takes, from the dimensions in its header. No engine."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -19,14 +19,32 @@ MOST_LAYERS = 512  # LLAMA_MAX_LAYERS; llama.cpp refuses a file with more
 # `compute buffer size` over random models).
 CONVOLUTION_VALUES, SSM_VALUES = 7.5, 6.6
 
+# Of architectures whose files needn't say it (llama.cpp's src/models): all layers but one of so
+# many slide over a window, 0: all of them; whether that is the first of them, not the last.
+SLIDING: Mapping[str, tuple[int, bool]] = {
+    **dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "mellum"), (4, False)),
+    **dict.fromkeys(("llama4", "muse-glimmer", "olmo2", "smallthinker"), (4, False)),
+    **dict.fromkeys(("cohere2moe", "laguna"), (4, True)),
+    **dict.fromkeys(("gemma2", "gpt-oss"), (2, False)),
+    **dict.fromkeys(("lfm2", "lfm2moe"), (0, False)),
+    "gemma3": (6, False),
+    "gemma3n": (5, False),
+    "plamo3": (8, False),
+}
+WINDOWS: Mapping[str, int] = {"gemma2": 4_096, "llama4": 8_192}  # where the file doesn't say
+OWN_KEYS: Mapping[str, int] = {"gemma3n": 20}  # layers from there on have others' keys
+
 
 class Graph(msgspec.Struct, frozen=True):
     """In bytes. `cache`: keys and values of one token over all layers that attend, at 16 bits;
-    `state`: of one sequence in one recurrent layer; `activation`: of one token in a pass, and
-    `attention` while it attends.
+    `sliding`: of it, what layers have that see no more than `window` tokens; `state`: of one
+    sequence in one recurrent layer; `activation`: of one token in a pass, and `attention` while it
+    attends.
     """
 
     cache: int
+    sliding: int
+    window: int
     activation: int
     attention: int
     state: int = 0
@@ -39,6 +57,8 @@ def graph(header: Header, tensors: Iterable[Tensor]) -> Graph:
     dimensions = _Dimensions(header, architecture, _layers(tensors))
     return Graph(
         cache=dimensions.cache(),
+        sliding=dimensions.sliding_cache(),
+        window=dimensions.window(),
         activation=4 * max(dimensions.activations()),
         attention=4 * dimensions.activations()[1],
         state=4 * dimensions.state(),
@@ -86,12 +106,44 @@ class _Dimensions(msgspec.Struct, frozen=True):
         return heads, key, self.number("attention.value_length", width)
 
     def cache(self) -> int:
+        return sum(map(self._cell, self._keeping()))
+
+    def sliding_cache(self) -> int:
+        return sum(self._cell(layer) for layer in self._keeping() if self._slides(layer))
+
+    def _cell(self, layer: int) -> int:
+        """Bytes of one token."""
         heads, key, value = self.heads()
+        if self._slides(layer):
+            key = self.number("attention.key_length_swa", key)
+            value = self.number("attention.value_length_swa", value)
+        if self.number("attention.key_length_mla"):
+            value = 0  # it is found in what is kept of the key
         name = f"{self.architecture}.attention.head_count_kv"
-        return sum(
-            self.header.number_of(name, layer, heads) * (key + value) * 2
-            for layer in self.attending()
-        )
+        return self.header.number_of(name, layer, heads) * (key + value) * 2
+
+    def _keeping(self) -> Iterator[int]:
+        """Layers that attend to keys of their own; the last ones may have others'."""
+        shared = self.number("attention.shared_kv_layers")
+        own = OWN_KEYS.get(self.architecture, self.number("block_count") - shared)
+        writing = self.number("block_count") - self.number("nextn_predict_layers")
+        return (layer for layer in self.attending() if layer < min(own, writing))
+
+    def window(self) -> int:
+        """Tokens that a sliding layer sees; 0: there is none."""
+        usual = WINDOWS.get(self.architecture, 0)
+        return max(0, self.number("attention.sliding_window", usual))
+
+    def _slides(self, layer: int) -> bool:
+        if not self.window():
+            return False
+        key = f"{self.architecture}.attention.sliding_window_pattern"
+        pattern = self.header.metadata.get(key)
+        if isinstance(pattern, tuple):
+            return bool(pattern[layer]) if layer < len(pattern) else False
+        every, first = SLIDING.get(self.architecture, (1, False))
+        every = pattern if isinstance(pattern, int) and not isinstance(pattern, bool) else every
+        return not every or layer % every != (0 if first else every - 1)
 
     def state(self) -> int:
         """Values of one layer and sequence (llama-hparams.cpp, `n_embd_r` and `n_embd_s`)."""

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 import msgspec
 from llama_cpp import llama_cpp as api
 
-from backends.cells import WORTHWHILE, Placement, Slot, common, place
+from backends.cells import WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints.matcher import Mask
 from backends.engine import JobFailed, PromptRead, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
-from backends.llamacpp.batch import Batch, KvCache, LlamaJob
+from backends.llamacpp.batch import Batch, LlamaJob
+from backends.llamacpp.kv_cache import PART, KvCache
 from backends.llamacpp.loading import LlamaModel
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.rows import Rows
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.slots import LlamaSlotKeeper
 from backends.protocol import Generation, ModelInfo, Scored
+from backends.snapshots import ANSWER_KEPT, SnapshotBudget, places
 
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
@@ -34,6 +36,8 @@ STEP_SECONDS = 0.05
 SMALLEST_CHUNK = 32
 FIRST_GUESS = 2_000.0  # prompt tokens per second, until measured
 GROWTH = 64  # cells kept free for each answer in a shared pool before another one starts
+FEW = 16  # cells that may be given up rather than a sequence copied
+COPIED = 1 << 20  # bytes; so many more for each of them, since a copy takes its time, too
 NO_ROOM = 1  # llama_decode: no free cells for this batch; nothing was changed
 
 
@@ -45,17 +49,21 @@ class LlamaCppEngine:
         self._context = loaded.context
         self._vocabulary = loaded.vocabulary
         self._encoder_thread = _encoder_thread(loaded)
-        self._cache = KvCache(loaded.context)
+        self._cache = KvCache(loaded.context, split=loaded.split)
         self._slots = [Slot(index) for index in range(loaded.slots)]
+        self._snapshots = SnapshotBudget(self._slots, loaded.snapshot_bytes)
         self._running: dict[int, LlamaJob] = {}
         self._forced: list[Token] = []
         self._read: list[PromptRead] = []  # to be reported at the end of the step
         self._batch = Batch(loaded.batch_size)
+        moved = self._cache.copied(loaded.cells // loaded.slots) * loaded.cell_bytes
+        self._spare = FEW + moved // COPIED
         self._threads = loaded.threads
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
-        self.info: ModelInfo = loaded.info
+        heeds_marks = not self._cache.goes_anywhere
+        self.info: ModelInfo = msgspec.structs.replace(loaded.info, heeds_marks=heeds_marks)
         self.keeper = LlamaSlotKeeper(
             self._slots, loaded.context, self._cache, self._running, loaded.info
         )
@@ -105,13 +113,8 @@ class LlamaCppEngine:
         running.rewound(self._vocabulary, self.info.context_length, banned)
         # The newest token left is fed again: the logits after it are gone.
         keep = running.whole(min(running.fed, len(running.tokens) - 1))
-        if running.slot is None or keep == running.fed:
-            return
-        running.fed, running.lag = keep, running.lag_at(keep)
-        if self._cache.cut(running.slot.index, running.position):
-            del running.slot.tokens[keep:]
-        else:  # the rest of a cut sequence is of no use to this model: it is computed anew
-            self._start_over(running)
+        if running.slot is not None and keep < running.fed:
+            self._go_back(running, keep)
 
     def release(self, key: int) -> int:
         running = self._running.pop(key)
@@ -180,8 +183,8 @@ class LlamaCppEngine:
             place = running.position, running.slot.index
             code = pictures.decode(self._context, picture, *place)
             if code == 0:
-                running.feed(picture.end - picture.start)
                 running.lag += picture.saved
+                self._feed(running, picture.end - picture.start)
                 return
             if code == NO_ROOM:
                 self._make_room()
@@ -191,8 +194,9 @@ class LlamaCppEngine:
 
     def _decode(self) -> list[tuple[LlamaJob, int]]:
         """Feed what this step has room for; returns who was fed how much, in the batch's order."""
+        starting = True
         while True:
-            work = self._compose()
+            work = self._compose(starting=starting)
             if not work:
                 self._threads.pause()
                 return work
@@ -208,8 +212,9 @@ class LlamaCppEngine:
                 raise GenerationFailed(f"llama_decode failed with code {result}")
             self._threads.pause()
             self._make_room()
+            starting = False  # whoever made room would take it again
 
-    def _compose(self) -> list[tuple[LlamaJob, int]]:
+    def _compose(self, *, starting: bool) -> list[tuple[LlamaJob, int]]:
         """Newest tokens of all answers first, in slot order; then prompts, oldest first."""
         self._batch.clear()
         answering = [r for r in self._running.values() if r.slot is not None and r.left == 1]
@@ -222,14 +227,16 @@ class LlamaCppEngine:
         )
         work = [(running, 1) for running in answering]
         if len(answering) < len(self._running):
-            work += self._compose_prompts(self._chunk() - len(answering))
+            room = self._chunk() - len(answering)
+            work += self._compose_prompts(room, starting=starting)
         return work
 
     def _chunk(self) -> int:
         timely = int(self._prompt_rate * STEP_SECONDS)
-        return min(self._loaded.batch_size, max(SMALLEST_CHUNK, timely) + len(self._running))
+        most = self._loaded.micro_batch_size if self._cache.slides else self._loaded.batch_size
+        return min(most, max(SMALLEST_CHUNK, timely) + len(self._running))
 
-    def _compose_prompts(self, room: int) -> list[tuple[LlamaJob, int]]:
+    def _compose_prompts(self, room: int, *, starting: bool) -> list[tuple[LlamaJob, int]]:
         work = []
         outputs = max(1, self._loaded.outputs - len(self._running) + 1)  # each keeps one of its own
         for running in self._running.values():
@@ -237,11 +244,13 @@ class LlamaCppEngine:
                 break
             if running.slot is not None and running.left == 1:
                 continue
-            if running.slot is None and not self._start(running):
+            if running.slot is None and not (starting and self._start(running)):
                 continue
             assert running.slot is not None
             picture = running.picture()
-            until = running.left if picture is None else picture.start - running.fed
+            until = running.until
+            if picture is not None:
+                until = min(until, picture.start - running.fed)
             if not until:
                 continue  # the next step computes the picture
             scoring = running.scoring
@@ -252,12 +261,12 @@ class LlamaCppEngine:
             at = running.position, running.slot.index
             self._batch.chunk(chunk, *at, last=last, every=scoring)
             work.append((running, count))
-            room -= count
+            room = 0 if self._cache.slides else room - count
         return work
 
     def _fed(self, work: Sequence[tuple[LlamaJob, int]], seconds: float) -> None:
         for running, count in work:
-            running.feed(count)
+            self._feed(running, count)
             if running.job.reports_progress:
                 self._read += running.progress()
         if self._batch.rows > SMALLEST_CHUNK:
@@ -299,15 +308,21 @@ class LlamaCppEngine:
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         running.start(slot, self._take_over(slot, source, running, placement.keep))
+        if not self._cache.goes_anywhere:
+            marks = (*running.known_marks(), placement.parted)
+            running.mark(places(len(running.tokens), running.fed, marks))
         if running.job.reports_progress:
             self._read += running.progress()
         return True
 
     def _place_of(self, running: LlamaJob) -> Placement | None:
         """None: the slot that the job names is busy. There it finds that slot's cells alone."""
+        for slot in self._slots:
+            slot.cuts_from = self._cache.cuts_from(slot.index, len(slot.tokens))
         named = running.job.slot
         if named is None:
-            return place(running.known, self._slots, compact=self._loaded.split)
+            compact, spare = self._loaded.split, self._spare
+            return place(running.known, self._slots, compact=compact, spare=spare)
         slot = self._slots[named]
         return None if slot.busy else place(running.known, [slot], compact=False)
 
@@ -321,27 +336,74 @@ class LlamaCppEngine:
 
     def _worth_waiting(self, running: LlamaJob, keep: int) -> bool:
         """Another job is computing more of the same beginning right now (n > 1, or many alike at
-        once).
+        once). Where a sequence can't be cut, it is to take a snapshot where the two part.
         """
-        most = len(running.tokens) - 1
-        return any(
-            other.slot is not None
-            and other.left > 1
-            and min(common(other.tokens, running.tokens), most) >= max(keep, other.fed) + WORTHWHILE
-            for other in self._running.values()
-        )
+        most, found = len(running.tokens) - 1, False
+        for other in self._running.values():
+            if other.slot is None or other.left <= 1:
+                continue
+            shared = min(common(other.tokens, running.tokens), most)
+            if shared >= max(keep, other.fed) + WORTHWHILE:
+                found = True
+                if not self._cache.goes_anywhere:
+                    other.mark([shared])
+        return found
 
     def _take_over(self, slot: Slot, source: Slot, running: LlamaJob, keep: int) -> int:
-        """Leave exactly the first `keep` cells of `running` in `slot`; returns what could really be
-        kept.
+        """Leave no more than the first `keep` cells of `running` in `slot`; returns how many could
+        really be kept.
         """
+        copied = slot is not source and keep > 0
+        if copied:
+            slot.copy(source)
+            if not self._cache.copy(source.index, slot.index):
+                slot.shorten(0)
+        return self._kept(slot, running, min(keep, len(slot.tokens)), copied=copied)
+
+    def _kept(self, slot: Slot, running: LlamaJob, keep: int, *, copied: bool = False) -> int:
+        """As `_take_over`, of the cells in `slot` itself."""
         keep = running.whole(keep)
-        if slot is not source and keep:
-            self._cache.copy(source.index, slot.index)
-        if not self._cache.cut(slot.index, keep - running.lag_at(keep)):
-            keep = 0
-        slot.tokens = source.tokens[:keep]
+        if self._cache.cut(slot.index, keep - running.lag_at(keep)):
+            if copied and not self._cache.detach(slot.index):
+                keep = 0
+        else:
+            keep = self._put_back(slot, running, keep)
+        slot.shorten(keep)
         return keep
+
+    def _put_back(self, slot: Slot, running: LlamaJob, cells: int) -> int:
+        """Where no more than so many cells were there; returns how many."""
+        snapshot = slot.snapshot(cells)
+        if snapshot is None:
+            self._cache.forget(slot.index)
+            return 0
+        position = snapshot.cells - running.lag_at(snapshot.cells)
+        done = self._cache.put_back(slot.index, snapshot.state, position)
+        return snapshot.cells if done else 0
+
+    def _go_back(self, running: LlamaJob, keep: int) -> None:
+        """Of its cells no more than the first `keep` are left; the others are computed again."""
+        assert running.slot is not None
+        running.fed = self._kept(running.slot, running, keep)
+        running.lag = running.lag_at(running.fed)
+
+    def _feed(self, running: LlamaJob, count: int) -> None:
+        """So many more of its cells are computed."""
+        if running.feed(count) and not self._cache.goes_anywhere:
+            self._take_snapshot(running)
+
+    def _take_snapshot(self, running: LlamaJob) -> None:
+        slot, cells = running.slot, running.fed
+        assert slot is not None
+        if any(one.cells == cells for one in slot.snapshots):
+            return
+        answered = [one for one in slot.snapshots if one.cells > running.prompt_tokens]
+        for old in answered[: 1 - ANSWER_KEPT]:
+            slot.snapshots.remove(old)
+        size = self._cache.size(slot.index, PART)
+        if self._snapshots.room_for(slot, cells, size):
+            state = self._cache.state(slot.index, PART)
+            slot.snapshots.append(Snapshot(cells, state, len(state)))
 
     def _make_room(self) -> None:
         """Forget the least recently used idle slot; else the youngest job's cells: it is computed
@@ -366,13 +428,12 @@ class LlamaCppEngine:
 
     def _cut_back(self, running: LlamaJob) -> None:
         """Forget what was decoded of a picture that can't be decoded whole."""
-        slot = running.slot
-        if slot is not None and not self._cache.cut(slot.index, running.position):
-            self._start_over(running)
+        if running.slot is not None:
+            self._go_back(running, running.fed)
 
     def _empty(self, slot: Slot) -> None:
         self._cache.forget(slot.index)
-        slot.tokens = []
+        slot.shorten(0)
 
 
 def _encoder_thread(loaded: LlamaModel) -> EncoderThread | None:

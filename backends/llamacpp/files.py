@@ -1,7 +1,9 @@
 """GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -25,6 +27,10 @@ SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-leng
 SPARE_SLOTS = 2  # of a shared cache: sequences remembered per sequence running
 OUTPUT_BYTES = 4 << 20  # that a batch's logits may take in any case
 PADDED = 256  # cells; what a sequence's part of the cache is a multiple of (llama-context.cpp)
+# What states and windows of all sequences may take of the device, unless these are fewer.
+SLOTS_SHARE, FEWEST_SLOTS = 0.05, 4
+# Snapshots for each sequence, and what all of them may take of main memory.
+SNAPSHOTS, SNAPSHOTS_SHARE = 8, 0.05
 MOST_SLOTS = 256  # llama.cpp takes no more (llama-cparams.h, LLAMA_MAX_SEQ)
 CACHE_BITS = {
     "f32": 32,
@@ -128,7 +134,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=graph.activation,
         attention_bytes=graph.attention,
-        windowed=header.number(f"{architecture}.attention.sliding_window") > 0,
+        window=graph.window if graph.sliding else 0,
+        sliding_bytes_per_token=0 if encodes else graph.sliding,
         positions=_positions(tensors),
         task=encoders.task(header),
     )
@@ -161,9 +168,48 @@ def cache_layout(files: ModelFiles, options: LlamaCppOptions) -> Layout:
     length, count = context_length(files, options), options.max_concurrent
     per_token = files.cache_bytes_per_token
     if options.cache_tokens is None and length * count * per_token <= SPLIT_CACHE:
+        count = affordable(count, files, options)
         return Layout(length * count, count, split=count > 1)
     slots = max(count, min(count * SPARE_SLOTS, MOST_SLOTS))
-    return Layout(max(options.cache_tokens or length, length), slots, split=False)
+    cells = max(options.cache_tokens or length, length)
+    return Layout(cells, affordable(slots, files, options), split=False)
+
+
+def affordable(slots: int, files: ModelFiles, options: LlamaCppOptions) -> int:
+    """As many of the `slots` as their states and windows leave most of the device for; each has its
+    own, whether it is used or not.
+    """
+    size = part_bytes(files, options)
+    if not size:
+        return slots
+    return min(slots, max(FEWEST_SLOTS, int(device_bytes(options) * SLOTS_SHARE) // size))
+
+
+def part_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """What of one sequence can't be cut: its states, and the cells of a window."""
+    window = int(files.window * files.sliding_bytes_per_token * _of_16_bits(options))
+    return files.state_bytes * files.recurrent_layers + window
+
+
+def device_bytes(options: LlamaCppOptions) -> int:
+    """Of the cards, or of main memory."""
+    return main_memory() if on_cpu(options) else _card_memory() or main_memory()
+
+
+def main_memory() -> int:
+    """All there is, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@cache
+def _card_memory() -> int:
+    ours = devices.of_llamacpp()
+    return sum(one.total for name, one in devices.devices().items() if name in ours)
+
+
+def _of_16_bits(options: LlamaCppOptions) -> float:
+    """What a cell takes, as a part of what it takes at 16 bits."""
+    return (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 32
 
 
 def placements(
@@ -232,12 +278,16 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
         return encoders.estimate(files, options, weights)
     scores = options.flash_attention == "off"
     encoder = projectors.buffer(projector, scores=scores) if projector else 0
-    bits = (CACHE_BITS[options.cache_type_k] + CACHE_BITS[options.cache_type_v]) / 2
     layout = cache_layout(files, options)
-    cache = int(_padded(layout) * files.cache_bytes_per_token * bits / 16)
-    cache += layout.slots * files.state_bytes * files.recurrent_layers
+    sliding = files.sliding_bytes_per_token
+    cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
+    cells += _window_cells(files, options, layout) * sliding
+    states = layout.slots * files.state_bytes * files.recurrent_layers
     return MemoryNeed(
-        weights=weights, cache=cache, engine=_buffers(files, options, layout) + encoder
+        weights=weights,
+        cache=int(cells * _of_16_bits(options)) + states,
+        engine=_buffers(files, options, layout) + encoder,
+        snapshots=snapshot_bytes(files, options),
     )
 
 
@@ -250,10 +300,34 @@ def keys_of_a_layer(files: ModelFiles, options: LlamaCppOptions) -> int:
     return int(_padded(cache_layout(files, options)) * each * CACHE_BITS[options.cache_type_k] / 16)
 
 
+def snapshot_bytes(files: ModelFiles, options: LlamaCppOptions) -> int:
+    """Main memory for snapshots of sequences that can't be cut: for some of each, as far as a part
+    of the machine's goes.
+    """
+    size = part_bytes(files, options)
+    if options.snapshot_memory is not None:
+        return options.snapshot_memory if size else 0
+    some = SNAPSHOTS * cache_layout(files, options).slots * size
+    return min(some, int(main_memory() * SNAPSHOTS_SHARE))
+
+
 def _padded(layout: Layout) -> int:
     """All cells, as llama.cpp rounds each sequence's part, or the pool."""
     parts = layout.slots if layout.split else 1
-    return parts * -(-layout.cells // parts // PADDED) * PADDED
+    return parts * _rounded(layout.cells // parts)
+
+
+def _window_cells(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int:
+    """All cells of a layer that slides (llama-kv-cache-iswa.cpp): each sequence's window, and one
+    pass over the graph.
+    """
+    parts, together = (layout.slots, 1) if layout.split else (1, layout.slots)
+    each = files.window * together + min(options.micro_batch_size, options.batch_size)
+    return parts * _rounded(min(_rounded(layout.cells // parts), each))
+
+
+def _rounded(cells: int) -> int:
+    return -(-cells // PADDED) * PADDED
 
 
 def outputs(vocabulary_size: int, files: ModelFiles, options: LlamaCppOptions) -> int:
@@ -275,7 +349,10 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
     more for sliding windows); or the logits, where they are larger. And the logits handed out.
     """
     tokens, cells = _pass(options, layout)
-    mask = tokens * cells * (2 if files.windowed else 1)
+    parts = layout.slots if layout.split else 1
+    sliding = _window_cells(files, options, layout) // parts if files.window else 0
+    whole = files.cache_bytes_per_token > files.sliding_bytes_per_token
+    mask = tokens * (cells * whole + sliding)
     attending = 0
     if options.flash_attention == "off":  # the scores themselves lie in memory, at 32 bits
         mask, scores = 4 * mask, 4 * tokens * cells * files.heads

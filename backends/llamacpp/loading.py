@@ -3,7 +3,6 @@ it fails.
 """
 
 import ctypes
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +22,9 @@ from backends.llamacpp.files import (
     estimate,
     fitted,
     keys_of_a_layer,
+    main_memory,
     outputs,
+    snapshot_bytes,
 )
 from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
 from backends.llamacpp.options import INSTALLATION
@@ -64,9 +65,12 @@ class LlamaModel(msgspec.Struct, frozen=True):
     info: ModelInfo
     slots: int
     cells: int
+    cell_bytes: int  # of one cell at 16 bits, over all layers
     outputs: int  # rows of a batch whose logits may be wanted
     split: bool  # each sequence has its own part of the cache
     batch_size: int
+    micro_batch_size: int  # of them, rows of one pass over the graph
+    snapshot_bytes: int  # that snapshots of sequences may take
     threads: StepThreads
     on_device: bool  # decoding runs on beside the CPU
     held: ExitStack  # gives back the newest first
@@ -106,9 +110,12 @@ def load(
             info=_info(model, vocabulary, files, options, pictures),
             slots=layout.slots,
             cells=layout.cells,
+            cell_bytes=files.cache_bytes_per_token,
             outputs=outputs(vocabulary.size, files, options),
             split=layout.split,
             batch_size=options.batch_size,
+            micro_batch_size=min(options.micro_batch_size, options.batch_size),
+            snapshot_bytes=snapshot_bytes(files, options),
             threads=step_threads(context, options),
             on_device=on_device(options),
             held=undone.pop_all(),
@@ -124,8 +131,8 @@ def _refuse_the_impossible(files: ModelFiles, options: LlamaCppOptions) -> None:
         raise OutOfMemory(f"no room for {files.path.name}: a KV cache of {layout.cells:,} tokens")
     if layout.slots > MOST_SLOTS:
         raise LoadFailed(f"llama.cpp runs at most {MOST_SLOTS} requests at once: max_concurrent")
-    need, there = estimate(files, options), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need.total > there and not api.llama_supports_gpu_offload():
+    need, there = estimate(files, options), main_memory()
+    if need.loaded > there and not api.llama_supports_gpu_offload():
         raise OutOfMemory(
             f"no room for {files.path.name}: weights {need.weights:,} and KV cache "
             f"{need.cache:,} bytes, the machine has {there:,}"
@@ -230,6 +237,7 @@ def _make_context(
     params.n_seq_max = layout.slots
     params.n_outputs_max = outputs(vocabulary_size, files, options)  # more of them abort
     params.kv_unified = not layout.split
+    params.swa_full = False
     params.n_batch = options.batch_size
     params.n_ubatch = min(options.micro_batch_size, options.batch_size)
     params.n_threads = counts(options.threads)[-1]  # until the first step
@@ -334,7 +342,7 @@ def _info(
         format=files.format,
         architecture=files.architecture,
         context_length=context_length(files, options),
-        max_concurrent=options.max_concurrent,
+        max_concurrent=min(options.max_concurrent, cache_layout(files, options).slots),
         vocab_size=vocabulary.size,
         longest_token_bytes=vocabulary.longest_token_bytes,
         size_bytes=files.size_bytes,

@@ -14,7 +14,8 @@ from llama_cpp import llama_cpp as api
 
 from backends.cells import Slot
 from backends.errors import GenerationFailed, InvalidJob
-from backends.llamacpp.batch import KvCache, LlamaJob
+from backends.llamacpp.batch import LlamaJob
+from backends.llamacpp.kv_cache import KvCache
 from backends.protocol import ModelInfo
 from backends.slots import SavedSlot
 
@@ -82,7 +83,7 @@ class LlamaSlotKeeper:
         kept = self._slots[slot]
         count = len(kept.tokens)
         self._cache.forget(slot)
-        kept.tokens = []
+        kept.shorten(0)
         return count
 
 

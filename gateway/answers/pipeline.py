@@ -179,7 +179,12 @@ class Pipeline:
             Choice(
                 index,
                 msgspec.structs.replace(
-                    job, thinking=budget, images=shown, stop=(), constraint=bound.constraint
+                    job,
+                    marks=prompt.marks,
+                    thinking=budget,
+                    images=shown,
+                    stop=(),
+                    constraint=bound.constraint,
                 ),
                 stopping(interpreter.splitter(request, framed), request, asked),
                 one_call=request.one_call,

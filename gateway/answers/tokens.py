@@ -16,7 +16,7 @@ from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
-from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt
+from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans
 from gateway.registry import Lease, Registry
 from gateway.request import ChatRequest, ImagePart
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
@@ -24,6 +24,7 @@ from gateway.tasks import Abandoned, Wanted, WorkerThreads
 T = TypeVar("T")
 
 FEW_TOKENS = 2_048  # so many are spelled at a time; more of them beside the event loop
+JOINED = 2  # tokens that may be others where a text is cut
 LONG_TEXT = 8_192  # characters; what is longer is rendered and tokenized beside the event loop
 
 
@@ -33,6 +34,7 @@ class Prompt(msgspec.Struct, frozen=True):
     interpreter: Interpreter
     rendered: RenderedPrompt
     tokens: tuple[int, ...]
+    marks: tuple[int, ...] = ()  # see `backends.protocol.Generation`; only where they are heeded
 
 
 class Tokens:
@@ -130,8 +132,8 @@ class Tokens:
                 raise LimitExceeded("it is long")
             refuse_too_long(container.info, rendered.text, "messages")
             with translated():
-                tokens = self._of_prompt(container, interpreter, rendered, wanted)
-            return Prompt(interpreter, rendered, tokens)
+                tokens, marks = self._of_prompt(container, interpreter, rendered, wanted)
+            return Prompt(interpreter, rendered, tokens, marks)
 
         if _is_short(request):
             try:
@@ -158,13 +160,15 @@ class Tokens:
         interpreter: Interpreter,
         rendered: RenderedPrompt,
         wanted: Wanted,
-    ) -> tuple[int, ...]:
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its tokens, and the marks among them."""
         tokenizer = PromptTokenizer(container, interpreter.spellings)
-        text, clients = rendered.text, rendered.clients
+        text, clients, marks = rendered.text, rendered.clients, rendered.marks
         bos = container.info.special.bos
         if container.info.adds_bos and bos and not rendered.framed.startswith(bos):
             text = bos + text
             clients = tuple((start + len(bos), end + len(bos)) for start, end in clients)
+            marks = tuple(mark + len(bos) for mark in marks)
 
         def check() -> None:
             if not wanted():
@@ -173,7 +177,31 @@ class Tokens:
         check()
         if rendered.pictures and container.info.image_marker is None:
             _refuse_spelled(tokenizer, text, clients)
-        return tokenizer.tokens(text, clients, check)
+        tokens = tokenizer.tokens(text, clients, check)
+        if not container.info.heeds_marks:
+            return tokens, ()
+        return tokens, tuple(
+            _tokens_before(mark, text, clients, tokens, tokenizer, check) for mark in marks
+        )
+
+
+def _tokens_before(
+    mark: int,
+    text: str,
+    clients: Spans,
+    tokens: tuple[int, ...],
+    tokenizer: PromptTokenizer,
+    check: Callable[[], None],
+) -> int:
+    """How many of `tokens`, those of `text`, stand before the character `mark`. Where they join
+    what is before with what is behind, some less.
+    """
+    check()
+    cut = tuple((max(start - mark, 0), end - mark) for start, end in clients if end > mark)
+    behind = tokenizer.tokens(text[mark:], cut, check)
+    count = len(tokens) - len(behind)
+    joined = tokens[count:] != behind if count >= 0 else True
+    return max(0, count - JOINED if joined else count)
 
 
 def _refuse_spelled(

@@ -3,7 +3,7 @@
 Knows no tokenizer and no engine. It doesn't read answers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,9 +14,9 @@ from gateway.prompt.conversation import Continuation, continuation
 from gateway.prompt.environment import CompiledTemplate, TemplateRefused
 from gateway.prompt.metering import ANALYSIS, FULL, Allowance, LimitExceeded, Meter
 from gateway.prompt.rendering import Rendering, from_clients
-from gateway.prompt.traced import Spans, masked, plain, spans_of
+from gateway.prompt.traced import Spans, masked, plain, spans_of, text_of
 from gateway.prompt.traits import TemplateTraits
-from gateway.request import ChatRequest, ImagePart
+from gateway.request import ChatRequest, ImagePart, Message
 
 # ------------------------------------------------------------------------------------------- chatml
 # The template for models that bring none: ChatML, with tools in the Hermes style.
@@ -55,6 +55,9 @@ DEFAULT_TEMPLATE = """\
 """
 
 
+_PROBE = 64  # characters by which a message is found again
+
+
 class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation as the model reads it.
 
@@ -68,11 +71,26 @@ class RenderedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""  # the words of a continued message, which belong to the answer already
     has_bos: bool = False  # begins with the model's bos token: no second one is added
     pictures: tuple[ImagePart, ...] = ()
+    # Where in `text` later prompts may part from this one, ascending: before what the user said
+    # last, and behind it, where the answer begins. Found by what stands there, so hints alone.
+    marks: tuple[int, ...] = ()
 
     @property
     def framed(self) -> str:
         """`text` with the client's text masked: what the template itself wrote."""
         return masked(self.text, self.clients)
+
+
+def marks_of(text: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    """See `RenderedPrompt.marks`. `text`: what a template made of `messages`."""
+    spoken = next((text_of(one) for one in reversed(messages) if one.role == "user"), "")
+    begins, bare = plain(spoken).strip()[:_PROBE], plain(text)
+    spans = spans_of(text) or ((0, len(bare)),)
+    whole = (start for start, _ in reversed(spans) if bare.startswith(begins, start))
+    inside = (at for start, end in reversed(spans) if (at := bare.rfind(begins, start, end)) >= 0)
+    found = next(whole, next(inside, None)) if begins else None
+    behind = spans[-1][1]
+    return tuple(mark for mark in (found, behind) if mark is not None and mark < len(bare))
 
 
 class ChatTemplate:
@@ -138,6 +156,7 @@ class ChatTemplate:
             prefix=plain(begun.text) if begun is not None else "",
             has_bos=bool(self._bos) and text.startswith(self._bos),
             pictures=pictures,
+            marks=marks_of(text, request.messages),
         )
 
     def _written(

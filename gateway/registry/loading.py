@@ -134,7 +134,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, devices: Bytes) -> "LoadPlan":
         """As it lies on `devices`, and in no other way."""
-        there = [one for one in self.placements if one.keys() == devices.keys()]
+        there = [one for one in self.placements if shares(self.need, one).keys() == devices.keys()]
         return msgspec.structs.replace(self, placements=tuple(there[:1]) or self.placements[:1])
 
 

@@ -6,6 +6,9 @@ Pure. Sizes are bytes; in sentences they are GiB (2**30 bytes).
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
+from backends.catalog import CPU
 from backends.protocol import MemoryNeed
 from gateway.registry.record import Bytes, Evicted, ModelRecord
 
@@ -32,15 +35,16 @@ def placed(devices: Bytes, layers: Mapping[str, int]) -> str:
 
 
 def corrected(estimate: MemoryNeed, measured: int | None) -> MemoryNeed:
-    """The estimate with the measured total, within `LEAST` to `MOST` of it: what isn't weights or
-    cache is the engine's.
+    """The estimate with the total that was measured after a load, within `LEAST` to `MOST` of it:
+    what isn't weights or cache is the engine's. Snapshots come later.
     """
     if measured is None:
         return estimate
-    total = min(max(measured, int(estimate.total * LEAST)), int(estimate.total * MOST))
+    total = min(max(measured, int(estimate.loaded * LEAST)), int(estimate.loaded * MOST))
     weights = min(estimate.weights, total)
     cache = min(estimate.cache, total - weights)
-    return MemoryNeed(weights=weights, cache=cache, engine=total - weights - cache)
+    engine = total - weights - cache
+    return msgspec.structs.replace(estimate, weights=weights, cache=cache, engine=engine)
 
 
 def arithmetic(
@@ -49,6 +53,8 @@ def arithmetic(
     """`needs 5.1 GiB: weights 4.4, cache 0.6, engine 0.1; free 3.2; evicting x, idle for 212 s`."""
     unit, name = (GIB, "GiB") if need.total >= GIB else (MIB, "MiB")
     parts = {"weights": need.weights, "cache": need.cache, "engine": need.engine}
+    if need.snapshots:
+        parts["snapshots"] = need.snapshots
     listed = ", ".join(f"{part} {size / unit:.1f}" for part, size in parts.items())
     source = " (measured)" if measured else ""
     leaving = [f"{gone.name}, idle for {gone.idle_seconds:.0f} s" for gone in evicting]
@@ -57,8 +63,11 @@ def arithmetic(
 
 
 def shares(need: MemoryNeed, parts: Mapping[str, float]) -> Bytes:
-    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1)."""
-    return {device: round(need.total * part) for device, part in parts.items()}
+    """`need` over the devices it is spread on, by their parts of the whole (which add up to 1).
+    Snapshots lie in main memory.
+    """
+    spread = {device: round(need.loaded * part) for device, part in parts.items()}
+    return spread | {CPU: spread.get(CPU, 0) + need.snapshots} if need.snapshots else spread
 
 
 # --------------------------------------------------------------------------------------------- room

@@ -98,7 +98,10 @@ def write(architecture: str, path: Path, numbers: Numbers | None = None) -> Path
     for key, value in own.items():
         if value is not None:
             file = _put(file, f"{architecture}.{key}", value)
-    for name in NEEDED.get(architecture, ()):
+    needed = NEEDED.get(architecture, ())
+    if own.get("nextn_predict_layers"):  # else llama.cpp takes it for a file of those layers alone
+        needed += ("blk.0.attn_norm.weight",)
+    for name in needed:
         file = file.added(_tensor(name, (1,)))
     gguf_raw.write(file, path)
     return grow(file, path)

@@ -10,7 +10,7 @@ import pytest
 import bundled
 from backends import catalog
 from config.engines import EngineOptions, LlamaCppOptions, TransformersOptions
-from tests.backends import random_folder, random_gguf
+from tests.backends import gguf_grown, random_folder, random_gguf
 from tests.backends.llamacpp import random_projector
 from tests.backends.llamacpp.random_projector import Tower
 
@@ -36,7 +36,7 @@ async def counted(path: Path, backend: str, options: EngineOptions) -> tuple[int
     memory = container.info.memory
     await container.aclose()
     assert memory is not None
-    return found.files.estimate(files, options).total, memory.total
+    return found.files.estimate(files, options).loaded, memory.total
 
 
 @pytest.mark.parametrize("options", CACHES, ids=("plain", "single", "pool", "scores", "q8"))
@@ -56,6 +56,42 @@ async def test_llama_cpp_takes_what_was_estimated_whatever_the_model(
     path = random_gguf.write(tmp_path / "model.gguf", random_gguf.MODELS[name])
     estimate, taken = await counted(path, "llamacpp", LlamaCppOptions())
     assert taken / WITHIN < estimate < taken * WITHIN
+
+
+FAMILIES = (
+    *(
+        "llama",
+        "deepseek2",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "glm4moe",
+        "gpt-oss",
+        "llama4",
+        "minicpm3",
+    ),
+    *("phi3", "qwen3moe", "falcon-h1", "granitehybrid", "lfm2", "mamba2", "nemotron_h", "plamo2"),
+    "qwen35",
+)
+POOLED = LlamaCppOptions(threads=1, cache_tokens=8_192, context_length=4_096)
+
+
+@pytest.mark.parametrize("options", [LlamaCppOptions(threads=1), POOLED], ids=("split", "pool"))
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_llama_cpp_logs_what_was_estimated_whatever_the_family(
+    family: str, options: LlamaCppOptions, tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp")
+    numbers = {"attention.sliding_window": 16} if family == "gemma3" else None
+    path = gguf_grown.write(family, tmp_path / "model.gguf", numbers)
+    files = catalog.recognise(path, "llamacpp")
+    need = catalog.BACKENDS["llamacpp"].files.estimate(files, options)
+    container = await catalog.BACKENDS["llamacpp"].container.load(files, options, lambda _: None)
+    taken = container.info.memory
+    await container.aclose()
+    assert taken is not None
+    assert taken.total / 1.1 < need.loaded < taken.total * 1.1
+    assert taken.cache / 1.1 < need.cache < taken.cache * 1.1
 
 
 @pytest.mark.parametrize("options", [LlamaCppOptions(), LlamaCppOptions(context_length=128)])

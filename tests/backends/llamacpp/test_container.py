@@ -16,6 +16,7 @@ from backends.errors import LoadFailed, OutOfMemory
 from backends.llamacpp import loading
 from backends.protocol import Generation, ModelContainer, Progress, Sampling
 from config.engines import LlamaCppOptions
+from tests.backends import gguf_grown
 from tests.backends.batching import BATCHING, GREETING, STORY
 from tests.backends.constrained import PROMISES as CONSTRAINED
 from tests.backends.contract import PROMISES, Subject, run, text_of
@@ -144,3 +145,15 @@ async def test_more_than_llama_cpp_counts_is_refused_in_words(
 ) -> None:
     with pytest.raises(LoadFailed, match=reason):
         await load(options)
+
+
+async def test_a_file_with_a_layer_that_predicts_further_tokens_is_loaded_without_it(
+    tmp_path: Path,
+) -> None:
+    numbers = {"block_count": 5, "nextn_predict_layers": 1}
+    path = gguf_grown.write("qwen35", tmp_path / "model.gguf", numbers)
+    container = await load(LlamaCppOptions(threads=1, context_length=256), path)
+    pieces, ended = await run(container, Generation(prompt=(80, 81), max_tokens=4, min_tokens=4))
+    await container.aclose()
+    assert ended.completion_tokens == 4
+    assert pieces

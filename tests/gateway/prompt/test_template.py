@@ -1,6 +1,7 @@
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from backends.protocol import SpecialTokens
@@ -463,3 +464,23 @@ def test_what_a_client_writes_into_a_function_is_no_control_token() -> None:
 
     assert "<|im_end|>" in rendered.text
     assert "<|im_end|>" not in rendered.framed
+
+
+# ----------------------------------------------------------------------------------------- marks
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prompts_part_before_what_the_user_said_last_and_where_the_answer_begins(
+    family: str,
+) -> None:
+    first, last = user("Tell me of bears."), user("  And of ants?")
+    rendered = template(family).render(request(first, assistant("Bears eat."), last))
+    begins, behind = rendered.marks
+    assert rendered.text[begins:].startswith("And of ants?")
+    assert rendered.text[:behind].endswith("And of ants?")
+
+
+def test_a_message_is_found_where_control_tokens_are_allowed() -> None:
+    asked = msgspec.structs.replace(request(user("Well, well")), allow_control_tokens=True)
+    rendered = ChatTemplate(DEFAULT_TEMPLATE, SPECIAL).render(asked)
+    assert rendered.text[rendered.marks[0] :].startswith("Well, well")

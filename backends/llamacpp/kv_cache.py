@@ -1,0 +1,145 @@
+"""The memory of a context by sequences: what is left of one that was cut, what of it is taken out
+as bytes, and put back.
+
+It knows llama.cpp's rules, no job and no token. Only the engine's thread calls it.
+"""
+
+import ctypes
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as api
+
+State: TypeAlias = npt.NDArray[np.uint8]
+WHOLE, PART = api.LLAMA_STATE_SEQ_FLAGS_NONE, api.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+
+class KvCache:
+    """`split`: each sequence has its own part of it."""
+
+    def __init__(self, context: api.llama_context_p, *, split: bool) -> None:
+        model = api.llama_get_model(context)
+        self._context = context
+        self._memory = api.llama_get_memory(context)
+        self._split = split
+        self._recurrent = api.llama_model_is_recurrent(model) or api.llama_model_is_hybrid(model)
+        # Where nothing of it is a window's or recurrent, a part is the whole.
+        parted = self.size(0, PART) != self.size(0, WHOLE)
+        self._window = api.llama_model_n_swa(model) if parted else 0
+
+    @property
+    def goes_anywhere(self) -> bool:
+        """Whether a sequence can be cut at any place."""
+        return not self._recurrent and not self._window
+
+    @property
+    def slides(self) -> bool:
+        """Whether some of its layers see a window alone.
+
+        Then a batch may hold no more than single tokens and one longer piece, all in one pass over
+        the graph. Before it computes the first pass llama.cpp tries out all of them, and forgets
+        what a later one would overwrite of a window (llama-kv-cache.cpp, prepare and apply_ubatch).
+        """
+        return bool(self._window)
+
+    def copied(self, part: int) -> int:
+        """Cells whose bytes a copy moves. `part`: those of a sequence, where each has its own."""
+        if self._split:
+            return part
+        return 2 * self._window  # out and back, see `detach`; others are named twice alone
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        api.llama_memory_clear(self._memory, True)
+
+    def forget(self, sequence: int) -> None:
+        api.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def copy(self, source: int, target: int) -> bool:
+        """`target` gets the cells of `source` in place of its own. False: it has none."""
+        self.forget(target)
+        if not (self._split and self._window):
+            api.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            return True
+        # Between parts llama.cpp copies when it next decodes, over what is put there until then.
+        return self._read(target, self.state(source, WHOLE), WHOLE)
+
+    def cut(self, sequence: int, position: int) -> bool:
+        """Forget what stands at `position` and behind it. False: what is left is not enough to go
+        on from there. It is to be put back, or forgotten.
+
+        A recurrent state can't be turned back. And a model with a sliding window may have given
+        cells that the sequence's end no longer attended to to others, although the removal
+        succeeds: the token at `position` attends to the `window - 1` positions before it
+        (llama-hparams.h, is_masked_swa). What is there is without gaps (llama-kv-cache.cpp,
+        apply_ubatch), so its first position decides.
+        """
+        whole = api.llama_memory_seq_pos_max(self._memory, sequence) < position
+        if position <= 0 or not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+            return False
+        first = api.llama_memory_seq_pos_min(self._memory, sequence)
+        return bool(first >= 0 and (whole or first <= max(0, position - self._window + 1)))
+
+    def cuts_from(self, sequence: int, cells: int) -> int:
+        """From where on a sequence of so many `cells` can be cut."""
+        if self._recurrent:
+            return cells
+        first = api.llama_memory_seq_pos_min(self._memory, sequence) if self._window else 0
+        return int(first + self._window - 1) if first > 0 else 0
+
+    # -- as bytes --------------------------------------------------------------------------------
+
+    def size(self, sequence: int, flags: int) -> int:
+        """Bytes of `state`."""
+        return int(api.llama_state_seq_get_size_ext(self._context, sequence, flags))
+
+    def state(self, sequence: int, flags: int) -> State:
+        """`WHOLE`: all there is of the sequence. `PART`: what of it can't be cut. Nothing: it can't
+        be taken out.
+        """
+        size = self.size(sequence, flags)
+        data = np.empty(size, np.uint8)
+        taken = api.llama_state_seq_get_data_ext(
+            self._context, _pointer(data), size, sequence, flags
+        )
+        return data if taken == size else data[:0]
+
+    def put_back(self, sequence: int, part: State, position: int) -> bool:
+        """The sequence is again as it was when this `PART` was taken, before `position` was there.
+        The cells that can be cut are still in place. False: it is forgotten.
+        """
+        if self._read(sequence, part, PART) and self._ends_at(sequence, position):
+            return True
+        self.forget(sequence)
+        return False
+
+    def _ends_at(self, sequence: int, position: int) -> bool:
+        """It is cut there, and nothing that is needed to go on is missing."""
+        if not api.llama_memory_seq_rm(self._memory, sequence, position, -1):
+            return False
+        first = api.llama_memory_seq_pos_min(self._memory, sequence)
+        last = api.llama_memory_seq_pos_max(self._memory, sequence)
+        there = self._recurrent or first <= max(0, position - self._window + 1)
+        return bool(there and first >= 0 and last == position - 1)
+
+    def detach(self, sequence: int) -> bool:
+        """After a copy of a window: the two sequences have no cells of it in common any more. A
+        cell that both have slid over would be free for neither. False: it is forgotten.
+        """
+        if not self._window or self._split:
+            return True
+        return self._read(sequence, self.state(sequence, PART), PART)
+
+    def _read(self, sequence: int, state: State, flags: int) -> bool:
+        size = len(state)
+        if size and size == api.llama_state_seq_set_data_ext(
+            self._context, _pointer(state), size, sequence, flags
+        ):
+            return True
+        self.forget(sequence)
+        return False
+
+
+def _pointer(data: State) -> "ctypes._Pointer[ctypes.c_uint8]":
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

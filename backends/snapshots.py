@@ -1,0 +1,103 @@
+"""Snapshots of what can't be cut: a recurrent state, the cells of a sliding window. Where a prompt
+gets them, and which are kept. Pure.
+
+Attention keeps a cell for every token, so a sequence can go back to any of them. A recurrent state
+has been through all of them, and a window has forgotten what it slid over: such a sequence goes
+back to where a snapshot was taken, and what is behind is computed again. So they are taken where
+later prompts are likely to part from this one. It knows no engine.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from backends.cells import Slot, Snapshot
+
+STEP = 4_096  # tokens of a prompt between two snapshots
+TAIL = (
+    256  # tokens before the end of a prompt of which it isn't known where its last message begins
+)
+APART = 4  # tokens; what is nearer to the last snapshot isn't worth a pass of its own
+MOST = 32  # in one slot
+# Tokens of an answer between two snapshots, where it may be taken back: a banned string has begun
+# behind the last or the one before.
+ANSWER_STEP = 32
+ANSWER_KEPT = 2
+
+
+def places(length: int, keep: int, marks: Iterable[int], step: int = STEP) -> list[int]:
+    """Behind how many of its tokens a prompt of `length`, `keep` of which are in place, gets
+    snapshots; ascending.
+
+    At `marks`, where others part from it; at its end, since the same prompt comes again (its last
+    token is always computed); and every `step`, since nothing is certain.
+    """
+    end = length - 1
+    known = {mark for mark in marks if 0 < mark < length}
+    if not known:
+        known = {end - TAIL}
+    if all(length - mark > length // 100 for mark in known):
+        known.add(end)
+    known.update(range(step, end, step))
+    found: list[int] = []
+    for place in sorted(place for place in known if keep < place <= end):
+        if place - (found[-1] if found else keep) >= APART or place == end:
+            found.append(place)
+    return found
+
+
+class SnapshotBudget:
+    """Of `slots` together: `limit` bytes. Its owner takes no snapshot without `room_for` it."""
+
+    def __init__(self, slots: Sequence[Slot], limit: int) -> None:
+        self._slots = slots
+        self._limit = limit
+
+    @property
+    def taken(self) -> int:
+        """Bytes. Slots that were copied have their snapshots in common."""
+        return sum(snapshot.size for snapshot in self._known())
+
+    def room_for(self, slot: Slot, cells: int, size: int) -> bool:
+        """Whether a snapshot of `slot` behind so many `cells`, the farthest of it, is worth its
+        `size`. The least useful others are dropped for it.
+        """
+        if size > self._limit:
+            return False
+        own = cells - (slot.snapshots[-1].cells if slot.snapshots else 0)
+        while self.taken + size > self._limit or len(slot.snapshots) >= MOST:
+            full = len(slot.snapshots) >= MOST
+            use = self._uses([slot] if full else self._slots, taking=slot)
+            least = min(use, key=use.__getitem__)
+            if use[least] > own:
+                return False
+            self._drop(least)
+        return True
+
+    def _known(self) -> set[Snapshot]:
+        return {snapshot for slot in self._slots for snapshot in slot.snapshots}
+
+    def _uses(self, slots: Sequence[Slot], taking: Slot) -> dict[Snapshot, float]:
+        """How many tokens each saves, less the farther it is from its sequence's end, and the
+        longer ago that was used: the end is what changes.
+        """
+        now = max(slot.used for slot in self._slots)
+        found: dict[Snapshot, float] = {}
+        for slot in slots:
+            age = 0 if slot.busy else now - slot.used
+            ahead = len(slot.snapshots) + (slot is taking)
+            for number, (snapshot, saved) in enumerate(_saved(slot)):
+                use = saved / (ahead - number) / (1 + age)
+                found[snapshot] = max(use, found.get(snapshot, 0.0))
+        return found
+
+    def _drop(self, snapshot: Snapshot) -> None:
+        for slot in self._slots:
+            if snapshot in slot.snapshots:
+                slot.snapshots.remove(snapshot)
+
+
+def _saved(slot: Slot) -> Iterator[tuple[Snapshot, int]]:
+    """Each snapshot, and the tokens that would be computed again without it."""
+    before = 0
+    for snapshot in slot.snapshots:
+        yield snapshot, snapshot.cells - before
+        before = snapshot.cells
