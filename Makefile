@@ -69,7 +69,7 @@ test-gpu: $(GPU) ## the tests that need a CUDA card
 test-vulkan: ## llama.cpp on Vulkan's first device, which may be Mesa's in software
 	@scripts/vulkan && VENV=$(VULKAN_VENV) CMAKE_ARGS=-DGGML_VULKAN=on scripts/install llamacpp,test-device
 	@GGML_VK_VISIBLE_DEVICES=$${GGML_VK_VISIBLE_DEVICES:-0,0} GGML_VK_DISABLE_FUSION=1 \
-		$(VULKAN_VENV)/bin/python -m pytest -m vulkan -rs tests/vulkan $(ARGS)
+		$(VULKAN_VENV)/bin/python -m pytest -m vulkan -rs tests/device $(ARGS)
 
 bench: $(TEST) ## Roundhouse beside other servers on the bundled model
 	@$(BIN)/python -m benchmarks $(ARGS)

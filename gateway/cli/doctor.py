@@ -79,7 +79,7 @@ def _cell(way: Way) -> str:
     return f"{command}{f' ({way.note})' * bool(way.note)}: {tried}"
 
 
-TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc")
+TOOLS = ("cc", "c++", "cmake", "nvcc", "hipcc", "glslc")
 
 
 def run(_arguments: Namespace) -> int:

@@ -9,9 +9,9 @@ from backends import catalog
 from backends.encoding import values
 from config.engines import LlamaCppOptions
 from tests.backends import random_bert
-from tests.vulkan.conftest import SHORT
+from tests.device.conftest import SHORT
 
-pytestmark = [pytest.mark.vulkan, pytest.mark.anyio]
+pytestmark = [pytest.mark.vulkan, pytest.mark.gpu, pytest.mark.anyio]
 
 TEXTS = ("a", "a small text", "another text, which is a little longer than the others are")
 

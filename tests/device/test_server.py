@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 
 import bundled
+from tests.device.conftest import FIRST, SECOND
 from tests.served import Serve, Served, command, served
-from tests.vulkan.conftest import FIRST, SECOND
 
-pytestmark = pytest.mark.vulkan
+pytestmark = [pytest.mark.vulkan, pytest.mark.gpu]
 
 OPTIONS = {"context_length": 512, "max_concurrent": 2, "micro_batch_size": 32, "threads": 1}
 ONE = 6_000_000  # bytes: one of these models, and not two
-DEVICES = {name: value for name, value in os.environ.items() if name.startswith("GGML_VK_")}
+VISIBLE = re.compile("GGML_|CUDA_|HIP_|ROCR_|LD_LIBRARY_PATH$")
+DEVICES = {name: value for name, value in os.environ.items() if VISIBLE.match(name)}
 
 
 def model(name: str, **options: Any) -> dict[str, Any]:
     return {"name": name, "path": str(bundled.GGUF), "options": {**OPTIONS, **options}}
 
 
-def configured(*models: dict[str, Any], **memory: int) -> dict[str, Any]:
-    budgets = {name.replace("_", ":"): size for name, size in memory.items()}
-    return {"models": models, "swap": {"memory": budgets, "min_stay": 0.0}}
+def configured(*models: dict[str, Any], memory: Mapping[str, int] = {}) -> dict[str, Any]:
+    return {"models": models, "swap": {"memory": memory, "min_stay": 0.0}}
 
 
 def ask(server: Served, name: str) -> str:
@@ -53,14 +53,10 @@ def metrics(server: Served) -> Mapping[str, float]:
 @pytest.fixture(scope="module")
 def two_cards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Three models and room for one on each device."""
-    config = configured(
-        model("a"),
-        model("b"),
-        model("c"),
-        model("on-cpu", gpu_layers=0),
-        vulkan_0=ONE,
-        vulkan_1=ONE,
-    )
+    if not SECOND:
+        pytest.skip("there is one device")
+    models = (model("a"), model("b"), model("c"), model("on-cpu", gpu_layers=0))
+    config = configured(*models, memory={FIRST: ONE, SECOND: ONE})
     with served(tmp_path_factory.mktemp("two"), config, environment=DEVICES) as server:
         yield server
 
@@ -68,13 +64,13 @@ def two_cards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_models_go_on_one_device_each_and_the_ledger_has_them_there(two_cards: Served) -> None:
     assert ask(two_cards, "a") == ask(two_cards, "b") == ask(two_cards, "on-cpu")
     placed = {one["model"]: one["devices"] for one in two_cards.log.records("model loaded")}
-    assert re.fullmatch(r"vulkan:0 \d+\.\d MiB with 5 layers", placed["a"])
-    assert re.fullmatch(r"vulkan:1 \d+\.\d MiB with 5 layers", placed["b"])
+    assert re.fullmatch(rf"{FIRST} \d+\.\d MiB with 5 layers", placed["a"])
+    assert re.fullmatch(rf"{SECOND} \d+\.\d MiB with 5 layers", placed["b"])
     assert re.fullmatch(r"cpu \d+\.\d MiB with 5 layers", placed["on-cpu"])
     numbers = metrics(two_cards)
-    assert numbers["budget vulkan:0"] == numbers["budget vulkan:1"] == ONE
-    assert 0 <= numbers["free vulkan:0"] < ONE
-    assert 0 <= numbers["free vulkan:1"] < ONE
+    assert numbers[f"budget {FIRST}"] == numbers[f"budget {SECOND}"] == ONE
+    assert 0 <= numbers[f"free {FIRST}"] < ONE
+    assert 0 <= numbers[f"free {SECOND}"] < ONE
 
 
 def test_models_that_do_not_fit_together_take_turns_under_load(two_cards: Served) -> None:
@@ -85,8 +81,8 @@ def test_models_that_do_not_fit_together_take_turns_under_load(two_cards: Served
     assert answers == [expected] * len(names)
     assert any(one["why"] == "room" for one in two_cards.log.records("model unloaded"))
     numbers = metrics(two_cards)
-    assert 0 <= numbers["free vulkan:0"] < ONE
-    assert 0 <= numbers["free vulkan:1"] < ONE
+    assert 0 <= numbers[f"free {FIRST}"] < ONE
+    assert 0 <= numbers[f"free {SECOND}"] < ONE
 
 
 def test_who_leaves_in_the_middle_leaves_the_device_to_others(two_cards: Served) -> None:
@@ -102,15 +98,15 @@ def test_who_leaves_in_the_middle_leaves_the_device_to_others(two_cards: Served)
     assert ask(two_cards, "a")
 
 
-def test_a_model_that_no_device_holds_alone_is_split(serve: Serve) -> None:
-    whole = model("whole", max_concurrent=8)
-    server = serve(configured(whole, vulkan_0=ONE, vulkan_1=ONE), environment=DEVICES)
+def test_a_model_that_no_device_holds_alone_is_split(serve: Serve, second: str) -> None:
+    whole = configured(model("whole", max_concurrent=8), memory={FIRST: ONE, second: ONE})
+    server = serve(whole, environment=DEVICES)
     assert ask(server, "whole")
     devices = server.log.wait_for("model loaded")["devices"]
-    assert re.fullmatch(r"vulkan:0 .* with \d layers, vulkan:1 .* with \d layers", devices)
+    assert re.fullmatch(rf"{FIRST} .* with \d layers, {second} .* with \d layers", devices)
 
 
-def test_a_device_without_memory_is_a_reason_and_not_the_end(serve: Serve) -> None:
+def test_a_device_without_memory_is_a_reason_and_not_the_end(serve: Serve, vulkan: None) -> None:
     """The driver refuses buffers of more than 300 kB."""
     server = serve(
         configured(model("large"), model("on-cpu", gpu_layers=0)),
@@ -119,7 +115,7 @@ def test_a_device_without_memory_is_a_reason_and_not_the_end(serve: Serve) -> No
     body = {"model": "large", "messages": [{"role": "user", "content": "Hello!"}]}
     answer = server.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 503
-    assert "Vulkan" in answer.text or "vulkan:0" in answer.text
+    assert "vulkan" in answer.text.lower()
     assert ask(server, "on-cpu")
 
 
@@ -127,8 +123,7 @@ def test_check_and_doctor_name_the_devices(tmp_path: Path) -> None:
     with command("check", str(bundled.GGUF), folder=tmp_path, environment=DEVICES) as checked:
         assert checked.status() == 0
         assert FIRST in checked.out.text
-        assert SECOND in checked.out.text
     with command("doctor", folder=tmp_path, environment=DEVICES) as found:
         assert found.status() == 0
-        assert f"Linux, Vulkan: llama.cpp lists {FIRST}, {SECOND}" in found.out.text
-        assert "on 2 cards" in found.out.text
+        assert f" lists {FIRST}" in found.out.text
+        assert re.search(r"llama-cpp-python .* on \d cards?\b", found.out.text)
