@@ -24,7 +24,6 @@ LINE = "roundhouse.request"  # in a request's state: its `RequestLine`
 ID_HEADER = "x-request-id"
 LONGEST_ID = 64
 LONGEST_NAME = 200  # letters of what a client calls a model
-REFUSED = frozenset({"not_for_pages", "key_missing", "key_wrong"})
 
 log = structlog.get_logger()
 

@@ -5,11 +5,13 @@ middle of one, and in whatever way that API's clients understand.
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.hang import HANG
 from tests.served import Served, events, scripted, served
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
@@ -87,8 +89,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ]
     slow = scripted(folder, "slow", "abc", size_bytes=1000, tokens_per_second=SLOW)
     big = [
-        scripted(folder, name, "x" * 30, size_bytes=BIG, tokens_per_second=speed)
-        for name, speed in (("first", 10.0), ("second", 0.0))
+        scripted(folder, "first", "x" * 4000, size_bytes=BIG, tokens_per_second=10),
+        scripted(folder, "second", size_bytes=BIG),
     ]
     config = {
         "server": {"comment_after": 1.0},
@@ -101,34 +103,46 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def streams(server: Served) -> Iterator[Mapping[str, Future[str]]]:
-    """What each one's client got, all at the same time: `first` has the memory for some seconds,
-    for which `second` waits.
+    """What each one's client got, all at the same time. `second` waits for the memory that `first`
+    has.
     """
     asked = {name: {"model": name, **body} for name, (_, body, *_) in STREAMS.items()}
     requests = {
         **{name: (STREAMS[name][0], body) for name, body in asked.items()},
         **OTHERS,
-        "in line": (CHAT, {**CHATTING, "model": "second"}),
-        "behind it": (CHAT, {**CHATTING, "model": "second"}),
     }
+    both = Barrier(2)
     with (
         server.client.stream("POST", CHAT, json={**CHATTING, "model": "first"}) as holding,
-        ThreadPoolExecutor(len(requests) + 1) as pool,
+        ThreadPoolExecutor(len(requests) + 3) as pool,
     ):
-        lines = holding.iter_lines()
+        lines = holding.iter_lines()  # the connection is closed with it
         assert next(lines).startswith("data: ")
         futures = {
             name: pool.submit(read, server.client, path, body)
             for name, (path, body) in requests.items()
         }
-        yield {**futures, "followed": pool.submit(first_comment, server.client)}
-        assert [*lines][-2] == "data: [DONE]"
+        yield {
+            **futures,
+            "followed": pool.submit(first_comment, server.client),
+            "in line": pool.submit(place, server.client, "second", both),
+            "behind it": pool.submit(place, server.client, "second", both),
+        }
 
 
 def read(client: httpx.Client, path: str, body: Mapping[str, Any]) -> str:
     answer = client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.text
+
+
+def place(client: httpx.Client, model: str, all_know: Barrier) -> str:
+    """The first comment of a chat, which stays in line until others know their place, too."""
+    with client.stream("POST", CHAT, json={**CHATTING, "model": model}) as answer:
+        lines = answer.iter_lines()
+        line = next(lines)
+        all_know.wait(HANG)
+        return line
 
 
 def first_comment(client: httpx.Client) -> str:
@@ -191,8 +205,7 @@ def test_a_silence_inside_an_answer_is_filled(
 def test_the_place_in_line_is_reported_while_another_model_has_the_memory(
     streams: Mapping[str, Future[str]],
 ) -> None:
-    texts = (streams["in line"].result(), streams["behind it"].result())
-    places = {text.partition("\n")[0] for text in texts}
+    places = {streams["in line"].result(), streams["behind it"].result()}
     assert places == {f": queued for second, position {place}" for place in (1, 2)}
 
 
