@@ -144,6 +144,7 @@ class ApisConfig(Section, frozen=True):
     tabby: bool = True
     llamaserver: bool = True
     tgi: bool = True
+    cohere: bool = True
 
 
 class ConsoleConfig(Section, frozen=True):

@@ -20,6 +20,7 @@ from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
+from gateway.dialects.cohere import error_body as cohere_error
 from gateway.dialects.kobold import error_body as kobold_error
 from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.responses.stored import interrupted
@@ -48,6 +49,7 @@ from gateway.http.request_record import Activity
 from gateway.http.routes import (
     admin,
     anthropic,
+    cohere,
     console,
     console_events,
     console_hub,
@@ -165,6 +167,7 @@ def _api_routers(services: Services) -> list[Router]:
         ("OpenAI, responses", apis.responses, (*responses.ROUTES, *conversations.ROUTES), plain),
         ("Anthropic", apis.anthropic, anthropic.ROUTES, for_anthropic),
         ("Ollama", apis.ollama, ollama.ROUTES, handlers(services, ollama_error)),
+        ("Cohere", apis.cohere, cohere.ROUTES, handlers(services, cohere_error)),
         (tgi.NAME, apis.tgi, tgi.ROUTES, handlers(services, tgi_error)),
         ("KoboldAI", apis.kobold, kobold.ROUTES, handlers(services, kobold_error)),
         ("TabbyAPI", apis.tabby, (*tabby.ROUTES, *hub.TABBY_ROUTES), detailed),

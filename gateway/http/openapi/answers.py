@@ -6,6 +6,7 @@ from typing import Any
 from gateway.dialects.anthropic import models as anthropic_models
 from gateway.dialects.anthropic import reply_wire as anthropic_reply
 from gateway.dialects.anthropic import wire as anthropic
+from gateway.dialects.cohere import wire as cohere
 from gateway.dialects.kobold import wire as kobold
 from gateway.dialects.llamaserver import request as llama_request
 from gateway.dialects.llamaserver import wire as llama
@@ -20,6 +21,7 @@ from gateway.dialects.responses import wire as responses
 from gateway.dialects.tgi import wire as tgi
 from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Schema
 from gateway.http.routes import anthropic as anthropic_routes
+from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import conversations as conversation_routes
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
@@ -123,6 +125,12 @@ OLLAMA_GENERATE = Body(
     shapes=(ollama.AnsweringWire, ollama.GenerateWire),
     further=_OPTIONS,
     needs=(OPTIONS,),
+)
+COHERE = Body(
+    name="CohereChatRequest",
+    about="A conversation to be continued, in Cohere's form.",
+    shapes=(cohere.ChatWire, SamplingWire),
+    names={"stop": ("stop_sequences",), "top_p": ("p",), "top_k": ("k",)},
 )
 _TGI_EXAMPLE = {
     "A text": {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 8, "details": True}}
@@ -248,6 +256,24 @@ ANSWERS: Mapping[Any, Described] = {
                 "stream": False,
                 "options": {"num_predict": 8},
             }
+        },
+    ),
+    cohere_routes.chat: Described(
+        takes=COHERE,
+        gives=(cohere.ChatAnswer,),
+        events=(
+            cohere.MessageStart,
+            cohere.ContentStart,
+            cohere.ContentDelta,
+            cohere.ContentEnd,
+            cohere.CallStart,
+            cohere.CallDelta,
+            cohere.CallEnd,
+            cohere.MessageEnd,
+        ),
+        examples={
+            "A question": {"messages": USER, "max_tokens": 8},
+            "A tool": {"messages": USER, "tools": [TOOL], "max_tokens": 8},
         },
     ),
     tgi_routes.generate: Described(

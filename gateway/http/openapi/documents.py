@@ -14,6 +14,7 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp
 
 from gateway.dialects.anthropic.errors import ErrorEnvelope as AnthropicError
+from gateway.dialects.cohere.errors import CohereError
 from gateway.dialects.kobold.errors import KoboldError
 from gateway.dialects.ollama.errors import ErrorWire as OllamaError
 from gateway.dialects.openai.errors import ErrorEnvelope
@@ -52,6 +53,7 @@ ERRORS: Mapping[str, type[msgspec.Struct]] = {  # by tag; ErrorEnvelope for the 
     "Anthropic": AnthropicError,
     "Ollama": OllamaError,
     "KoboldAI": KoboldError,
+    "Cohere": CohereError,
     "TabbyAPI": Problem,
     "TGI and TEI": TgiError,
     "llama-server": Problem,

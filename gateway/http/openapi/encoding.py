@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.dialects.cohere import embedding as cohere
 from gateway.dialects.llamaserver import embedding as llama
 from gateway.dialects.ollama import embedding as ollama
 from gateway.dialects.openai import embeddings as openai
 from gateway.dialects.rerank import rerank
 from gateway.dialects.tgi import wire as tgi
 from gateway.http.openapi.models import Described
+from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import rerank as rerank_routes
@@ -44,6 +46,11 @@ ENCODING: Mapping[Any, Described] = {
         takes=ollama.OldEmbedWire,
         gives=(ollama.OldEmbedded,),
         examples={"A text": {"prompt": "A man is eating."}},
+    ),
+    cohere_routes.embed: Described(
+        takes=cohere.EmbedWire,
+        gives=(cohere.Embedded,),
+        examples={"Texts": {"texts": ["One.", "Two."], "input_type": "search_query"}},
     ),
     tgi_routes.embed: Described(
         takes=tgi.EmbedWire,

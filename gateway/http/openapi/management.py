@@ -5,6 +5,7 @@ console asks, of which docs/console-api.md says more.
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.dialects.cohere import embedding as cohere
 from gateway.dialects.kobold import wire as kobold
 from gateway.dialects.llamaserver import loading
 from gateway.dialects.llamaserver import slots as llama_slots
@@ -28,6 +29,7 @@ from gateway.http.routes import (
     hub,
     tabby_embedding,
 )
+from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
@@ -74,6 +76,14 @@ _KOBOLD: Mapping[Any, Described] = {
     ),
     kobold_routes.detokenize: Described(
         takes=kobold.Detokenize, gives=(kobold.Detokenized,), examples={"Tokens": {"ids": [5, 6]}}
+    ),
+    cohere_routes.tokenize: Described(
+        takes=cohere.TokenizeWire, gives=(cohere.Tokenized,), examples={"A text": {"text": "Hi"}}
+    ),
+    cohere_routes.detokenize: Described(
+        takes=cohere.DetokenizeWire,
+        gives=(cohere.Detokenized,),
+        examples={"Tokens": {"tokens": [5, 6]}},
     ),
     tgi_routes.info: Described(gives=(tgi.InfoWire,)),
     kobold_routes.model: Described(gives=(kobold.TextValue,)),

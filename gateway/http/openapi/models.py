@@ -27,6 +27,7 @@ APIS: Mapping[str, str] = {  # by the folder in gateway/dialects; Roundhouse for
     "llamaserver": "LlamaServer",
     "rerank": "Rerank",
     "tgi": "Tgi",
+    "cohere": "Cohere",
 }
 
 

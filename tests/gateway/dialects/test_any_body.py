@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects import anthropic, kobold, ollama, openai, responses, tgi
+from gateway.dialects import anthropic, cohere, kobold, ollama, openai, responses, tgi
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.dialects.responses import stored
 from gateway.errors import InvalidRequest
@@ -91,6 +91,35 @@ KOBOLD: dict[str, Any] = {
     "genkey": "k",
     "temperature": 0.5,
 }
+COHERE: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]},
+        {
+            "role": "assistant",
+            "tool_plan": "p",
+            "content": [{"type": "thinking", "thinking": "t"}],
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "1",
+            "content": [{"type": "document", "document": {"data": {"a": 1}}}],
+        },
+    ],
+    "tools": [{"type": "function", "function": FUNCTION}],
+    "tool_choice": "REQUIRED",
+    "response_format": {"type": "json_object", "json_schema": SCHEMA},
+    "thinking": {"type": "enabled", "token_budget": 5},
+    "k": 3,
+    "p": 0.5,
+    "stop_sequences": ["x"],
+    "texts": ["a"],
+    "inputs": [{"content": [{"type": "text", "text": "b"}]}],
+    "embedding_types": ["float"],
+    "input_type": "search_query",
+    "truncate": "END",
+}
 TGI: dict[str, Any] = {
     "inputs": "p",
     "parameters": {
@@ -160,6 +189,8 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "ollama name": (ollama.read_named, OLLAMA),
     "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),
     "kobold key": (kobold.read_keyed, KOBOLD),
+    "cohere": (cohere.read_chat, COHERE),
+    "cohere vectors": (cohere.read_embed, COHERE),
     "tgi": (tgi.read_generate, TGI),
     "tei": (tgi.read_embed, TGI),
     "responses": (responses.read_response, RESPONSES),

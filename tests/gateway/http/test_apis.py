@@ -21,6 +21,7 @@ OWN = {
     "tabby": "/v1/model/load",
     "llamaserver": "/completion",
     "tgi": "/generate",
+    "cohere": "/v2/chat",
 }
 
 

@@ -131,6 +131,19 @@ def read_responses(answer: Json) -> ReadAnswer:
     )
 
 
+def read_cohere(answer: Json) -> ReadAnswer:
+    message, usage = answer["message"], answer["usage"]["tokens"]
+    blocks = message.get("content") or ()
+    calls = message.get("tool_calls") or ()
+    return ReadAnswer(
+        text="".join(one["text"] for one in blocks if one["type"] == "text"),
+        thinking="".join(one["thinking"] for one in blocks if one["type"] == "thinking"),
+        calls=tuple(json.loads(call["function"]["arguments"]) for call in calls),
+        prompt_tokens=usage["input_tokens"],
+        completion_tokens=usage["output_tokens"],
+    )
+
+
 def read_text(answer: Json) -> ReadAnswer:
     usage = answer["usage"]
     return ReadAnswer(
@@ -237,6 +250,22 @@ CHATS: Mapping[str, Dialect] = {
         silent={"reasoning": {"effort": "none"}},
         sees=lambda data: {
             "input": user([{"type": "input_image", "image_url": f"data:image/png;base64,{data}"}])
+        },
+    ),
+    "cohere": Dialect(
+        path="/v2/chat",
+        ask=lambda text: {"messages": user(text), "temperature": 0},
+        read=read_cohere,
+        stop=lambda text: {"stop_sequences": [text]},
+        fault=lambda error: str(error["param"]),
+        hot=lambda value: {"temperature": value},
+        broken='"finish_reason":"ERROR"',
+        tools={"tools": [{"type": "function", "function": FUNCTION}]},
+        silent={"thinking": {"type": "disabled"}},
+        sees=lambda data: {
+            "messages": user(
+                [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}]
+            )
         },
     ),
 }

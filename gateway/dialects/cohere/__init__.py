@@ -1,0 +1,21 @@
+"""Cohere's second version: conversations and vectors; and the tokens of its first. Its rerank
+stands with the other reranking APIs.
+
+Pure: bytes in, structs out (`read_chat`, `read_embed`); events in, bytes out (`CohereReply`).
+"""
+
+from gateway.dialects.cohere.embedding import CohereEmbedding, embed_body, read_embed
+from gateway.dialects.cohere.errors import error_body, error_event
+from gateway.dialects.cohere.reply import CohereReply
+from gateway.dialects.cohere.request import CohereExchange, read_chat
+
+__all__ = [
+    "CohereEmbedding",
+    "CohereExchange",
+    "CohereReply",
+    "embed_body",
+    "error_body",
+    "error_event",
+    "read_chat",
+    "read_embed",
+]

@@ -1,0 +1,186 @@
+"""Cohere's reply: named events of a stream, or one body. Knows no HTTP."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from backends.protocol import TokenLogprob
+from gateway.dialects.cohere.errors import error_event
+from gateway.dialects.cohere.wire import (
+    AnswerMessage,
+    CallDelta,
+    CalledFunction,
+    CalledTool,
+    CallEnd,
+    CallStart,
+    ChatAnswer,
+    ContentDelta,
+    ContentEnd,
+    ContentStart,
+    Counts,
+    EndDelta,
+    FinishReason,
+    LogprobWire,
+    MessageDelta,
+    MessageEnd,
+    MessageStart,
+    StreamEvent,
+    TextBlock,
+    ThinkingBlock,
+    UsageWire,
+)
+from gateway.dialects.frames import body, named_frame
+from gateway.errors import GatewayError
+from gateway.events import (
+    ArgumentsGrown,
+    Content,
+    Delta,
+    Event,
+    Finished,
+    Reasoning,
+    ToolClosed,
+    ToolOpened,
+    Usage,
+)
+
+Kind = Literal["text", "thinking"]
+REASONS: dict[str, FinishReason] = {
+    "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL", "content_filter": "ERROR"
+}  # fmt: skip
+
+
+class CohereReply:
+    """The answer to one request, as a stream or whole; see `gateway.http.exchange.Reply`."""
+
+    def __init__(self, *, id: str, logprobs: bool) -> None:
+        self._id = id
+        self._wants_logprobs = logprobs
+        self._waiting: tuple[TokenLogprob, ...] = ()  # of text that is held back
+        self._logprobs: list[LogprobWire] = []
+        self._blocks: list[tuple[Kind, list[str]]] = []
+        self._is_open = False  # the last of them
+        self._calls: list[tuple[ToolOpened, list[str]]] = []
+        self._finish: FinishReason = "COMPLETE"
+
+    def opening(self) -> bytes:
+        """Whose turn it is."""
+        return _framed(MessageStart(self._id, MessageDelta({"role": "assistant", "content": []})))
+
+    def delta(self, delta: Delta) -> bytes:
+        """Some more of the answer."""
+        return b"".join(map(_framed, self._steps(delta)))
+
+    def closing(self, usage: Usage) -> bytes:
+        """The last event: why it ended, and what it cost."""
+        return _framed(MessageEnd(self._id, EndDelta(self._finish, _usage(usage))))
+
+    def failed(self, error: GatewayError) -> bytes:
+        """The last event of a broken stream."""
+        return error_event(error)
+
+    def add(self, delta: Delta) -> None:
+        """Keep some more of the answer for `whole`."""
+        for _ in self._steps(delta):
+            pass
+
+    def whole(self, usage: Usage) -> bytes:
+        """The JSON body."""
+        blocks = [_block(kind, "".join(texts)) for kind, texts in self._blocks]
+        calls = [
+            CalledTool(opened.id, CalledFunction(opened.name, "".join(fragments) or "{}"))
+            for opened, fragments in self._calls
+        ]
+        return body(
+            ChatAnswer(
+                id=self._id,
+                finish_reason=self._finish,
+                message=AnswerMessage(content=blocks or UNSET, tool_calls=calls or UNSET),
+                usage=_usage(usage),
+                logprobs=self._logprobs if self._wants_logprobs else UNSET,
+            )
+        )
+
+    def _steps(self, delta: Delta) -> Iterator[StreamEvent]:
+        self._waiting += delta.logprobs
+        for event in delta.events:
+            yield from self._step(event)
+
+    def _step(self, event: Event) -> Iterator[StreamEvent]:
+        match event:
+            case Content(text):
+                yield from self._said("text", text, self._likelihood())
+            case Reasoning(text):
+                yield from self._said("thinking", text)
+            case ToolOpened(index, call_id, name):
+                yield from self._closed()
+                self._calls.append((event, []))
+                call = CalledTool(call_id, CalledFunction(name, ""))
+                yield CallStart(index, MessageDelta({"tool_calls": call}))
+            case ArgumentsGrown(index, fragment):
+                self._calls[index][1].append(fragment)
+                grown = {"function": {"arguments": fragment}}
+                yield CallDelta(index, MessageDelta({"tool_calls": grown}))
+            case ToolClosed(index):
+                yield CallEnd(index)
+            case Finished() as finished:
+                self._finish = _reason(finished)
+                yield from self._closed()
+
+    def _said(
+        self, kind: Kind, text: str, logprobs: LogprobWire | UnsetType = UNSET
+    ) -> Iterator[StreamEvent]:
+        """Some text, in the block that is open if it is of the kind, else in a new one."""
+        if not text:
+            return
+        if not self._is_open or self._blocks[-1][0] != kind:
+            yield from self._closed()
+            self._blocks.append((kind, []))
+            self._is_open = True
+            started = {"content": {"type": kind, kind: ""}}
+            yield ContentStart(len(self._blocks) - 1, MessageDelta(started))
+        self._blocks[-1][1].append(text)
+        grown = MessageDelta({"content": {kind: text}})
+        yield ContentDelta(len(self._blocks) - 1, grown, logprobs)
+
+    def _closed(self) -> Iterator[StreamEvent]:
+        if self._is_open:
+            self._is_open = False
+            yield ContentEnd(len(self._blocks) - 1)
+
+    def _likelihood(self) -> LogprobWire | UnsetType:
+        if not self._waiting:
+            return UNSET
+        waiting, self._waiting = self._waiting, ()
+        self._logprobs.append(_logprobs(waiting))
+        return self._logprobs[-1]
+
+
+def _framed(event: StreamEvent) -> bytes:
+    return named_frame(str(event.__struct_config__.tag).encode(), event)
+
+
+def _block(kind: Kind, text: str) -> TextBlock | ThinkingBlock:
+    return TextBlock(text) if kind == "text" else ThinkingBlock(text)
+
+
+def _reason(finished: Finished) -> FinishReason:
+    stopped: FinishReason = "COMPLETE" if finished.stop is None else "STOP_SEQUENCE"
+    return REASONS.get(finished.reason, stopped)
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> LogprobWire:
+    chosen = [token.chosen for token in tokens]
+    return LogprobWire(
+        text=b"".join(candidate.text for candidate in chosen).decode(errors="replace"),
+        token_ids=[candidate.token for candidate in chosen],
+        logprobs=[candidate.logprob for candidate in chosen],
+    )
+
+
+def _usage(usage: Usage) -> UsageWire | UnsetType:
+    """Left out where nobody counted."""
+    if not usage.is_counted:
+        return UNSET
+    counts = Counts(usage.prompt_tokens, usage.completion_tokens)
+    return UsageWire(billed_units=counts, tokens=counts, cached_tokens=usage.cached_tokens)
