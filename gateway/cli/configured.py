@@ -14,8 +14,7 @@ from config.errors import ConfigError, Source
 from config.folders import user_folder
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
-from gateway.registry.library import HUB_SCHEME
-from gateway.registry.sources import ModelFolder
+from gateway.registry.library import HUB_SCHEME, ModelLibrary
 
 COMMAND_LINE = "the command line"
 
@@ -28,12 +27,12 @@ def with_models(config: Config, models: Sequence[str], folders: Sequence[str] = 
     """
     if not (models or folders or config.models or config.model_dirs or config.upstreams):
         models = [str(bundled.GGUF)]
-    searched = [*map(_folder, folders), *(_folder(text) for text in models if _holds_models(text))]
-    named = tuple(model_of(text) for text in models if not _holds_models(text))
+    searched = [*folders, *filter(_is_folder_of_models, models)]
+    named = tuple(model_of(text) for text in models if text not in searched)
     taken = {model.name for model in config.models}
     if clash := [model.name for model in named if model.name in taken]:
         raise ConfigError(COMMAND_LINE, "MODEL", f"{clash[0]} is in the configuration too")
-    dirs = tuple(dict.fromkeys((*searched, *config.model_dirs)))
+    dirs = tuple(dict.fromkeys((*map(_folder, searched), *config.model_dirs)))
     return msgspec.structs.replace(config, models=named + config.models, model_dirs=dirs)
 
 
@@ -49,23 +48,14 @@ def model_of(text: str) -> ModelConfig:
     return ModelConfig(name=BACKENDS.bare_name(path.name), path=str(path.resolve()))
 
 
-def _holds_models(text: str) -> bool:
-    """Whether it is a folder that no backend reads as one model. Raises ConfigError where no model
-    lies in it.
-    """
-    path = Path(text)
-    if text.startswith(HUB_SCHEME) or not path.is_dir():
+def _is_folder_of_models(text: str) -> bool:
+    """Whether it is a folder that no backend reads as one model."""
+    if text.startswith(HUB_SCHEME) or not Path(text).is_dir():
         return False
     try:
-        BACKENDS.recognise(path)
-    except UnsupportedModel:
-        found = ModelFolder(path, BACKENDS.recognise)
-        if found.models() or any(found.unusable()):
-            return True
-        problem = f"there is no model in the folder {path}"
-        raise ConfigError(COMMAND_LINE, "MODEL", problem) from None
-    except LoadFailed:  # a model, which can't be used: its library says why
-        return False
+        BACKENDS.recognise(Path(text))
+    except LoadFailed as error:  # of another kind: it is one model, which can't be used
+        return isinstance(error, UnsupportedModel)
     return False
 
 
@@ -81,11 +71,20 @@ def refuse_unusable(models: Sequence[str]) -> None:
     not what was meant.
     """
     for text in models:
-        if not (text.startswith(HUB_SCHEME) or _holds_models(text)):
+        if not (text.startswith(HUB_SCHEME) or _is_folder_of_models(text)):
             try:
                 BACKENDS.recognise(Path(text))
             except (LoadFailed, OSError) as error:
                 raise ConfigError(COMMAND_LINE, "MODEL", str(error)) from error
+
+
+def refuse_empty(library: ModelLibrary, models: Sequence[str]) -> None:
+    """As `refuse_unusable`, for a folder of the command line in which `library` found no model."""
+    for text in filter(_is_folder_of_models, models):
+        folder = library.folders[_folder(text)]
+        if not folder.models() and not any(folder.unusable()):
+            problem = f"there is no model in the folder {text}"
+            raise ConfigError(COMMAND_LINE, "MODEL", problem)
 
 
 def with_keys(

@@ -18,7 +18,13 @@ from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
 from gateway.app import build
-from gateway.cli.configured import refuse_unusable, with_downloads, with_keys, with_models
+from gateway.cli.configured import (
+    refuse_empty,
+    refuse_unusable,
+    with_downloads,
+    with_keys,
+    with_models,
+)
 from gateway.cli.findings import findings
 from gateway.cli.greeting import Greeting
 from gateway.cli.listing import size
@@ -82,6 +88,7 @@ def run(arguments: Namespace) -> int:
             bars.on_model_event(event)
 
         library = ModelLibrary(config, cache=cached_models(config))
+        refuse_empty(library, arguments.models)
         registry = Registry(library, config, watch=watch)
         warn_of_missing(library.entries())
         for one in findings(config, library, SystemGauge().total()):
