@@ -1,13 +1,15 @@
 """Memory and threads of a server that swaps models for a long time, once a while.
 
-    python -m benchmarks.soak 1800
+    python -m benchmarks.soak 1800 [--pause 1.0]
 
 Several models of llama.cpp and transformers that don't fit together answer a few streams at random,
 so that one comes and another goes at nearly every request. For each sample the streams pause and
-all models are unloaded, so that what is left is the server's own. After a warm-up that is to stay
+all models are unloaded, so that what is left is the server's own. `--pause`: seconds that a stream
+rests after each answer, where others need the machine. After a warm-up that is to stay
 within 1 %, and the number of threads the same. Memory is read from Linux' /proc.
 """
 
+import argparse
 import json
 import os
 import random
@@ -71,7 +73,7 @@ def sample(pid: int, began: float) -> Sample:
     return Sample(time.monotonic() - began, resident, anonymous, Counter(names))
 
 
-async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
+async def soak(url: str, pid: int, seconds: float, rest: float) -> list[Sample]:
     """Keep it busy and look at it `EVERY` so often."""
     samples, began, answers = [], time.monotonic(), 0
     pause = anyio.Semaphore(STREAMS)
@@ -90,6 +92,7 @@ async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 raise RuntimeError(answer.text)
             answers += 1
+            await anyio.sleep(rest)
 
     async with httpx.AsyncClient(timeout=120) as web, anyio.create_task_group() as tasks:
         for number in range(STREAMS):
@@ -113,8 +116,12 @@ async def soak(url: str, pid: int, seconds: float) -> list[Sample]:
     return samples
 
 
-def main(seconds: float) -> None:
+def main() -> None:
     """Start a server, soak it, print what it grew by."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seconds", type=float, nargs="?", default=1800.0)
+    parser.add_argument("--pause", type=float, default=0.0)
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gateway.cli", "serve", "--port", "0", "--config"]
         path = configuration(Path(folder))
@@ -124,7 +131,7 @@ def main(seconds: float) -> None:
             assert server.stdout is not None
             line = next(line for line in server.stdout if "listens on" in line)
             try:
-                samples = anyio.run(soak, line.split()[-1], server.pid, seconds)
+                samples = anyio.run(soak, line.split()[-1], server.pid, asked.seconds, asked.pause)
             finally:
                 server.terminate()
     settled = samples[int(len(samples) * WARM_UP) :]
@@ -133,4 +140,4 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1800.0)
+    main()
