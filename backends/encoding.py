@@ -96,6 +96,13 @@ def shortened(vector: bytes, width: int, *, normalized: bool) -> bytes:
     return array("f", [value / length for value in kept] if length else kept).tobytes()
 
 
+def cosine(first: Sequence[float], second: Sequence[float]) -> bytes:
+    """Of the angle between two vectors: one number, as a score is given."""
+    lengths = math.hypot(*first) * math.hypot(*second)
+    product = math.fsum(one * other for one, other in zip(first, second, strict=True))
+    return array("f", (product / lengths if lengths else 0.0,)).tobytes()
+
+
 def room_of_each(first: int, second: int, room: int) -> tuple[int, int]:
     """How many tokens of two texts stay where both together may have `room`: the longer one gives
     up tokens until they are alike, then both do (transformers' "longest_first").

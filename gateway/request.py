@@ -38,6 +38,7 @@ __all__ = [
     "RequestedSampling",
     "RerankRequest",
     "Role",
+    "ScoreRequest",
     "TextPart",
     "TextRequest",
     "Thinking",
@@ -126,6 +127,12 @@ class RerankRequest(EncodingParams, frozen=True, kw_only=True):
 
     query: str
     documents: tuple[str, ...]
+
+
+class ScoreRequest(EncodingParams, frozen=True, kw_only=True):
+    """Pairs of texts: how well does the second fit the first?"""
+
+    pairs: tuple[tuple[str, str], ...]
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

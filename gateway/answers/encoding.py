@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from backends.bounds import ENCODED_TEXTS, check_inputs
-from backends.encoding import ITEM, EncoderContainer, EncoderInput, shortened
+from backends.encoding import ITEM, EncoderContainer, EncoderInput, cosine, shortened, values
 from backends.protocol import Task, Vectors
 from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
 from gateway.access import Access
@@ -23,7 +23,7 @@ from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage
 from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
-from gateway.request import EmbeddingRequest, EncodingParams, Purpose, RerankRequest
+from gateway.request import EmbeddingRequest, EncodingParams, Purpose, RerankRequest, ScoreRequest
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
 OnWait: TypeAlias = Callable[[Waiting], None]
@@ -117,6 +117,94 @@ class Encoders:
 
             size = _size(request.documents) + len(request.query) * len(request.documents)
             return await self._encoded(lease, request, read, size)
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        access: Access,
+        on_wait: OnWait | None = None,
+        caller: Caller = UNKNOWN_CALLER,
+    ) -> Encoded:
+        """The score of each pair: by a model that ranks, else the cosine of a model that embeds.
+        Raises GatewayError.
+        """
+        model = await self._scorer(request, access)
+        if model.files.remote is not None:
+            return await self._scored_elsewhere(request, model, access, on_wait, caller)
+        if model.files.task == "embed":
+            return await self._compared(request, model, access, on_wait)
+        _check_texts([*{query for query, _ in request.pairs}], request.field)
+        _check_texts([document for _, document in request.pairs], request.field)
+
+        def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
+            for query, document in request.pairs:
+                yield container.read_pair(query, document, most)
+
+        named = msgspec.structs.replace(request, model=model.name)
+        async with await self._leased(named, access, "rank", on_wait) as lease:
+            return await self._encoded(lease, named, read, sum(map(_size, request.pairs)))
+
+    async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
+        if request.model:
+            entry = await self._registry.find(request.model, access)
+            if entry.files.task != "embed":
+                require_task(entry, "rank")
+            return entry
+        try:
+            return await self._model(request, access, "rank")
+        except ModelUnavailable:
+            return await self._model(request, access, "embed")
+
+    async def _compared(
+        self, request: ScoreRequest, model: ModelEntry, access: Access, on_wait: OnWait | None
+    ) -> Encoded:
+        """The cosines of the pairs' vectors; a text that comes again is embedded once."""
+        places = {
+            text: at for at, text in enumerate({one: 0 for pair in request.pairs for one in pair})
+        }
+        texts = EmbeddingRequest(
+            model=model.name,
+            field=request.field,
+            inputs=tuple(places),
+            truncate=request.truncate,
+            most_tokens=request.most_tokens,
+            keep_alive=request.keep_alive,
+        )
+        encoded = await self.embed(texts, access, on_wait)
+
+        def work(_wanted: Wanted) -> list[bytes]:
+            vectors = [values(vector) for vector in encoded.vectors]
+            pairs = ((vectors[places[one]], vectors[places[other]]) for one, other in request.pairs)
+            return [cosine(*pair) for pair in pairs]
+
+        return msgspec.structs.replace(encoded, vectors=await self._threads.run(work))
+
+    async def _scored_elsewhere(
+        self,
+        request: ScoreRequest,
+        model: ModelEntry,
+        access: Access,
+        on_wait: OnWait | None,
+        caller: Caller,
+    ) -> Encoded:
+        """Other servers rank documents for one query at a time."""
+        queries = {query for query, _ in request.pairs}
+        if len(queries) > 1:
+            text = (
+                f"{request.field}: {model.name} runs on another server: one text to several only."
+            )
+            raise InvalidRequest(text, param=request.field)
+        ranking = RerankRequest(
+            model=model.name,
+            field=request.field,
+            query=queries.pop(),
+            documents=tuple(document for _, document in request.pairs),
+            truncate=request.truncate,
+            most_tokens=request.most_tokens,
+            keep_alive=request.keep_alive,
+            further=request.further,
+        )
+        return await self.rank(ranking, access, on_wait, caller)
 
     async def _leased(
         self, request: EncodingParams, access: Access, task: Task, on_wait: OnWait | None

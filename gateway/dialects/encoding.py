@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from backends.encoding import values
 from gateway.dialects.fields import Fields
-from gateway.request import EmbeddingRequest, Purpose, RerankRequest
+from gateway.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
 
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Input: TypeAlias = str | list[str | Token | list[Token]]
@@ -50,6 +50,13 @@ class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
     bare: bool = False
     voyage: bool = False
     version: str = "1"
+    ignored: tuple[str, ...] = ()
+
+
+class ScoreExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for the scores of pairs."""
+
+    request: ScoreRequest
     ignored: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 """
 
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
-from gateway.dialects.openai.embeddings import embeddings_body, read_embeddings
+from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
 from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
     ModelCard,
@@ -44,6 +44,7 @@ __all__ = [
     "error_event",
     "model_card",
     "model_list",
+    "pooled_body",
     "read_chat",
     "read_embeddings",
     "read_text",

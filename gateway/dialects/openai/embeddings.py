@@ -61,6 +61,23 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object
     usage: EmbeddingUsage
 
 
+class PooledWire(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="pooling"):
+    """One vector, as vLLM's `/pooling` writes it."""
+
+    index: int
+    data: list[float] | str
+
+
+class PooledList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """The vectors of all texts, in vLLM's form. `created` is Unix time."""
+
+    id: str
+    created: int
+    model: str
+    data: Sequence[PooledWire]
+    usage: EmbeddingUsage
+
+
 _FIELDS = frozenset(EmbeddingsWire.__struct_fields__)
 _EXTRA = ("truncate", "truncate_prompt_tokens", "prompt_name", "input_type")
 
@@ -97,3 +114,21 @@ def embeddings_body(
         for at, vector in enumerate(vectors)
     ]
     return body(EmbeddingList(data=data, model=model, usage=EmbeddingUsage(tokens, tokens)))
+
+
+def pooled_body(
+    exchange: EmbeddingExchange,
+    id: str,
+    *,
+    created: int,
+    model: str,
+    vectors: Sequence[bytes],
+    tokens: int,
+) -> bytes:
+    """As `embeddings_body`, in vLLM's form of `/pooling`."""
+    data = [
+        PooledWire(index=at, data=written(vector, base64=exchange.base64))
+        for at, vector in enumerate(vectors)
+    ]
+    usage = EmbeddingUsage(tokens, tokens)
+    return body(PooledList(id=id, created=created, model=model, data=data, usage=usage))

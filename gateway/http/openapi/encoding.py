@@ -7,7 +7,7 @@ from gateway.dialects.cohere import embedding as cohere
 from gateway.dialects.llamaserver import embedding as llama
 from gateway.dialects.ollama import embedding as ollama
 from gateway.dialects.openai import embeddings as openai
-from gateway.dialects.rerank import rerank
+from gateway.dialects.rerank import rerank, score
 from gateway.dialects.tgi import wire as tgi
 from gateway.http.openapi.models import Described
 from gateway.http.routes import cohere as cohere_routes
@@ -64,6 +64,16 @@ ENCODING: Mapping[Any, Described] = {
             "The best document": _DOCUMENTS,
             "As TEI has it": {"query": "Who eats?", "texts": ["A man is eating.", "It rains."]},
         },
+    ),
+    openai_routes.pooling: Described(
+        takes=openai.EmbeddingsWire,
+        gives=(openai.PooledList,),
+        examples={"A text": {"input": "A man is eating."}},
+    ),
+    rerank_routes.score: Described(
+        takes=score.ScoreBody,
+        gives=(score.ScoreList,),
+        examples={"A text to several": {"text_1": "Who eats?", "text_2": ["A man.", "Rain."]}},
     ),
     rerank_routes.rerank_v2: Described(
         takes=rerank.RerankWire,

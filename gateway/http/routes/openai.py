@@ -129,6 +129,29 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
+@post("/pooling")
+async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
+    """The vectors of texts or token ids, in vLLM's form."""
+    access = services.authenticator.admit(request.headers)
+    exchange = await services.read(openai.read_embeddings, await request.body())
+    request_id, created = line_of(request).id, int(time.time())
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda encoded: openai.pooled_body(
+            exchange,
+            f"pool-{request_id}",
+            created=created,
+            model=encoded.model,
+            vectors=encoded.vectors,
+            tokens=encoded.prompt_tokens,
+        ),
+        services.account("embeddings", exchange.request.model, line_of(request), access),
+        services.bodies,
+        exchange.ignored,
+    )
+
+
 @get("/v1/models")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use; in Anthropic's form for its clients, who call it by the same
@@ -194,5 +217,5 @@ async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(text, media_type=CONTENT_TYPE, headers=started)
 
 
-ROUTES = (chat_completions, completions, embeddings, bare_embeddings, models, model)
+ROUTES = (chat_completions, completions, embeddings, bare_embeddings, pooling, models, model)
 SERVER_ROUTES = (health, health_head, metrics)  # of no API

@@ -1,5 +1,6 @@
-"""Reranking: Jina's and Cohere's paths, and llama-server's spellings of them."""
+"""Reranking: Jina's and Cohere's paths, and llama-server's spellings of them; vLLM's scores."""
 
+import time
 from typing import Any
 
 from litestar import Request, post
@@ -47,4 +48,26 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
     )
 
 
-ROUTES = (rerank, rerank_v2)
+@post(["/v1/score", "/score"])
+async def score(request: AnyRequest, services: Services) -> ASGIApp:
+    """How well texts fit each other, pair by pair, as vLLM has it."""
+    access = services.authenticator.admit(request.headers)
+    exchange = await services.read(dialect.read_score, await request.body())
+    request_id, created = line_of(request).id, int(time.time())
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.score(exchange.request, access, on_wait, whose),
+        lambda encoded: dialect.score_body(
+            f"score-{request_id}",
+            created=created,
+            model=encoded.model,
+            scores=encoded.vectors,
+            tokens=encoded.prompt_tokens,
+        ),
+        services.account("score", exchange.request.model, line_of(request), access),
+        services.bodies,
+        exchange.ignored,
+    )
+
+
+ROUTES = (rerank, rerank_v2, score)

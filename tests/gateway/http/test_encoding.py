@@ -258,6 +258,69 @@ async def test_teis_form_is_a_list_of_scores(server: Running) -> None:
     assert ranking[0]["score"] == pytest.approx(expected[0]["relevance_score"], abs=1e-4)
 
 
+async def score(server: Running, path: str = "/v1/score", **fields: Any) -> Any:
+    return await server.client.post(path, json={"model": "ranker", **fields})
+
+
+async def test_pairs_are_scored_as_documents_are_ranked(server: Running) -> None:
+    query = "Who eats?"
+    ranked = (await rerank(server, query=query)).json()["results"]
+    expected = {one["index"]: one["relevance_score"] for one in ranked}
+    for path in ("/v1/score", "/score"):
+        for fields in (
+            {"text_1": query, "text_2": DOCUMENTS},
+            {"text_1": [query] * 3, "text_2": DOCUMENTS},
+            {"queries": query, "documents": DOCUMENTS},
+        ):
+            found = (await score(server, path, **fields)).json()
+            assert found["object"] == "list"
+            assert [one["index"] for one in found["data"]] == [0, 1, 2]
+            assert {one["index"]: one["score"] for one in found["data"]} == pytest.approx(expected)
+            assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] > 0
+    unnamed = await score(server, model="", text_1=query, text_2=DOCUMENTS[0])
+    assert unnamed.json()["model"] == "ranker"
+    assert unnamed.json()["data"][0]["score"] == pytest.approx(expected[0])
+
+
+async def test_an_embedding_model_scores_by_the_cosine(server: Running) -> None:
+    vectors = [one["embedding"] for one in (await embed(server, input=TEXTS)).json()["data"]]
+    found = await score(server, model="minilm", text_1=TEXTS[0], text_2=TEXTS)
+    cosines = [sum(map(float.__mul__, vectors[0], vector)) for vector in vectors]
+    assert [one["score"] for one in found.json()["data"]] == pytest.approx(cosines, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "text_1"),
+        ({"text_1": "a"}, "text_2"),
+        ({"text_1": "a", "text_2": []}, "text_2"),
+        ({"text_1": ["a", "b"], "text_2": "c"}, "text_2"),
+        ({"queries": "a", "documents": 3}, "documents"),
+        ({"model": "roundhouse-tiny", "text_1": "a", "text_2": "b"}, "model"),
+        ({"text_1": "a", "text_2": LONG}, "text_2[0]"),
+    ],
+)
+async def test_a_wrong_field_of_a_score_is_named(
+    fields: dict[str, Any], param: str, server: Running
+) -> None:
+    answer = await score(server, **fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_long_texts_are_scored_cut_where_that_is_wanted(server: Running) -> None:
+    answer = await score(server, text_1="a", text_2=LONG, truncate_prompt_tokens=-1)
+    assert answer.status_code == 200
+    assert answer.headers["x-roundhouse-truncated"] == "1"
+
+
+async def test_vllms_pooling_gives_the_same_vectors(server: Running) -> None:
+    expected = [one["embedding"] for one in (await embed(server, input=TEXTS)).json()["data"]]
+    found = (await embed(server, "/pooling", input=TEXTS)).json()
+    assert [one["object"] for one in found["data"]] == ["pooling"] * 3
+    assert [one["data"] for one in found["data"]] == expected
+
+
 async def test_long_documents_are_cut_and_said_or_refused(server: Running) -> None:
     cut = await rerank(server, documents=["short", LONG, LONG])
     assert cut.headers["x-roundhouse-truncated"] == "2"
