@@ -92,9 +92,9 @@ def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     """What transformers 5 writes as `rope_parameters`: exllamav2 would silently take its own
     defaults. Raises UnsupportedModel for a scaling that it doesn't have.
     """
-    rope = text.get("rope_parameters") or {}
+    rope: Mapping[str, Any] = text.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)  # by kind of layer
-    scaling = text.get("rope_scaling") or rope
+    scaling: Mapping[str, Any] = text.get("rope_scaling") or rope
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in SCALINGS:
         raise UnsupportedModel(

@@ -110,6 +110,9 @@ class Cuda:
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         return (8, 0)
 
+    def get_arch_list(self) -> list[str]:
+        return ["sm_80"]
+
     def current_device(self) -> int:
         return 0
 

@@ -9,15 +9,19 @@ import builtins
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.cardless import triton_names
 from tests.cardless.cards import TorchWithCards
 
 SEEING = ("exllamav2", "exllamav3", "backends.exllama", "tests.gpu", "tests.cardless.test_")
 MODULES = Path(__file__).parent / "modules"  # found first: flash_attn, exllamav2_ext, …
+
+REPLACED = {"exllamav3.modules.attention_fn.triton_paged": "triton_paged.py"}
 
 
 def install(cards: int) -> None:
@@ -37,6 +41,13 @@ class Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname == "exllamav3_ext":  # it must look compiled, or it is compiled
+            spec = spec_from_file_location(fullname, MODULES / "exllamav3_ext.py")
+            assert spec is not None
+            spec.origin = str(MODULES / f"exllamav3_ext{EXTENSION_SUFFIXES[0]}")
+            return spec
+        if fullname in REPLACED:
+            return spec_from_file_location(fullname, MODULES / REPLACED[fullname])
         if not fullname.startswith(SEEING) or fullname.endswith("_ext"):
             return None
         for finder in sys.meta_path:
@@ -66,7 +77,7 @@ class WithBuiltins(Loader):
 
 
 def importing(torch: TorchWithCards) -> Any:
-    """`__import__`, for which `torch` is torch."""
+    """`__import__`, for which `torch` is torch, and triton is there."""
 
     def imported(
         name: str,
@@ -75,6 +86,8 @@ def importing(torch: TorchWithCards) -> Any:
         fromlist: Sequence[str] = (),
         level: int = 0,
     ) -> ModuleType:
+        if level == 0 and name.partition(".")[0] == "triton":
+            return triton_names
         found = builtins.__import__(name, globals, locals, fromlist, level)
         return torch if level == 0 and found.__name__ == "torch" else found
 

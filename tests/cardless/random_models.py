@@ -135,11 +135,9 @@ def write(folder: Path, kind: str, settings: Mapping[str, object], **over: Any) 
                 weights.add_(torch.randn_like(weights) * 0.2)
     model.half().save_pretrained(folder)
     if kind == "GPT2":  # as on the hub
-        file = folder / "model.safetensors"
-        tensors = {
-            key.removeprefix("transformer."): value for key, value in load_file(file).items()
-        }
-        save_file(tensors, file)
+        path = folder / "model.safetensors"
+        found = load_file(path)
+        save_file({key.removeprefix("transformer."): found[key] for key in found}, path)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(bundled.SAFETENSORS / file, folder)
     if over:

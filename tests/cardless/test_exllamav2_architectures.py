@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import Generation
-from config.engines import ExLlamaV2Options
+from config.engines import ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run
 from tests.backends.parity import load
 from tests.cardless.random_models import FAMILIES, write
@@ -29,11 +29,12 @@ def prompt(length: int) -> tuple[int, ...]:
 
 
 async def chances(
-    options: ExLlamaV2Options, folder: Path, lengths: Sequence[int] = LENGTHS
+    options: ExLlamaV2Options | ExLlamaV3Options, folder: Path, lengths: Sequence[int] = LENGTHS
 ) -> list[list[float]]:
     """Logprobs of all tokens after a prompt of each length."""
     found = []
-    container = await load("exllamav2", options, folder)
+    name = "exllamav2" if isinstance(options, ExLlamaV2Options) else "exllamav3"
+    container = await load(name, options, folder)
     for length in lengths:
         asked = Generation(prompt=prompt(length), max_tokens=1, logprobs=768)
         pieces, _ = await run(container, asked)

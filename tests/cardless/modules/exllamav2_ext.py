@@ -13,6 +13,7 @@ import numpy
 import torch
 
 from tests.cardless.compiling import exllamav2_sampling
+from tests.cardless.modules.hadamard import GROUP, TURN
 
 _sampling = exllamav2_sampling()
 apply_rep_penalty = _sampling.apply_rep_penalty
@@ -23,7 +24,6 @@ fast_fadd_cpu = _sampling.fast_fadd_cpu
 fast_copy_cpu = _sampling.fast_copy_cpu
 partial_strings_match = _sampling.partial_strings_match
 
-GROUP = 32  # numbers of a quantized cache that share a scale
 MOST = 65504.0  # in half precision
 
 
@@ -197,17 +197,6 @@ def _in_rows(rows: int, wanted: range, length: int) -> torch.Tensor:
             for row in range(rows)
         ]
     )
-
-
-def _hadamard() -> torch.Tensor:
-    """Whose square is the identity."""
-    found = torch.ones(1, 1)
-    while len(found) < GROUP:
-        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)))
-    return found * GROUP**-0.5
-
-
-TURN = _hadamard()
 
 
 def quantized(wide: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
