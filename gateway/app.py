@@ -22,6 +22,7 @@ from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
 from gateway.dialects.cohere import error_body as cohere_error
 from gateway.dialects.kobold import error_body as kobold_error
+from gateway.dialects.ollama import Presets
 from gateway.dialects.ollama import error_body as ollama_error
 from gateway.dialects.responses.stored import interrupted
 from gateway.dialects.tabby.reply import problem_body
@@ -254,6 +255,7 @@ def _services(
         history=GaugeHistory(),
         catalog=catalog,
         lines=lines,
+        made_models=Presets(),
         downloads=Downloads(),
         uploads=Uploads(hub_room, catalog),
     )

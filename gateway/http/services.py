@@ -18,6 +18,7 @@ from gateway.answers.encoding import Encoders
 from gateway.answers.overrides import SamplingOverrides, Templates
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding
+from gateway.dialects.ollama import Presets
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.http.auth import Authenticator, Refusals
 from gateway.http.console.feed import Feed
@@ -66,6 +67,7 @@ class Services(msgspec.Struct, frozen=True):
     history: GaugeHistory
     catalog: Catalog
     lines: LogLines
+    made_models: Presets
     downloads: Downloads
     uploads: Uploads
 

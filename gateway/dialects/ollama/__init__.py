@@ -10,6 +10,7 @@ from gateway.dialects.ollama.embedding import (
     read_old_embed,
 )
 from gateway.dialects.ollama.errors import error_body, error_line
+from gateway.dialects.ollama.presets import Preset, Presets, read_copy, read_create
 from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import (
     OllamaExchange,
@@ -25,12 +26,16 @@ __all__ = [
     "OllamaExchange",
     "OllamaReply",
     "Presence",
+    "Preset",
+    "Presets",
     "embed_body",
     "error_body",
     "error_line",
     "hub_name",
     "old_embed_body",
     "read_chat",
+    "read_copy",
+    "read_create",
     "read_embed",
     "read_generate",
     "read_named",

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.dialects.frames import body, line
+from gateway.dialects.ollama.presets import Preset
 from gateway.dialects.ollama.request import with_tag
 
 # The release whose API is spoken: clients refuse to talk to servers that are too old for them.
@@ -33,6 +34,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     context_length: int
     capabilities: Sequence[str] = ()
+    parent: str = ""  # the model that it was made of
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +68,12 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of one model. There is no modelfile, and no licence is known."""
+    """Everything known of one model. Made models alone have a modelfile; no licence is known."""
 
     modelfile: str = ""
     parameters: str = ""
     template: str
+    system: str | UnsetType = UNSET
     license: str = ""
     details: Details
     model_info: Mapping[str, Any]
@@ -122,13 +125,18 @@ def models_body(models: Sequence[ListedModel]) -> bytes:
     return body(Models(models))
 
 
-def show_body(seen: Seen, *, template: str) -> bytes:
-    """The JSON body of one model."""
+def show_body(seen: Seen, *, template: str, preset: Preset | None = None) -> bytes:
+    """The JSON body of one model; of a made one with what its `preset` says."""
+    if preset is not None:
+        seen = msgspec.structs.replace(seen, parent=preset.base)
     able = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
     writes = not OTHER_TASKS & set(seen.capabilities)
     return body(
         Shown(
             template=template,
+            modelfile=preset.modelfile if preset else "",
+            parameters=preset.parameters if preset else "",
+            system=preset.system if preset and preset.system else UNSET,
             details=_details(seen),
             model_info={
                 "general.architecture": seen.family,
@@ -162,4 +170,6 @@ def moment(time: datetime) -> str:
 
 
 def _details(seen: Seen) -> Details:
-    return Details(format=seen.format, family=seen.family, families=(seen.family,))
+    return Details(
+        parent_model=seen.parent, format=seen.format, family=seen.family, families=(seen.family,)
+    )

@@ -11,6 +11,7 @@ from gateway.dialects.llamaserver import loading
 from gateway.dialects.llamaserver import slots as llama_slots
 from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.ollama import models as ollama_models
+from gateway.dialects.ollama import presets as ollama_presets
 from gateway.dialects.ollama import wire as ollama
 from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
@@ -53,6 +54,22 @@ _OLLAMA: Mapping[Any, Described] = {
     ollama_routes.show: Described(
         takes=ollama.NamedModel, gives=(ollama_models.Shown,), examples=_NAMED
     ),
+    ollama_routes.create: Described(
+        takes=ollama_presets.CreateWire,
+        gives=(ollama_models.Status,),
+        events=(ollama_models.Status,),
+        lines=True,
+        examples={
+            "A pirate": {
+                "model": "pirate",
+                "from": DEFAULT,
+                "system": "Say arr.",
+                "stream": False,
+                "parameters": {"temperature": 0.5},
+            }
+        },
+    ),
+    ollama_routes.copy: Described(takes=ollama_presets.CopyWire, text="text/plain"),
     ollama_routes.pull: Described(
         takes=ollama.NamedModel,
         gives=(ollama_models.Status,),

@@ -6,7 +6,7 @@ A name may carry the tag `:latest`, which its clients put behind every name with
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from gateway.answers.capabilities import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import models as wires
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.plain import Plain
@@ -47,7 +47,7 @@ ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation; without messages its model is loaded, or unloaded."""
     access = services.authenticator.admit(request.headers)
-    exchange = await services.read(ollama.read_chat, await request.body())
+    exchange = await services.read(_reading(services, ollama.read_chat), await request.body())
     return _answered(request, services, access, exchange, chat=True)
 
 
@@ -55,8 +55,15 @@ async def chat(request: AnyRequest, services: Services) -> ASGIApp:
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """A prompt is answered; without one its model is loaded, or unloaded."""
     access = services.authenticator.admit(request.headers)
-    exchange = await services.read(ollama.read_generate, await request.body())
+    exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
     return _answered(request, services, access, exchange, chat=False)
+
+
+def _reading(
+    services: Services, read: Callable[[bytes], ollama.OllamaExchange]
+) -> Callable[[bytes], ollama.OllamaExchange]:
+    """As `read`, with what a made model's preset says."""
+    return lambda content: read(services.made_models.filled(content))
 
 
 def _answered(
@@ -107,7 +114,9 @@ def _reply(
 
 
 def _known_name(services: Services, name: str, access: Access) -> str:
-    """`name`, without a tag that no model of that name has."""
+    """`name`, without a tag that no model of that name has; of a made model its base's."""
+    if (preset := services.made_models.find(name)) is not None:
+        return preset.base
     try:
         return services.registry.resolve(name, access).name
     except GatewayError:
@@ -244,7 +253,13 @@ async def version(request: AnyRequest, services: Services) -> ASGIApp:
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
     access = services.authenticator.admit(request.headers)
-    return Plain(wires.models_body([wires.listed(_seen(one)) for one in services.usable(access)]))
+    seen = {one.id: _seen(one) for one in services.usable(access)}
+    made = [
+        msgspec.structs.replace(seen[one.base], name=one.name, parent=one.base, created=one.created)
+        for one in services.made_models.all()
+        if one.base in seen
+    ]
+    return Plain(wires.models_body([wires.listed(one) for one in (*seen.values(), *made)]))
 
 
 @get("/api/ps")
@@ -271,7 +286,8 @@ async def show(request: AnyRequest, services: Services) -> ASGIApp:
     status = services.status(name, access)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
-    return Plain(wires.show_body(_seen(status, known), template=template))
+    preset = services.made_models.find(named.model)
+    return Plain(wires.show_body(_seen(status, known), template=template, preset=preset))
 
 
 def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
@@ -287,6 +303,50 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
         context_length=status.info.context_length if status.info else files.context_length,
         capabilities=(known.capabilities or ()) if known else (),
     )
+
+
+# ------------------------------------------------------------------------------------- made models
+
+
+@post("/api/create", status_code=200)
+async def create(request: AnyRequest, services: Services) -> ASGIApp:
+    """Make a model of another one: its name, a system prompt and parameters of its own."""
+    access = services.authenticator.admit(request.headers)
+    access.require_admin()
+    asked = ollama.read_create(await request.body())
+    preset = await _made_of(services, access, asked.base, asked.model)
+    options = {**preset.options, **asked.parameters}
+    system = asked.system or preset.system
+    services.made_models.keep(msgspec.structs.replace(preset, system=system, options=options))
+    audit(request, "create", model=asked.model)
+    kind = NDJSON.media_type if asked.stream else "application/json"
+    return Plain(wires.status_line("success"), media_type=kind.encode())
+
+
+@post("/api/copy", status_code=200)
+async def copy(request: AnyRequest, services: Services) -> ASGIApp:
+    """Another name for a model."""
+    access = services.authenticator.admit(request.headers)
+    access.require_admin()
+    asked = ollama.read_copy(await request.body())
+    services.made_models.keep(
+        await _made_of(services, access, asked.source, asked.destination, "destination")
+    )
+    audit(request, "copy", model=asked.source, name=asked.destination)
+    return Plain(b"")
+
+
+async def _made_of(
+    services: Services, access: Access, base: str, name: str, field: str = "model"
+) -> ollama.Preset:
+    """A preset called `name` that says what that of `base` says, if it has one. Raises
+    InvalidRequest where the name is a model's, ModelNotFound.
+    """
+    if services.made_models.find(name) is None and _is_here(services, name, access):
+        raise InvalidRequest(f"{field}: {name!r} is a model of this server.", param=field)
+    entry = await services.find(_known_name(services, base, access), access)
+    given = services.made_models.find(base) or ollama.Preset(name=name, base=entry.name)
+    return msgspec.structs.replace(given, name=name, created=int(time()))
 
 
 # --------------------------------------------------------------------------------------------- hub
@@ -334,6 +394,10 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     access = services.authenticator.admit(request.headers)
     access.require_admin()
     named = ollama.read_named(await request.body())
+    if services.made_models.find(named.model) is not None:
+        services.made_models.remove(named.model)
+        audit(request, "delete", model=named.model)
+        return Plain(b"")
     name = _known_name(services, named.model, access)
     delete_files = await deletion(services, name, access)
     audit(request, "delete", model=name)
@@ -346,4 +410,4 @@ async def remove(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 FRONT_ROUTES = (alive,)  # at the same address as the console's page, so one router has both
-ROUTES = (chat, generate, embed, embeddings, version, tags, ps, show, pull, remove)
+ROUTES = (chat, generate, embed, embeddings, version, tags, ps, show, create, copy, pull, remove)

@@ -78,6 +78,12 @@ OLLAMA: dict[str, Any] = {
     "logprobs": True,
     "top_logprobs": 3,
 }
+OLLAMA_CREATE: dict[str, Any] = {
+    "model": "m",
+    "from": "b",
+    "system": "s",
+    "parameters": {"temperature": 0.5, "stop": ["x"]},
+}
 KOBOLD: dict[str, Any] = {
     "prompt": "p",
     "memory": "m",
@@ -187,6 +193,8 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "infill": (read_infill, INFILL),
     "ollama generate": (ollama.read_generate, OLLAMA),
     "ollama name": (ollama.read_named, OLLAMA),
+    "ollama create": (ollama.read_create, OLLAMA_CREATE),
+    "ollama copy": (ollama.read_copy, {"source": "a", "destination": "b"}),
     "kobold": (partial(kobold.read_generate, stream=False), KOBOLD),
     "kobold key": (kobold.read_keyed, KOBOLD),
     "cohere": (cohere.read_chat, COHERE),

@@ -284,3 +284,64 @@ async def test_pulling_and_deleting_are_for_administrators(fetching: Running) ->
         with pytest.raises(ollama.ResponseError) as unknown:
             await nobody.list()
         assert unknown.value.status_code == 401
+
+
+PIRATE = "You are a pirate."
+
+
+async def test_a_made_model_answers_with_its_system_prompt_and_parameters(
+    api: ollama.AsyncClient,
+) -> None:
+    made = await api.create(
+        model="pirate", from_="roundhouse-tiny", system=PIRATE, parameters={"temperature": 0}
+    )
+    assert made.status == "success"
+    asked = [{"role": "system", "content": PIRATE}, *HELLO]
+    expected = await api.chat(model="roundhouse-tiny", messages=asked, options=GREEDY)
+    answer = await api.chat(model="pirate:latest", messages=HELLO)
+    assert answer.message.content == expected.message.content
+    assert answer.prompt_eval_count == expected.prompt_eval_count
+    question = await api.generate(model="pirate", prompt="Hello!")
+    assert question.prompt_eval_count == expected.prompt_eval_count
+    own = [{"role": "system", "content": "Be brief."}, *HELLO]
+    assert (await api.chat(model="pirate", messages=own)).prompt_eval_count == (
+        await api.chat(model="roundhouse-tiny", messages=own)
+    ).prompt_eval_count
+    await api.delete("pirate")
+
+
+async def test_made_models_are_listed_shown_copied_and_deleted(api: ollama.AsyncClient) -> None:
+    parameters: Any = {"temperature": 0.5, "stop": ["a", "b"]}
+    await api.create(model="first", from_="roundhouse-tiny", system=PIRATE, parameters=parameters)
+    await api.copy("first", "second")
+    names = {one.model: one for one in (await api.list()).models}
+    assert {"first:latest", "second:latest"} <= names.keys()
+    details = names["second:latest"].details
+    assert details is not None
+    assert details.parent_model == "roundhouse-tiny"
+    shown = await api.show("second")
+    assert shown.parameters == 'temperature 0.5\nstop "a"\nstop "b"'
+    assert PIRATE in (shown.modelfile or "")
+    await api.create(model="third", from_="second", parameters={"top_k": 3})
+    assert "top_k 3" in ((await api.show("third")).parameters or "")
+    for name in ("first", "second", "third"):
+        await api.delete(name)
+    assert names.keys() - {one.model for one in (await api.list()).models} == {
+        "first:latest", "second:latest"
+    }  # fmt: skip
+    with pytest.raises(ollama.ResponseError):
+        await api.show("second")
+
+
+async def test_a_model_is_not_replaced_and_none_is_made_of_files(running: Running) -> None:
+    for body, param in (
+        ({"model": "roundhouse-tiny", "from": "scripted"}, "model"),
+        ({"model": "x", "from": "scripted", "files": {"a": "b"}}, "files"),
+        ({"model": "x", "from": "scripted", "parameters": {"temperature": "hot"}},
+         "parameters.temperature"),
+        ({"model": "x"}, "from"),
+    ):  # fmt: skip
+        refused = await running.client.post("/api/create", json=body)
+        assert (refused.status_code, refused.json()["param"]) == (400, param)
+    unknown = await running.client.post("/api/create", json={"model": "x", "from": "nobody"})
+    assert unknown.status_code == 404

@@ -23,6 +23,7 @@ UNRUNNABLE = {  # they want a hub, another server, files that may be deleted, or
     "/v1/download",
     "/v1/upstreams/drain",
     "/api/delete",
+    "/api/copy",  # its answer has no body
     "/slots/{slot}",  # its query says what is to be done
     "/infill",  # the bundled model has no tokens for it
     "/v1/template/switch",
