@@ -153,7 +153,7 @@ def greeting(config: Config, registry: Registry, new_key: str) -> Greeting:
     """`new_key`: made for this run, or ""."""
     model = first_model(config, registry)
     try:
-        task = registry.resolve(model).files.task
+        task = registry.resolve(model or "default").files.task
     except GatewayError:  # it can't be used, or comes later
         task = "generate"
     return Greeting(
@@ -172,7 +172,7 @@ def first_model(config: Config, registry: Registry) -> str:
     if named:
         return named
     try:
-        return registry.resolve("").name
+        return registry.resolve("default").name
     except GatewayError as error:
         log.warning("no model", reason=error.message, model_dirs=config.model_dirs)
         return ""
