@@ -70,7 +70,7 @@ def test_what_is_found_in_the_cache_is_what_the_cpu_computes(kind: str, tmp_path
     tested = msgspec.structs.replace(
         COLD, max_concurrent=4, cache_tokens=256, micro_batch_size=32, main_gpu=0
     )
-    assert tried(model, tested, jobs=8, cold=cpu, close=FAR) > 0
+    assert tried(model, tested, jobs=12, cold=cpu, close=FAR) > 0
 
 
 async def test_a_saved_slot_goes_on_in_another_and_on_the_cpu(loaded: Loaded) -> None:
