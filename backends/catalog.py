@@ -85,6 +85,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()  # distributions that it doesn't bring along
     needs_card: bool = False  # it does not run on CPUs
     for_cards: str | None = None  # the command that installs it for cards
+    uses_shared: bool = False  # it computes on devices that share main memory, too
     ways: Mapping[Platform, Way]  # how it is installed on each platform, and what was tried there
 
 

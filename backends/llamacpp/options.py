@@ -34,6 +34,7 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
 INSTALLATION = Installation(
     package="llama-cpp-python",
     for_cards="CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
+    uses_shared=True,
     ways={
         "Linux, CPUs": Way("make run", SUITE),
         "Linux, CUDA": Way("make run", note="nvcc, or LLAMA_INDEX"),

@@ -146,7 +146,7 @@ def _usable(backend: Backend, wanted: Installation) -> str:
     if used:
         return f"on {len(used)} card{'s' * (len(used) > 1)}"
     if shared := [name for name, one in known.items() if one.shared and one.library]:
-        return f"on {', '.join(shared)}" if backend.name == "llamacpp" else "on CPUs"
+        return f"on {', '.join(shared)}" if wanted.uses_shared else "on CPUs"
     if known:
         return f"on CPUs; for the card: {wanted.for_cards}"
     if wanted.needs_card:
