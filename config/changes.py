@@ -35,6 +35,7 @@ EFFECTS: Mapping[str, Effect] = {
     "model_dirs": "models",
     "upstreams": "models",
     "default_model": "live",
+    "unknown_models": "live",
     "template_dir": "live",
     "preset_dir": "live",
     "preset": "live",

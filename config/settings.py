@@ -192,6 +192,7 @@ class Config(Section, frozen=True):
     model_dirs: tuple[PathText, ...] = ()
     upstreams: tuple[UpstreamConfig, ...] = ()  # servers elsewhere whose models are offered here
     default_model: str | None = None  # None: the only model there is, else the first in `models`
+    unknown_models: Literal["refuse", "default"] = "refuse"  # requests for a model that isn't there
     template_dir: PathText | None = None  # chat templates to switch to (NAME.jinja)
     preset_dir: PathText | None = None  # sampling overrides to switch to (NAME.yml)
     preset: str | None = None  # the overrides in force at start, by name

@@ -145,11 +145,12 @@ class Encoders:
             return await self._encoded(lease, named, read, sum(map(_size, request.pairs)))
 
     async def _scorer(self, request: ScoreRequest, access: Access) -> ModelEntry:
-        if request.model:
-            entry = await self._registry.find(request.model, access)
+        if name := self._registry.named(request.model, access):
+            entry = await self._registry.find(name, access)
             if entry.files.task != "embed":
                 require_task(entry, "rank")
             return entry
+        request = msgspec.structs.replace(request, model="")
         try:
             return await self._model(request, access, "rank")
         except ModelUnavailable:
@@ -217,7 +218,8 @@ class Encoders:
 
     async def _model(self, request: EncodingParams, access: Access, task: Task) -> ModelEntry:
         """The one that is named; else the one in use for this task, else the first in the list."""
-        if not request.model:
+        name = self._registry.named(request.model, access)
+        if not name:
             if (in_use := self._registry.in_use(access, task)) is not None:
                 return in_use
             allowed = (one for one in self._registry.statuses() if access.allows(one.id))
@@ -225,7 +227,7 @@ class Encoders:
             if (status := next(first, None)) is None:
                 raise ModelUnavailable(f"There is no model here that can {task}.", param="model")
             return await self._registry.find(status.id, access)
-        entry = await self._registry.find(request.model, access)
+        entry = await self._registry.find(name, access)
         require_task(entry, task)
         return entry
 

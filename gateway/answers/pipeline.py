@@ -126,7 +126,7 @@ class Pipeline:
         """The answer of `model`, or of the first of its fallbacks that can, where it runs elsewhere
         and no replica answers. What the others held is given back.
         """
-        entry = await self._registry.find(model, access)
+        entry = await self._registry.find(self._registry.named(model, access), access)
         remote = entry.files.remote
         others = [name for name in remote.fallbacks if access.allows(name)] if remote else []
         for other in (*others, None):

@@ -388,7 +388,7 @@ class Encoding:
 
     async def named(self, model: str | None, access: Access) -> str:
         """The id of the model a request means. Raises ModelNotFound."""
-        return (await self._registry.find(model or "", access)).name
+        return (await self._registry.find(self._registry.named(model or "", access), access)).name
 
 
 def _without_control(container: EncoderTokenizer, tokens: Sequence[int]) -> tuple[int, ...]:

@@ -186,7 +186,7 @@ class Services(msgspec.Struct, frozen=True):
         counted by.
         """
         try:
-            name = self.registry.resolve(model, access).name
+            name = self.registry.resolve(self.registry.named(model, access), access).name
         except GatewayError:
             name = ""
         line.asks_for(model)

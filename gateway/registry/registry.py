@@ -23,7 +23,14 @@ from backends.protocol import Task
 from backends.upstream.fleet import Fleet
 from config.settings import Config
 from gateway.access import ADMIN, Access
-from gateway.errors import Forbidden, GatewayError, ModelUnavailable, ShuttingDown, translated
+from gateway.errors import (
+    Forbidden,
+    GatewayError,
+    ModelNotFound,
+    ModelUnavailable,
+    ShuttingDown,
+    translated,
+)
 from gateway.registry.gauges import Gauge, SystemGauge
 from gateway.registry.history import History, default_path
 from gateway.registry.library import CacheOfModels, ModelEntry, ModelLibrary, check_files
@@ -311,6 +318,21 @@ class Registry:
             raise ShuttingDown("the server is stopping")
         in_use = None if name else self.in_use(access)
         return await self._names.find(name, access) if in_use is None else in_use
+
+    def named(self, name: str, access: Access = ADMIN) -> str:
+        """What a request that names `name` is answered by: that, or "", which any model may be,
+        where no model is called so and `unknown_models` wants an answer all the same.
+        """
+        if not name or self._config.unknown_models == "refuse":
+            return name
+        try:
+            self.resolve(name, access)
+        except ModelNotFound:
+            self._names.scan_soon()  # not waited for: a client sends that name each time
+            return ""
+        except GatewayError:
+            pass  # it is there
+        return name
 
     async def forget_measurements(self, name: str | None = None) -> tuple[str, ...]:
         """Forget the measured memory of a model, or of all, over restarts too: the next load is

@@ -314,6 +314,20 @@ async def test_long_texts_are_scored_cut_where_that_is_wanted(server: Running) -
     assert answer.headers["x-roundhouse-truncated"] == "1"
 
 
+async def test_unknown_names_may_mean_the_one_that_embeds_or_ranks(
+    tmp_path: Path, embed_gguf: Path, rank_gguf: Path
+) -> None:
+    settled = settings(tmp_path, embed_gguf, rank_gguf, unknown_models="default")
+    async with serving(settled, tmp_path) as server:
+        for answer, name in (
+            (await embed(server, model="text-embedding-3-small", input="a"), "minilm"),
+            (await rerank(server, model="rerank-2"), "ranker"),
+            (await score(server, model="dummy", text_1="a", text_2="b"), "ranker"),
+        ):
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == name
+
+
 async def test_vllms_pooling_gives_the_same_vectors(server: Running) -> None:
     expected = [one["embedding"] for one in (await embed(server, input=TEXTS)).json()["data"]]
     found = (await embed(server, "/pooling", input=TEXTS)).json()

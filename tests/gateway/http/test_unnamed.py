@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from config.settings import KeyConfig
@@ -87,6 +88,34 @@ async def test_it_is_none_that_the_key_may_not_use(tmp_path: Path) -> None:
         for key, name in (("all", OTHER), ("one", DEFAULT), ("one", DEFAULT)):
             answer = await answered(running, path, chat, **{"x-api-key": key})
             assert answer.headers["x-roundhouse-model"] == name
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERED)
+async def test_a_name_that_is_not_there_is_answered_where_that_is_wanted(
+    path: str, body: Any, tmp_path: Path
+) -> None:
+    """And the answer says by which. What is not there can't be loaded or looked at all the same."""
+    answers = msgspec.structs.replace(config(tmp_path), unknown_models="default")
+    async with serving(answers, tmp_path) as running:
+        for name in (DEFAULT, OTHER):
+            named = {"model": name, "messages": HELLO, "max_tokens": 2}
+            await answered(running, "/v1/chat/completions", named)
+            answer = await answered(running, path, {**body, "model": "gpt-4o"})
+            if path != "/infill":
+                assert answer.status_code == 200, answer.text
+                assert answer.headers["x-roundhouse-model"] == name
+                assert answer.json().get("model", name) == name
+        for asked in ("/props?model=gpt-4o", "/v1/models/gpt-4o"):
+            assert (await running.client.get(asked)).status_code == 404
+        loaded = await answered(running, "/models/load", {"model": "gpt-4o"})
+        assert loaded.status_code == 404
+
+
+async def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async with serving(config(tmp_path), tmp_path) as running:
+        for path, body in ANSWERED:
+            answer = await answered(running, path, {**body, "model": "gpt-4o"})
+            assert answer.status_code == 404, path
 
 
 async def test_default_by_name_is_the_configured_one(tmp_path: Path) -> None:
