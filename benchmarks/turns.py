@@ -1,10 +1,39 @@
-"""Candidates measured in turns, so that what the machine does meanwhile hits all alike."""
+"""Candidates measured in turns, so that what the machine does meanwhile hits all alike.
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+The command measures turns of conversations: what is computed again, and how long the first text
+takes, for each kind of memory, beside llama-server in the same run.
+
+    python -m benchmarks.turns [--kinds qwen35 …] [--lengths 528 4000] [--rounds 3]
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+import msgspec
 
 from benchmarks import report
 from benchmarks.answers import Figures
+from benchmarks.peers import Running, llama_server, peer, roundhouse
+from tests.backends import gguf_grown, gguf_raw
+from tests.backends.gguf_raw import UINT32, Entry
+from tests.backends.llamacpp import cache_kinds
+from tests.backends.llamacpp.test_turns import (
+    KINDS,
+    LENGTHS,
+    MORE,
+    Messages,
+    conversation,
+    edited,
+    next_turn,
+)
 
 Measure: TypeAlias = Callable[[int], Figures]  # number of streams -> what came out
 
@@ -22,3 +51,139 @@ def taken(measures: Mapping[str, Measure], streams: Sequence[int], rounds: int) 
                 speed = f"{figures.tokens_per_second:,.0f}"
                 print(f"{number}/{rounds}  {count:>2}  {name}: {speed}", flush=True)
     return [report.row(name, count, every) for (name, count), every in measured.items()]
+
+
+# --------------------------------------------------------------------------- turns of conversations
+
+CONTEXT, SLOTS = 8_192, 4
+ANSWER = 32  # tokens
+PATIENCE = 300.0
+# Letters, so that the next turn's prompt has the answer's tokens.
+LETTERS = {str(1 + ord(letter)): 100 for letter in "abcdef"}
+TURNS = ("cold", "regenerate", "edit", "next turn")
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Tokens of the prompt, and those found; seconds to the first text."""
+
+    prompt: int
+    cached: int
+    first_text: float
+    answer: str
+
+
+def written(kind: str, folder: Path) -> Path:
+    """A small model with that kind of memory."""
+    path = folder / f"{kind}.gguf"
+    if kind != "mamba":
+        return gguf_grown.write(kind, path, {**MORE.get(kind, {}), "context_length": CONTEXT})
+    file = gguf_raw.read(cache_kinds.write(kind, path))
+    file.entries["mamba.context_length"] = Entry(UINT32, CONTEXT)
+    gguf_raw.write(file, path)
+    return path
+
+
+def asked(port: int, model: str, messages: Messages) -> Turn:
+    """Streamed. Raises OSError, KeyError for an error in place of an answer."""
+    body = {
+        "model": model,
+        "messages": messages,
+        "max_tokens": ANSWER,
+        "temperature": 0,
+        "logit_bias": LETTERS,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_prompt": True,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    with contextlib.closing(connection):
+        started = time.perf_counter()
+        headers = {"content-type": "application/json"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        text, first, usage = "", 0.0, {}
+        for chunk in _chunks(connection.getresponse()):
+            usage = chunk.get("usage") or usage
+            for choice in chunk.get("choices", ()):
+                piece = choice["delta"].get("content") or ""
+                if not first and (piece or choice.get("finish_reason")):
+                    first = time.perf_counter() - started
+                text += piece
+    found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Turn(usage["prompt_tokens"], found, first, text)
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    for line in response:
+        data = line.decode().strip().removeprefix("data:").strip()
+        if data.startswith("{"):
+            yield json.loads(data)
+
+
+def turns(port: int, model: str, length: int, name: str) -> Mapping[str, Turn]:
+    """A conversation of about so many tokens, none of which are known, and what follows."""
+    talk = conversation(length, name)
+    cold = asked(port, model, talk)
+    again, other = asked(port, model, talk), asked(port, model, edited(talk))
+    further = asked(port, model, next_turn(talk, cold.answer))
+    return dict(zip(TURNS, (cold, again, other, further), strict=True))
+
+
+def rows(kind: str, lengths: Sequence[int], rounds: int) -> Iterator[str]:
+    """A line of the table for each length, server and turn."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        path = written(kind, Path(folder))
+        servers: dict[str, Running | None] = {
+            report.OURS: running.enter_context(_roundhouse(path, Path(folder))),
+            report.LLAMA_SERVER: peer(
+                running, report.LLAMA_SERVER, llama_server(path, CONTEXT, SLOTS)
+            ),
+        }
+        there = {name: server for name, server in servers.items() if server is not None}
+        for length in lengths:
+            measured: dict[str, list[Mapping[str, Turn]]] = {name: [] for name in there}
+            for number in range(rounds):
+                for name, server in there.items():
+                    measured[name].append(
+                        turns(server.port, kind, length, f"{number} of {length} by {name}")
+                    )
+            for name, every in measured.items():
+                yield _row(kind, length, name, every)
+
+
+@contextlib.contextmanager
+def _roundhouse(path: Path, folder: Path) -> Iterator[Running]:
+    options = {"context_length": CONTEXT, "max_concurrent": SLOTS}
+    models = [{"name": path.stem, "path": str(path), "options": options}]
+    config = folder / "config.yaml"
+    config.write_text(json.dumps({"models": models}))
+    with roundhouse("--config", str(config)) as running:
+        yield running
+
+
+def _row(kind: str, length: int, name: str, every: Sequence[Mapping[str, Turn]]) -> str:
+    def cell(turn: str) -> str:
+        found = every[-1][turn]
+        seconds = median(one[turn].first_text for one in every)
+        return f"{found.cached} of {found.prompt}, {seconds * 1000:.0f} ms"
+
+    return f"| {kind} | {length} | {name} | {' | '.join(map(cell, TURNS))} |"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args(argv)
+    print(f"| model | tokens | server | {' | '.join(TURNS)} |")
+    print("|---|--:|---|" + "---|" * len(TURNS))
+    for kind in options.kinds:
+        for row in rows(kind, options.lengths, options.rounds):
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

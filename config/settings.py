@@ -85,6 +85,8 @@ class ModelConfig(Section, frozen=True):
     sampling: dict[str, Any] = {}  # defaults for requests that don't say
     format: str | None = None  # output format (gateway/splitter/formats.py); None: recognised
     template: PathText | None = None  # file with a chat template in place of the model's own
+    # reasoning of earlier turns stays in the prompt; auto: as the chat template does by itself
+    keep_reasoning: Literal["auto"] | bool = "auto"
 
 
 class SwapConfig(Section, frozen=True):

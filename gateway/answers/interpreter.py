@@ -3,7 +3,7 @@
 Made once per template, because the analysis renders the template several times.
 """
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from anyio import to_thread
@@ -19,6 +19,7 @@ from gateway.prompt import (
     ChatTemplate,
     RenderedPrompt,
     TemplateTraits,
+    with_reasoning,
 )
 from gateway.registry import ModelEntry
 from gateway.request import ChatRequest
@@ -43,6 +44,7 @@ class Interpreter(msgspec.Struct, frozen=True):
     template: ChatTemplate
     recognised: Recognised
     spellings: Spellings
+    keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns
 
     @property
     def format(self) -> Format:
@@ -59,7 +61,7 @@ class Interpreter(msgspec.Struct, frozen=True):
         `ChatTemplate.render`.
         """
         return self.template.render(
-            request,
+            with_reasoning(request, self.template.traits, keep=self.keep_reasoning),
             image_marker=container.info.image_marker,
             allowance=allowance,
             wanted=wanted,
@@ -122,7 +124,9 @@ KEPT = 64  # interpreters; templates can be switched without end
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
-Key: TypeAlias = tuple[str, str | None, SpecialTokens, str | None, str, str | None]
+Key: TypeAlias = tuple[
+    str, str | None, SpecialTokens, str | None, str, str | None, Literal["auto"] | bool
+]
 
 
 class Interpreters:
@@ -143,6 +147,7 @@ class Interpreters:
             info.response_template,
             info.architecture,
             entry.format,
+            entry.keep_reasoning,
         )
         found = self._known.pop(key, None)
         if found is None:
@@ -162,7 +167,7 @@ def interpret(info: ModelInfo, entry: ModelEntry, source: str | None) -> Interpr
     template = ChatTemplate(source, info.special, entry.name)
     recognised = recognised_format(entry, info, source, template.traits)
     spellings = Spellings(info.special, _markers(source, recognised.format))
-    return Interpreter(template, recognised, spellings)
+    return Interpreter(template, recognised, spellings, entry.keep_reasoning)
 
 
 def _markers(source: str, form: Format) -> str:

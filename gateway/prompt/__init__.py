@@ -1,6 +1,7 @@
 """Chat templates: from a conversation to the text that a model reads."""
 
 from gateway.prompt.metering import AT_ONCE, FULL, Allowance, LimitExceeded
+from gateway.prompt.rendering import with_reasoning
 from gateway.prompt.template import DEFAULT_TEMPLATE, ChatTemplate, RenderedPrompt
 from gateway.prompt.traced import Spans
 from gateway.prompt.traits import TemplateTraits
@@ -15,4 +16,5 @@ __all__ = [
     "RenderedPrompt",
     "Spans",
     "TemplateTraits",
+    "with_reasoning",
 ]

@@ -43,6 +43,10 @@ _SWITCHES = (
     ThinkingSwitch("thinking_mode", on="enabled", off="disabled"),
     ThinkingSwitch("thinking_budget", on=None, off=0),
 )
+_KEEPING = (
+    ThinkingSwitch("preserve_thinking", on=True, off=False),
+    ThinkingSwitch("clear_thinking", on=False, off=True),
+)
 _EFFORT = "reasoning_effort"
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORTS_OF_NOTHING = ("none", "no_think", "minimal", "low")  # the nearest to off comes first
@@ -210,9 +214,10 @@ def _with_reasoning(trial: Trial, traits: TemplateTraits) -> TemplateTraits:
     if efforts and not switches:
         switches = _effort_as_switch(trial, traits, efforts)
     fields = (field for field in _REASONING_FIELDS if _reads(trial, traits, field, switched_on))
+    reading = replace(traits, reasoning_field=next(fields, None))
     return replace(
-        traits,
-        reasoning_field=next(fields, None),
+        reading,
+        keeping_switches=tuple(one for one in _KEEPING if _keeps(trial, reading, one)),
         thinking_switches=switches,
         efforts=efforts,
         opens_reasoning=ends_open(trial.text((USER,), traits)),
@@ -261,6 +266,18 @@ def _effort_as_switch(
             on = "high" if text == by_itself else None
             return (ThinkingSwitch(_EFFORT, on=on, off=least),)
     return ()
+
+
+def _keeps(trial: Trial, traits: TemplateTraits, switch: ThinkingSwitch) -> bool:
+    """Whether the reasoning of a turn before the last stays where the switch says so."""
+    if switch.variable not in trial.reads or traits.reasoning_field is None:
+        return False
+    talk = (USER, replace(ASSISTANT, reasoning=THOUGHT), USER_MORE)
+    on, off = (
+        trial.text(talk, traits, variables={switch.variable: value})
+        for value in (switch.on, switch.off)
+    )
+    return THOUGHT in on and THOUGHT not in off
 
 
 def _reads(

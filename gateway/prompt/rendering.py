@@ -4,7 +4,7 @@ which tools -> messages arranged -> dicts -> Jinja -> text, ended or left open
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -52,6 +52,26 @@ def thinking_variables(thinking: Thinking, traits: TemplateTraits) -> dict[str, 
     if thinking.budget is not None and thinking.enabled is not False:
         variables["thinking_budget"] = thinking.budget  # Seed-OSS writes the budget into the prompt
     return variables
+
+
+def with_reasoning(
+    request: ChatRequest, traits: TemplateTraits, *, keep: Literal["auto"] | bool
+) -> ChatRequest:
+    """`request` that says whether reasoning of earlier turns stays, where its client doesn't. auto:
+    the template's own default applies.
+    """
+    if keep == "auto":
+        return request
+    switches = {
+        switch.variable: switch.on if keep else switch.off for switch in traits.keeping_switches
+    }
+    asked = replace(request, template_variables={**switches, **request.template_variables})
+    if keep or switches.keys() & request.template_variables.keys():
+        return asked
+    turns = [at for at, message in enumerate(request.messages) if message.role == "user"]
+    last = turns[-1] if turns else 0
+    earlier = (replace(message, reasoning=None) for message in request.messages[:last])
+    return replace(asked, messages=(*earlier, *request.messages[last:]))
 
 
 def nearest_effort(effort: str, known: tuple[str, ...]) -> str:

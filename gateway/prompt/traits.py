@@ -43,6 +43,7 @@ class TemplateTraits(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_field: ReasoningField | None = None  # where it reads an earlier answer's reasoning
     thinking_switches: tuple[ThinkingSwitch, ...] = ()
     efforts: tuple[str, ...] = ()  # the values of `reasoning_effort` that it takes
+    keeping_switches: tuple[ThinkingSwitch, ...] = ()  # on: earlier turns' reasoning stays
     opens_reasoning: bool = False  # the generation prompt ends inside reasoning, by default
 
     @property

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -60,6 +60,7 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     sampling: RequestedSampling = RequestedSampling()
     format: str | None = None
     template: str | None = None  # a chat template's text in place of the model's own
+    keep_reasoning: Literal["auto"] | bool = "auto"  # of earlier turns, see `ModelConfig`
     created: int = 0  # Unix time of the files
 
 
@@ -367,6 +368,7 @@ class ModelLibrary:
             sampling=RequestedSampling(sampling_for(model, Sampling), frozenset(model.sampling)),
             format=model.format,
             template=template_of(model, "model"),
+            keep_reasoning=model.keep_reasoning,
             created=_stamp(files.path)[0] // 1_000_000_000,
         )
 
