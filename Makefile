@@ -2,7 +2,7 @@
 #
 #   PORT=9000      another port for `make run`
 #   ARGS="…"       further arguments for roundhouse or pytest
-#   CMAKE_ARGS=…   how llama.cpp is built; by itself for the card and compiler found (scripts/install)
+#   CMAKE_ARGS=…   compile llama.cpp, with these arguments of CMake; `make run` takes a prebuilt one (scripts/install)
 #   LLAMA_INDEX=…  where compiled wheels of llama.cpp come from
 #   TORCH_INDEX=…  where torch comes from
 
@@ -84,7 +84,7 @@ $(RUN):
 	@scripts/install llamacpp && touch $@
 
 $(TEST):
-	@scripts/install llamacpp,transformers,adapters,test
+	@scripts/install --build llamacpp,transformers,adapters,test
 	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 exllamav3 # their source, for tests; not CUDA
 	@touch $@ $(RUN)
 

@@ -87,6 +87,7 @@ class Installation(msgspec.Struct, frozen=True, kw_only=True):
     for_cards: str | None = None  # the command that installs it for cards
     uses_shared: bool = False  # it computes on devices that share main memory, too
     ways: Mapping[Platform, Way]  # how it is installed on each platform, and what was tried there
+    described: Callable[[], str] = str  # more of what is installed, for people
 
 
 # Bytes of this machine's cards, by name ("cuda:0", "vulkan:1"), in the order of their library.

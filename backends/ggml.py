@@ -20,6 +20,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from backends import prebuilt
+
 LIBRARIES = ("libggml.so", "libggml.dylib", "ggml.dll", "libggml.dll")
 FOR_CARDS = ("ggml-cuda", "ggml-hip", "ggml-vulkan", "ggml-metal", "ggml-sycl", "ggml-musa")
 GPU, INTEGRATED = 1, 2  # ggml_backend_dev_type (ggml-backend.h); main memory's are others
@@ -165,9 +167,11 @@ def free(names: Collection[str]) -> Mapping[str, int]:
 
 @cache
 def libraries() -> Path | None:
-    """The folder of the installed llama-cpp-python's, found without importing it."""
+    """The folder of the installed llama.cpp's, found without importing it."""
     if (named := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:
         return Path(named)
+    if (links := prebuilt.folder()) is not None:
+        return links
     package = find_spec("llama_cpp")
     folders = package.submodule_search_locations if package else None
     return next((Path(folder, "lib") for folder in folders or ()), None)

@@ -30,9 +30,15 @@ SUITE = "the whole suite"
 SCRIPT = Path(__file__).parent.parent / "scripts" / "install"
 
 
+# Set before pip: llama-cpp-python's bindings alone, for the library that comes prebuilt.
+FIRST = {"llamacpp": "CMAKE_ARGS=-DLLAMA_BUILD=OFF "}
+
+
 def command(extra: str, *, script: Path = SCRIPT) -> str:
     """What installs an extra of this project. A checkout's script keeps to its constraints."""
-    return f"scripts/install {extra}" if script.is_file() else f"pip install 'roundhouse[{extra}]'"
+    if script.is_file():
+        return f"scripts/install {extra}"
+    return f"{FIRST.get(extra, '')}pip install 'roundhouse[{extra}]'"
 
 
 def absent(packages: tuple[str, ...]) -> Iterator[str]:

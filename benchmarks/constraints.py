@@ -26,13 +26,13 @@ from statistics import median
 import anyio
 import msgspec
 import numpy as np
-from llama_cpp import llama_cpp as api
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from backends import catalog
 from backends.constraints.grammars import Grammars
 from backends.constraints.tokenizer import Vocabulary
 from backends.llamacpp.batch import allowed_ids
+from backends.llamacpp.library import api
 from backends.llamacpp.rows import draw_among
 from backends.protocol import Constraint, Ended, Generation, ModelContainer, Piece, Sampling
 from benchmarks.report import Machine, machine

@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from llama_cpp import llama_cpp as api
 
 import bundled
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.files import recognise
+from backends.llamacpp.library import api
 from backends.llamacpp.loading import load
 from benchmarks import report
 from benchmarks.answers import percentile

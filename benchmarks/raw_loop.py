@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from llama_cpp import llama_cpp as api
 
 from backends.llamacpp.files import recognise
+from backends.llamacpp.library import api
 from backends.llamacpp.loading import LlamaModel, load
 from backends.llamacpp.sampling import Link
 from benchmarks.load import prompts

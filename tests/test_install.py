@@ -21,6 +21,7 @@ echo "CMAKE_ARGS=$CMAKE_ARGS $*" >> "$RECORD"
 case "$*" in
     *torch.cuda*) exit ${NO_CUDA:-0} ;;
     *.ext*) echo nvcc said this; exit ${NO_COMPILE:-0} ;;
+    *.proof*) exit ${NO_PROOF:-0} ;;
 esac
 """
 
@@ -61,7 +62,7 @@ class Machine:
 
     def tried(self, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.root / "scripts" / "install", what],
+            [self.root / "scripts" / "install", *what.split()],
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
@@ -72,10 +73,10 @@ class Machine:
     def build(self, **environment: str) -> str:
         return self.run("--build", **environment).strip()
 
-    def installs(self, **environment: str) -> list[str]:
+    def installs(self, what: str = "--build llamacpp", **environment: str) -> list[str]:
         """The calls of pip that an installation of the llamacpp extra made."""
         self.record.unlink(missing_ok=True)
-        self.run("llamacpp", **environment)
+        self.run(what, **environment)
         return [line for line in self.recorded() if " install " in line]
 
     def recorded(self) -> list[str]:
@@ -91,7 +92,77 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_without_a_card_it_builds_for_cpus(machine: Machine) -> None:
     assert machine.build() == ""
-    assert "no card was found" in machine.run("llamacpp")
+    assert "no card was found" in machine.run("--build llamacpp")
+
+
+BINDINGS_ALONE = "-DLLAMA_BUILD=OFF"
+
+
+def test_the_library_comes_prebuilt_and_needs_no_compiler(machine: Machine) -> None:
+    for tool in ("cmake", "cc", "c++"):
+        (machine.tools / tool).unlink()
+    library, bindings, ours = machine.installs("llamacpp")
+    assert library.endswith("--only-binary xllamacpp xllamacpp")
+    assert "--index-url" not in library
+    assert f"CMAKE_ARGS={BINDINGS_ALONE} " in bindings
+    assert "--no-binary llama-cpp-python" in bindings
+    assert ours.endswith("--editable .[llamacpp]")
+    assert machine.recorded()[-1].endswith("-m backends.llamacpp.proof")
+    assert len(machine.installs("llamacpp")) == 1  # it is there
+
+
+@pytest.mark.parametrize(
+    ("card", "index"),
+    [("nvidia", "https://xorbitsai.github.io/xllamacpp/whl/cu128"), ("amd", "/whl/vulkan")],
+)
+def test_for_a_card_its_prebuilt_library_is_taken(
+    card: str, index: str, machine: Machine, tmp_path: Path
+) -> None:
+    if card == "nvidia":
+        machine.tool("nvidia-smi")
+    else:
+        (tmp_path / "kfd").touch()
+    library, *_ = machine.installs("llamacpp")
+    assert f"{index} xllamacpp" in library.partition("--index-url ")[2]
+    named = "https://wheels.example"
+    library, *_ = machine.installs("llamacpp", PREBUILT_INDEX=named)
+    assert f"--index-url {named}" in library
+
+
+def test_a_prebuilt_library_that_does_not_answer_is_compiled_instead(machine: Machine) -> None:
+    calls = machine.installs("llamacpp", NO_PROOF="1")
+    assert [BINDINGS_ALONE in call for call in calls] == [False, True, False, False]
+    assert "--force-reinstall --no-deps --no-binary llama-cpp-python" in calls[-1]
+
+
+def test_what_was_compiled_is_kept_and_what_is_prebuilt_is_replaced(machine: Machine) -> None:
+    machine.installs("--build llamacpp", CMAKE_ARGS="-DGGML_BLAS=on")
+    kept = machine.run("llamacpp", CMAKE_ARGS="-DGGML_BLAS=on")
+    assert "CMAKE_ARGS=-DGGML_BLAS=on" in kept
+    machine.installs("llamacpp")
+    compiled, ours = machine.installs("--build llamacpp")
+    assert "--no-binary llama-cpp-python" in compiled
+    assert BINDINGS_ALONE not in compiled
+    assert ours.endswith("--editable .[llamacpp-compiled]")
+    assert "which is kept" in machine.run("llamacpp")
+
+
+@pytest.mark.slow
+def test_without_a_compiler_it_is_installed_and_answers(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    environment = {**os.environ, "VENV": str(venv), "CC": "/bin/false", "CXX": "/bin/false"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [ROOT / "scripts" / "install", "llamacpp"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "llama.cpp answers: prebuilt in xllamacpp" in done.stdout
+    doctor = subprocess.check_output([venv / "bin" / "roundhouse", "doctor"], text=True)
+    assert "prebuilt in xllamacpp" in " ".join(doctor.split())
 
 
 HEADER = ROOT / "scripts" / "ggml_cpu.h"
@@ -257,7 +328,7 @@ def test_a_card_and_its_compiler_are_taken(machine: Machine) -> None:
 def test_a_card_without_its_compiler_is_said(machine: Machine) -> None:
     machine.tool("nvidia-smi")
     assert machine.build() == ""
-    output = machine.run("llamacpp")
+    output = machine.run("--build llamacpp")
     assert "no nvcc" in output
     assert "LLAMA_INDEX" in output
 
@@ -283,7 +354,7 @@ def test_who_asks_for_a_build_gets_it(machine: Machine) -> None:
 
 def test_the_usual_build_is_left_to_pip_and_its_cache(machine: Machine) -> None:
     (only,) = machine.installs()
-    assert "--editable .[llamacpp]" in only
+    assert "--editable .[llamacpp-compiled]" in only
 
 
 def test_another_build_is_installed_anew_once_and_from_a_cache_of_its_own(machine: Machine) -> None:

@@ -15,6 +15,8 @@ Without an engine:
 With one:
 
     container.py  entry points: `load`, `load_encoder`
+    library.py    the bindings, and whether the library fits them
+    proof.py      a greedy answer, at an installation
     loading.py    options -> model and context; progress, cancellation, errors
     logged.py     llama.cpp's log of it
     vocabulary.py tokens and texts, cut so that tokenizing a long one ends no process

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
 
 from backends.cells import Slot
 from backends.constraints.matcher import Mask
 from backends.engine import PromptRead
+from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, PromptProgress

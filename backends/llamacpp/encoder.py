@@ -11,7 +11,6 @@ from contextlib import ExitStack
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
 
 from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
@@ -20,6 +19,7 @@ from backends.errors import GenerationFailed, OutOfMemory
 from backends.llamacpp import loading, logged
 from backends.llamacpp.batch import Batch
 from backends.llamacpp.encoders import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
+from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
 from backends.protocol import ModelInfo, Vectors
 from backends.threads import StepThreads

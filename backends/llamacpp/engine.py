@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from llama_cpp import llama_cpp as api
 
 from backends.cells import WORTHWHILE, Placement, Slot, Snapshot, common, place
 from backends.constraints.matcher import Mask
@@ -20,6 +19,7 @@ from backends.engine import JobFailed, PromptRead, PromptScored, Token
 from backends.errors import GenerationFailed, OutOfMemory, while_generating
 from backends.llamacpp.batch import Batch, LlamaJob
 from backends.llamacpp.kv_cache import PART, KvCache
+from backends.llamacpp.library import api
 from backends.llamacpp.loading import LlamaModel
 from backends.llamacpp.pictures import EncoderTask, EncoderThread
 from backends.llamacpp.rows import Rows

@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
+
+from backends.llamacpp.library import api
 
 State: TypeAlias = npt.NDArray[np.uint8]
 WHOLE, PART = api.LLAMA_STATE_SEQ_FLAGS_NONE, api.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
 
+from backends.llamacpp.library import api
 from backends.protocol import Sampling
 from backends.sampling.formulas import (
     SCALE,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
-from llama_cpp import llama_cpp as api
 
 from backends import devices, ggml, gpus, processors
 from backends.catalog import ModelFiles, divided
@@ -26,6 +25,7 @@ from backends.llamacpp.files import (
     outputs,
     snapshot_bytes,
 )
+from backends.llamacpp.library import api
 from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
 from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED

@@ -12,11 +12,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from llama_cpp import llama_cpp as api
-
 from backends import devices
 from backends.catalog import ModelFiles
 from backends.devices import own_name
+from backends.llamacpp.library import api
 from backends.protocol import MemoryNeed
 
 LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info

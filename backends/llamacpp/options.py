@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from backends import prebuilt
 from backends.catalog import Installation, LoadFacts, Translation, renamed
 from backends.installing import IN_WSL, SUITE, Way
 from config.engines import EngineOptions, LlamaCppOptions
@@ -33,12 +34,13 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
 
 INSTALLATION = Installation(
     package="llama-cpp-python",
+    described=prebuilt.described,
     for_cards="CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
     uses_shared=True,
     ways={
         "Linux, CPUs": Way("make run", SUITE),
-        "Linux, CUDA": Way("make run", note="nvcc, or LLAMA_INDEX"),
-        "Linux, ROCm": Way("make run", note="hipcc"),
+        "Linux, CUDA": Way("make run", note="prebuilt; compiled, it wants nvcc"),
+        "Linux, ROCm": Way("make run", note="prebuilt for Vulkan; compiled, it wants hipcc"),
         "Linux, Vulkan": Way(
             "CMAKE_ARGS=-DGGML_VULKAN=on make run",
             tried="`make test-vulkan`, on Mesa's device in software alone (llvmpipe)",

@@ -15,11 +15,11 @@ from hashlib import blake2b
 from itertools import accumulate
 
 import msgspec
-from llama_cpp import llama_cpp as api
 from llama_cpp import mtmd_cpp as mtmd
 
 from backends.errors import GenerationFailed, InvalidJob
 from backends.llamacpp.batch import ImageCells, LlamaJob
+from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Image
 

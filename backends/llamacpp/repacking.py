@@ -13,11 +13,11 @@ import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
+from backends import ggml
 from backends.llamacpp.gguf import EMBEDDING, Tensor
 
 OUTPUT = "output.weight"
@@ -112,9 +112,8 @@ def of_this_machine() -> CpuLayouts:
     """For the CPU by Linux's /proc and the installed llama-cpp-python, which isn't imported. Other
     systems don't report it: there nothing is added.
     """
-    package = find_spec("llama_cpp")
-    folders = (package.submodule_search_locations if package else None) or []
-    libraries = [file for folder in folders for file in Path(folder, "lib").glob("*ggml-cpu*.so")]
+    folder = ggml.libraries()
+    libraries = [] if folder is None else list(folder.glob("*ggml-cpu*.so"))
     return CpuLayouts(
         features=_features(Path("/proc/cpuinfo")) if platform.system() == "Linux" else frozenset(),
         amx_built=any(_has(file, AMX_BUILT) for file in libraries),

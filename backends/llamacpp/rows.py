@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
 
 from backends.engine import Token
 from backends.llamacpp.batch import LlamaJob
+from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Candidate, TokenLogprob
 

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import links
+from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import NEUTRAL, Generation, Sampling
 from backends.sampling.formulas import mixed

@@ -10,12 +10,12 @@ import struct
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from llama_cpp import llama_cpp as api
 
 from backends.cells import Slot
 from backends.errors import GenerationFailed, InvalidJob
 from backends.llamacpp.batch import LlamaJob
 from backends.llamacpp.kv_cache import KvCache
+from backends.llamacpp.library import api
 from backends.protocol import ModelInfo
 from backends.slots import SavedSlot
 

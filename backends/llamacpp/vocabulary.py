@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, pairwise
 from typing import TypeVar
 
-from llama_cpp import llama_cpp as api
-
+from backends.llamacpp.library import api
 from backends.protocol import SpecialTokens
 
 T = TypeVar("T")

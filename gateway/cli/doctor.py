@@ -125,7 +125,8 @@ def _engines(here: Platform) -> Iterator[tuple[str, str, str]]:
         except PackageNotFoundError:
             yield backend.name, "-", _absent(backend.name, TABLE[here][backend.name])
         else:
-            shown = f"{wanted.package} {number}"
+            more = wanted.described()
+            shown = f"{wanted.package} {number}" + (f" ({more})" if more else "")
             yield backend.name, shown, _usable(backend, wanted)
 
 

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import gguf
 import numpy
-from llama_cpp import llama_cpp as api
 
 from backends.llamacpp import logged
+from backends.llamacpp.library import api
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, UINT32, Entry, RawFile, RawTensor
 from tests.backends.llamacpp import cache_kinds

@@ -11,7 +11,10 @@ def test_a_checkout_has_its_script() -> None:
 
 
 def test_elsewhere_an_index_has_it(tmp_path: Path) -> None:
-    assert command("llamacpp", script=tmp_path / "no") == "pip install 'roundhouse[llamacpp]'"
+    alone = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'roundhouse[llamacpp]'"
+    assert command("llamacpp", script=tmp_path / "no") == alone
+    ours = "pip install 'roundhouse[transformers]'"
+    assert command("transformers", script=tmp_path / "no") == ours
 
 
 def test_what_is_not_installed_is_found_without_an_import() -> None:

@@ -138,7 +138,7 @@ def test_every_backend_says_where_its_models_lie() -> None:
 
 def test_a_build_for_the_cpu_puts_nothing_on_a_card() -> None:
     pytest.importorskip("llama_cpp")
-    from llama_cpp import llama_cpp as api
+    from backends.llamacpp.library import api
 
     assert ggml.offloads() == bool(api.llama_supports_gpu_offload())
     if not ggml.offloads():

@@ -138,7 +138,7 @@ async def test_layers_that_stay_in_main_memory_are_computed_there(loaded: Loaded
 
 async def test_a_load_computes_a_prompt_and_a_token_before_any_request_does() -> None:
     """So that kernels are compiled in the load. What was computed is forgotten."""
-    from llama_cpp import llama_cpp as api
+    from backends.llamacpp.library import api
 
     def computed(options: LlamaCppOptions) -> int:
         model = loading.load(catalog.recognise(bundled.GGUF), options, lambda _: True)

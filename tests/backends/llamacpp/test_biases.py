@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from llama_cpp import llama_cpp as api
 
+from backends.llamacpp.library import api
 from backends.llamacpp.sampling import _bias, _biases
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Sampling

@@ -12,8 +12,8 @@ from pathlib import Path
 import gguf
 import llama_cpp
 import pytest
-from llama_cpp import llama_cpp as api
 
+from backends.llamacpp.library import api
 from backends.llamacpp.vocabulary import AT_ONCE, SHALLOW, LlamaVocabulary, cuts
 from tests.backends.llamacpp import cache_kinds
 from tests.every import for_every

@@ -12,9 +12,8 @@ import torch
 
 pytest.importorskip("llama_cpp")
 
-from llama_cpp import llama_cpp as api
-
 from backends.huggingface.vocabulary import HfVocabulary
+from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, Sampling

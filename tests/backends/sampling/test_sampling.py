@@ -64,7 +64,7 @@ def ours(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
 
 def theirs(logits: torch.Tensor, links: Sequence[Callable[[Any], Any]]) -> dict[int, float]:
     """The same by llama.cpp's samplers."""
-    from llama_cpp import llama_cpp as api
+    from backends.llamacpp.library import api
 
     row = logits[0].tolist()
     data = (api.llama_token_data * len(row))(
