@@ -79,6 +79,7 @@ class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
     draft_model: PathText | None = None
     draft_tokens: Counted = 4
     ngram_speculation: bool = False
+    vision: bool = True  # load the image encoder, where there is one
     adapters: dict[str, PathText] = {}
 
 
@@ -97,6 +98,10 @@ class ExLlamaV3Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown
     cache_type: QuantizedCache = "fp16"
     autosplit_reserve: tuple[float, ...] = (512.0,)  # MB kept free per GPU
     tensor_parallel: bool = False
+    tensor_parallel_backend: Literal["native", "nccl"] = "native"
+    prefill_cooldown: Annotated[int, Meta(ge=0, le=10_000)] = 4  # steps between others' chunks
+    dynamic_draft_tokens: bool = False  # fewer drafted tokens where they are seldom taken
+    cpu_cache_size: Annotated[int, Meta(ge=0, le=2**24)] = 0  # MB of main memory for evicted pages
     warmup: bool = True
 
 

@@ -74,7 +74,7 @@ def draft(
 
 def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
     """Neither library can use a draft model where pictures are."""
-    if options.draft_model or options.ngram_speculation:
+    if options.draft_model or options.ngram_speculation or not options.vision:
         return msgspec.structs.replace(files, modalities=("text",))
     return files
 

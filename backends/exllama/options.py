@@ -24,6 +24,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     "autosplit_reserve": renamed("autosplit_reserve"),
     "chunk_size": renamed("chunk_size"),
     "draft_model": renamed("draft_model"),
+    "vision": renamed("vision"),
 }
 
 

@@ -7,6 +7,8 @@ in `backends.catalog`: a user who wants them here names the backend.
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from backends.catalog import CPU, Cards, ModelFiles, Placement
 from backends.exllama import files as exllama
 from backends.exllama.files import PagedCacheSize
@@ -35,6 +37,7 @@ SEES = frozenset(
         "Qwen3_5MoeForConditionalGeneration",
     }
 )
+MEGABYTE = 1 << 20
 ENDS = 1  # tokens kept free behind the longest request: the generator needs its last one to fit
 
 
@@ -87,10 +90,22 @@ def placements(
 ) -> Sequence[Placement]:
     """All cards alike where a tensor is spread over them, else see `exllama.files.placements`."""
     assert isinstance(options, ExLlamaV3Options)
+    kept = 0.0
+    if files is not None and options.cpu_cache_size:
+        kept = options.cpu_cache_size * MEGABYTE / estimate(files, options).total
+    found = exllama.placements(options, cards)
     if options.tensor_parallel and not any(options.gpu_split):
         usable = torch_devices.cards(cards)
-        return (dict.fromkeys(usable, 1 / len(usable)) or {CPU: 1.0},)
-    return exllama.placements(options, cards)
+        found = (dict.fromkeys(usable, 1 / len(usable)) or {CPU: 1.0},)
+    return tuple(_beside_main_memory(placement, kept) for placement in found)
+
+
+def _beside_main_memory(placement: Placement, kept: float) -> Placement:
+    """`placement` of all that is not `kept` in main memory."""
+    if not kept:
+        return placement
+    shares = {device: share * (1 - kept) for device, share in placement.items()}
+    return {**shares, CPU: shares.get(CPU, 0.0) + kept}
 
 
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
@@ -98,11 +113,14 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
     assert isinstance(options, ExLlamaV3Options)
     if options.tensor_parallel:
         return options
-    return exllama.placed(options, placement, cards)
+    on_cards = {device: share for device, share in placement.items() if device != CPU}
+    return exllama.placed(options, on_cards or placement, cards)
 
 
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """The draft model's need is in it."""
     assert isinstance(options, ExLlamaV3Options)
     models = filter(None, (files, draft(options)))
-    return exllama.need(models, cache_size(files, options).cells, cache_share(options.cache_type))
+    cells, share = cache_size(files, options).cells, cache_share(options.cache_type)
+    found = exllama.need(models, cells, share)
+    return msgspec.structs.replace(found, cache=found.cache + options.cpu_cache_size * MEGABYTE)

@@ -16,7 +16,7 @@ from backends.exllama.files import PAGE, PagedCacheSize, pages
 from backends.exllama.jobs import ExLlamaJob
 from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllamav3.files import cache_bits, cache_size, draft, fitted
+from backends.exllamav3.files import MEGABYTE, cache_bits, cache_size, draft, fitted
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import OurSampler, theirs
 from backends.huggingface.vocabulary import HfVocabulary
@@ -87,6 +87,9 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             draft_cache=self.draft.cache if self.draft else None,
             num_draft_tokens=self.plan.drafted,
             ngram_match_min=SHORTEST_MATCH if self.options.ngram_speculation else 0,
+            prefill_cooldown=self.options.prefill_cooldown,
+            dynamic_draft_tokens=self.options.dynamic_draft_tokens,
+            cpu_cache_size=self.options.cpu_cache_size * MEGABYTE,
         )
 
     def retire(self, generator: Any) -> None:
@@ -183,6 +186,7 @@ def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, report: LoadStep
             use_per_device=split or None,
             reserve_per_device=None if split else gigabytes,
             tensor_p=main and options.tensor_parallel,
+            tp_backend=options.tensor_parallel_backend,
             max_chunk_size=loaded.chunk,
             callback=callback,
             draft_model=loaded.draft.model if main and loaded.draft else None,

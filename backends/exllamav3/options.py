@@ -33,6 +33,7 @@ LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,
     "cache_mode": _cache,
     "tensor_parallel": renamed("tensor_parallel"),
+    "tensor_parallel_backend": renamed("tensor_parallel_backend"),
 }
 
 

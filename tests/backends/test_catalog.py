@@ -99,6 +99,7 @@ def test_only_options_that_an_engine_has_are_translated(backend: Backend) -> Non
         "rope_scale": 2.0,
         "rope_alpha": 2.0,
         "tensor_parallel": True,
+        "tensor_parallel_backend": "nccl",
         "vision": False,
         "draft_model": "/small",
     }

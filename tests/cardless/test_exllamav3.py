@@ -7,6 +7,9 @@ import msgspec
 import pytest
 
 import bundled
+from backends import catalog
+from backends.exllamav3 import loading
+from backends.exllamav3.library import installed
 from backends.protocol import ModelContainer
 from config.engines import ExLlamaV3Options, TransformersOptions
 from tests.backends.batching import (
@@ -92,3 +95,16 @@ async def test_its_numbers_are_those_of_transformers(family: str, tmp_path: Path
     longer = msgspec.structs.replace(OPTIONS, context_length=768)
     ours, theirs = await chances(longer, folder), expected(folder)
     assert max(farthest(*pair) for pair in zip(ours, theirs, strict=True)) < NEAR
+
+
+async def test_the_generator_s_own_options_are_its_own() -> None:
+    """Of its prefill and its drafts."""
+    chosen = msgspec.structs.replace(WAYS["draft"], prefill_cooldown=0, dynamic_draft_tokens=True)
+    files = catalog.recognise(bundled.SAFETENSORS, "exllamav3")
+    loaded = loading.load(files, chosen, installed(), lambda _: True)
+    assert loaded.generator.prefill_cooldown == 0
+    assert loaded.generator.dynamic_draft
+    loaded.free()
+    container = await load("exllamav3", chosen)
+    await ends_by_itself(Subject(container, prompt=GREETING, long=STORY))
+    await container.aclose()

@@ -28,7 +28,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "autosplit_reserve": ([],),
     "cache_mode": ("FP16", "fp16"),
     "tensor_parallel": (False,),
-    "tensor_parallel_backend": ("native", "nccl"),
+    "tensor_parallel_backend": ("native",),
     "output_chunking": (True, False),
     "skip_queue": (True, False),
     "fasttensors": (True, False),

@@ -165,6 +165,7 @@ class Generator(PagedGenerator):
             ngram_match_min,
             max_chunk_size,
         )
+        self.cpu_cache_size = cpu_cache_size
         self.closed = False
         self.begin(model, tokenizer, cache.max_num_tokens, max_batch_size, guesses)
 

@@ -82,6 +82,7 @@ class Model(Loadable):
             "use_per_device": use_per_device,
             "max_chunk_size": max_chunk_size,
             "draft_model": draft_model,
+            "tp_backend": tp_backend,
         }
         if tensor_p:
             self.mp_children = ["one", "two"]

@@ -9,7 +9,16 @@ import bundled
 from backends import catalog
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama.files import PAGE
-from backends.exllamav3.files import cache_bits, cache_share, cache_size, estimate, recognise
+from backends.exllamav3.files import (
+    cache_bits,
+    cache_share,
+    cache_size,
+    estimate,
+    fitted,
+    placed,
+    placements,
+    recognise,
+)
 from config.engines import ExLlamaV3Options
 from tests.backends.exllama.folders import folder, quantized
 
@@ -105,3 +114,27 @@ def test_two_ways_of_guessing_exclude_each_other() -> None:
         estimate(files(), both)
     with pytest.raises(UnsupportedModel, match=r"draft model.*exllamav3"):
         estimate(files(), ExLlamaV3Options(draft_model=str(bundled.GGUF)))
+
+
+def test_pages_kept_in_main_memory_are_counted_there() -> None:
+    files = catalog.recognise(bundled.SAFETENSORS, "exllamav3")
+    plain = ExLlamaV3Options(context_length=512)
+    kept = msgspec.structs.replace(plain, cpu_cache_size=100)
+    more = estimate(files, kept).total - estimate(files, plain).total
+    assert more == 100 << 20
+    (placement,) = placements(files, kept, {})
+    assert placement == {"cpu": 1.0}
+    cards = {"cuda:0": 24 << 30}
+    (placement,) = placements(files, kept, cards)
+    assert placement["cpu"] * estimate(files, kept).total == pytest.approx(100 << 20)
+    assert sum(placement.values()) == pytest.approx(1)
+    assert placed(kept, placement, cards) == kept  # the only card is filled in any case
+
+
+def test_an_image_encoder_that_is_not_wanted_is_not_loaded(tmp_path: Path) -> None:
+    seeing = ["Qwen2_5_VLForConditionalGeneration"]
+    made = folder(tmp_path, architectures=seeing, vision_config={"model_type": "qwen2"})
+    (made / "preprocessor_config.json").write_text("{}")
+    files = catalog.recognise(made, "exllamav3")
+    assert "image" in fitted(files, ExLlamaV3Options()).modalities
+    assert fitted(files, ExLlamaV3Options(vision=False)).modalities == ("text",)

@@ -195,3 +195,14 @@ async def test_a_cache_that_is_smaller_than_a_chunk_is_loaded(machine: Machine) 
     made = machine.generators[-1]
     assert made.max_chunk_size == made.cache.max_num_tokens == 768
     await container.aclose()
+
+
+async def test_evicted_pages_are_kept_in_main_memory_as_told(machine: Machine) -> None:
+    made = await generator_of(machine, options(cpu_cache_size=64))
+    assert made.cpu_cache_size == 64 << 20
+
+
+async def test_cards_exchange_results_as_told(machine: Machine) -> None:
+    parallel = options(tensor_parallel=True, tensor_parallel_backend="nccl")
+    made = await generator_of(machine, parallel)
+    assert made.model.said["tp_backend"] == "nccl"
