@@ -93,7 +93,7 @@ def _read_rope(config: Any, text: Fields, folder: Path) -> None:
     defaults. Raises UnsupportedModel for a scaling that it doesn't have.
     """
     rope: Mapping[str, Any] = text.get("rope_parameters") or {}
-    rope = rope.get("full_attention", rope)  # by kind of layer
+    rope = rope.get("full_attention") or rope  # by kind of layer
     scaling: Mapping[str, Any] = text.get("rope_scaling") or rope
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in SCALINGS:

@@ -132,7 +132,7 @@ def _counting(receive: Receive, mine: Held, size: int | None, max_body: int) -> 
             mine.take(len(message["body"]))
         return message
 
-    return counted  # type: ignore[return-value]
+    return counted
 
 
 class WholeBody(Request[Any, Any, Any]):

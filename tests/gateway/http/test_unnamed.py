@@ -120,7 +120,7 @@ async def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 async def test_default_by_name_is_the_configured_one(tmp_path: Path) -> None:
     async with serving(config(tmp_path), tmp_path) as running:
-        for name in (OTHER, "default"):
+        for name, model in ((OTHER, OTHER), ("default", DEFAULT)):
             body = {"model": name, "messages": HELLO, "max_tokens": 2}
             answer = await answered(running, "/v1/chat/completions", body)
-        assert answer.headers["x-roundhouse-model"] == DEFAULT
+            assert answer.headers["x-roundhouse-model"] == model

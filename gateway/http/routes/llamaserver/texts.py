@@ -28,6 +28,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
     access = services.authenticator.admit(request.headers)
     data = await request.body()
+    left: Sequence[str]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.wording.named(order.model, access)
     if order.is_chat:
