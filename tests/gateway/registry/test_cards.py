@@ -1,0 +1,115 @@
+"""Several cards: where a model goes, and that its engine is told."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from backends.catalog import Cards, ModelFiles, Placement, smallest_first
+from config.engines import EngineOptions
+from config.settings import Config
+from gateway.registry import History, ModelLibrary, Registry
+from gateway.registry.record import Bytes
+from tests.gateway.registry.fake_engine import AT_ONCE, FakeEngine, FakeGauge, HandClock, model
+
+pytestmark = pytest.mark.anyio
+
+CARDS = {"cuda:0": 100, "cuda:1": 100}
+
+
+class CardEngine(FakeEngine):
+    """Its models lie on any cards; it remembers where it was told to put them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, Placement] = {}
+
+    @property
+    def budget(self) -> int:
+        return sum(CARDS.values())
+
+    def placements(
+        self, files: ModelFiles, options: EngineOptions, cards: Cards
+    ) -> Sequence[Placement]:
+        return list(smallest_first(cards))
+
+    def placed(
+        self, files: ModelFiles, options: EngineOptions, placement: Placement, cards: Cards
+    ) -> EngineOptions:
+        self.told[files.path.name] = placement
+        return options
+
+
+class CardGauge(FakeGauge):
+    """Two cards, of whose use the driver says nothing."""
+
+    def free(self) -> Bytes:
+        return {"cpu": 1000, **CARDS}
+
+    def used(self) -> Bytes:
+        return {}
+
+
+@asynccontextmanager
+async def registry_of(*names: str, engine: FakeEngine) -> AsyncIterator[Registry]:
+    config = Config(models=tuple(map(model, names)), swap=AT_ONCE)
+    async with Registry(
+        ModelLibrary(config, recognise=engine.recognise),
+        config,
+        loader=engine,
+        gauge=CardGauge(engine),
+        history=History(None),
+        clock=HandClock(),
+    ) as registry:
+        yield registry
+
+
+def held(registry: Registry) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for one in registry.survey.ledger().held:
+        found.setdefault(one.model, {})[one.device] = one.size
+    return found
+
+
+async def test_models_lie_on_a_card_each_and_their_engine_is_told() -> None:
+    engine = CardEngine()
+    async with registry_of("a60", "b60", "c30", engine=engine) as registry:
+        for name in ("a60", "b60", "c30"):
+            await registry.load(name)
+        assert engine.told == {
+            "a60": {"cuda:0": 1.0},
+            "b60": {"cuda:1": 1.0},
+            "c30": {"cuda:0": 1.0},
+        }
+        assert held(registry) == {
+            "a60": {"cuda:0": 60},
+            "b60": {"cuda:1": 60},
+            "c30": {"cuda:0": 30},
+        }
+
+
+async def test_a_model_larger_than_each_card_is_split_once_both_have_room() -> None:
+    engine = CardEngine()
+    async with registry_of("a60", "d120", engine=engine) as registry:
+        await registry.load("a60")
+        fit = registry.survey.fit(registry.resolve("d120"))
+        assert (fit.verdict, fit.unload) == ("fits_after", ("a60",))
+        await registry.load("d120")
+        assert engine.told["d120"] == {"cuda:0": 0.5, "cuda:1": 0.5}
+        assert held(registry) == {"d120": {"cuda:0": 60, "cuda:1": 60}}
+
+
+async def test_what_is_shown_of_a_model_is_where_it_lies_or_would_now() -> None:
+    engine = CardEngine()
+    async with registry_of("a60", "b60", engine=engine) as registry:
+
+        def devices(name: str) -> Bytes:
+            cost = registry.survey.cost(registry.resolve(name))
+            assert cost is not None
+            return cost.devices
+
+        assert devices("b60") == {"cuda:0": 60}
+        await registry.load("a60")
+        assert devices("a60") == {"cuda:0": 60}
+        assert devices("b60") == {"cuda:1": 60}
+        assert registry.status("b60").missing == 0
