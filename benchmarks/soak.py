@@ -94,7 +94,12 @@ async def soak(url: str, pid: int, seconds: float, rest: float) -> list[Sample]:
             answers += 1
             await anyio.sleep(rest)
 
-    async with httpx.AsyncClient(timeout=120) as web, anyio.create_task_group() as tasks:
+    # No connection is used again that has been idle nearly as long as uvicorn keeps it.
+    limits = httpx.Limits(keepalive_expiry=1.0)
+    async with (
+        httpx.AsyncClient(timeout=120, limits=limits) as web,
+        anyio.create_task_group() as tasks,
+    ):
         for number in range(STREAMS):
             tasks.start_soon(client, number, web)
         for _ in range(EVERY):
