@@ -53,6 +53,8 @@ class LlamaCppOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_f
     vision: bool = True  # load the multimodal projector, where there is one
     mmproj: PathText | None = None  # the projector's file; None: the one beside the model
     trial: Literal["auto", "always", "never"] = "auto"  # load it in a child process first
+    # it embeds texts, and writes none; None: as the file says
+    pooling: Literal["mean", "cls", "last"] | None = None
 
 
 class TransformersOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -96,6 +96,8 @@ def _make_context(
     params = api.llama_context_default_params()
     params.embeddings = True
     params.pooling_type = MEAN if bare else UNSPECIFIED
+    if options.pooling is not None:
+        params.pooling_type = POOLINGS[options.pooling]
     params.n_ctx = size.tokens
     params.n_batch = size.tokens
     params.n_ubatch = size.at_once

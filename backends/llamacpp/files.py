@@ -147,8 +147,10 @@ def _positions(tensors: Iterable[Tensor]) -> int:
 
 
 def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
-    """With the projector that the options name, or without any."""
+    """With the projector that the options name, or without any; for vectors where they say so."""
     assert isinstance(options, LlamaCppOptions)
+    if options.pooling is not None:
+        return msgspec.structs.replace(files, task="embed", projector=None, modalities=("text",))
     if not options.vision:
         return msgspec.structs.replace(files, projector=None, modalities=("text",))
     if options.mmproj is None:

@@ -187,7 +187,7 @@ class UnloadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 TASKS: Mapping[Task, str] = {
     "generate": "it can't chat or complete texts",
-    "embed": "it can't make embeddings",
+    "embed": "it can't make embeddings (a GGUF file can in an entry of its own, with `pooling`)",
     "rank": "it can't rank documents",
 }
 KINDS: Mapping[Task, str] = {

@@ -15,6 +15,7 @@ import ollama
 import openai
 import pytest
 
+import bundled
 from config.settings import Config, KeyConfig, ModelConfig, SwapConfig
 from tests.gateway.http.serving import HELLO, Running, config, serving, state
 from tests.hang import HANG
@@ -496,3 +497,28 @@ async def test_keys_hold_for_encoders_too(
         mine = {"x-api-key": "all"}
         answer = await running.client.post("/v1/embeddings", json={"input": "a"}, headers=mine)
         assert answer.status_code == 200
+
+
+async def test_a_second_entry_makes_vectors_with_a_model_that_writes(tmp_path: Path) -> None:
+    """In a context of its own, which the ledger counts; the first goes on writing."""
+    known = config(tmp_path)
+    vectors = ModelConfig(name="vectors", path=str(bundled.GGUF), options={"pooling": "mean"})
+    settled = msgspec.structs.replace(known, models=(*known.models, vectors))
+    async with serving(settled, tmp_path) as server:
+        found = (await embed(server, model="vectors", input=TEXTS)).json()
+        first, _, third = [one["embedding"] for one in found["data"]]
+        assert len(first) == 128
+        assert math.hypot(*first) == pytest.approx(1)
+        again = (await embed(server, model="vectors", input=TEXTS[0])).json()["data"][0]
+        assert again["embedding"] == pytest.approx(first, abs=1e-3)
+        assert first != pytest.approx(third, abs=1e-3)
+        body = {"model": "roundhouse-tiny", "messages": HELLO, "max_tokens": 4}
+        for name, status in (("roundhouse-tiny", 200), ("vectors", 400)):
+            answer = await server.client.post("/v1/chat/completions", json={**body, "model": name})
+            assert answer.status_code == status
+        refused = await embed(server, model="roundhouse-tiny", input="a")
+        assert refused.status_code == 400
+        assert "pooling" in refused.json()["error"]["message"]
+        held = {one.id: one.info and one.info.memory for one in server.registry.statuses()}
+        assert held["vectors"] is not None
+        assert held["vectors"].total > 0
