@@ -76,6 +76,7 @@ def build(root: Path, target: Path) -> None:
         path.write_text(text, "utf-8")
     main = f'"""`python -m {NAME}`."""\n\nfrom {NAME} import main\n\nraise SystemExit(main())\n'
     (target / "__main__.py").write_text(main, "utf-8")
+    (target / "py.typed").touch()  # PEP 561: type checkers read its annotations
 
 
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)]*)\)")

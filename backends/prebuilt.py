@@ -7,6 +7,7 @@ under the names that the bindings and `backends.ggml` look for.
 
 import ctypes
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -45,8 +46,10 @@ FITTING: Mapping[str, Pair] = {"0.3.36": Pair("2026.9.11063", "0.24.0")}
 @cache
 def folder() -> Path | None:
     """Where the links stand, which are made at the first call; None where the wheel is not
-    installed, or the bindings have a library of their own.
+    installed, the bindings have a library of their own, or LLAMA_CPP_LIB_PATH names one.
     """
+    if "LLAMA_CPP_LIB_PATH" in os.environ:
+        return None
     bindings, wheel = find_spec("llama_cpp"), find_spec(WHEEL)
     if bindings is None or wheel is None or bindings.origin is None or wheel.origin is None:
         return None

@@ -144,6 +144,10 @@ def test_the_model_that_no_default_uses_stays_out(site: Path) -> None:
     assert held == {"__init__.py", "roundhouse-tiny.gguf"}
 
 
+def test_type_checkers_are_told_that_it_is_typed(site: Path) -> None:
+    assert (site / "roundhouse" / "py.typed").is_file()
+
+
 def test_a_name_that_would_not_be_found_fails_the_build(hook: ModuleType) -> None:
     made = 'name = "backends" + ".catalog"\nimport gateway.app as app\n'
     assert list(hook.left_over(hook.rewritten(made, ROOT), ROOT)) == ["gateway.app"]
