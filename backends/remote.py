@@ -23,12 +23,17 @@ from backends.encoding import EncoderContainer
 from backends.protocol import ModelContainer, ModelInfo, TokenLogprob
 from backends.shapes import Shape
 
+# Ids of the Roundhouses that a request came through, separated by commas.
+HOPS = "x-roundhouse-hops"
+MOST_HOPS = 8
+
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The client behind a call: the request's id, and the key it came with."""
 
     request_id: str = ""
     key: str = ""
+    hops: str = ""  # the header of that name, this server last; "": the client is no Roundhouse
 
     def __repr__(self) -> str:
         """All but the key, since representations end in logs."""
@@ -36,6 +41,16 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNKNOWN_CALLER = Caller()
+
+
+class RemoteOrigin(msgspec.Struct, frozen=True):
+    """The Roundhouse that a model runs at, or the one that knows the server it runs at; and its
+    name there. `hops`: servers on the way there.
+    """
+
+    server: str
+    model: str
+    hops: int = 0
 
 
 class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +62,7 @@ class RemoteTarget(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None = None  # "tools", "reasoning", "vision"
     fallbacks: tuple[str, ...] = ()  # our models that are asked instead
     roundhouse: bool = False
+    origin: RemoteOrigin | None = None  # of a Roundhouse's
     fetches_images: bool = True  # pictures may be handed on as URLs
 
 

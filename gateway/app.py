@@ -43,6 +43,7 @@ from gateway.http.errors import Handler, handlers
 from gateway.http.exchange import HEADERS, TRUNCATED_HEADER
 from gateway.http.generations import Generations
 from gateway.http.holding import Holdings, WholeBody, holding
+from gateway.http.hops import counting_hops
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
 from gateway.http.request_log import ID_HEADER, RequestLog
@@ -133,6 +134,7 @@ def build(
         lifespan=[_running(services)],
         middleware=[
             guarded(guard, services.authenticator),
+            counting_hops(registry.server),
             holding(
                 Holdings(config.server.max_held_bytes, config.server.max_body),
                 services.authenticator,

@@ -16,6 +16,7 @@
     │   └── InvalidTemplate       503 … because its chat template is broken
     ├── NotSupported              501: the model or its engine has nothing of the kind
     ├── ShuttingDown              503
+    ├── LoopDetected              508: it came through this server before, or through too many
     ├── Cancelled                 503 code cancelled: an administrator, or its own key, ended it
     ├── UpstreamFailed            what another server said; 502 or 504 where it said nothing of use
     └── InternalError             500 server_error: our mistake, or the engine's
@@ -185,6 +186,13 @@ class ShuttingDown(GatewayError):
 
     status_hint = 503
     code = "shutting_down"
+
+
+class LoopDetected(GatewayError):
+    """Servers that are each other's upstreams sent a request in a circle."""
+
+    status_hint = 508
+    code = "loop_detected"
 
 
 class Cancelled(GatewayError):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from backends.remote import RemoteStanding, RemoteState
+from backends.remote import RemoteOrigin, RemoteStanding, RemoteState
 from backends.upstream.faults import broken
 
 MOST_MODELS = 10_000
@@ -32,6 +32,7 @@ class _Card(msgspec.Struct, frozen=True):
     meta: _Meta | None = None
     capabilities: Any = None
     modalities: Any = None
+    origin: Any = None  # `_Origin`, Roundhouse
 
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -39,6 +40,14 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 class _Status(msgspec.Struct, frozen=True):
     percent: Annotated[int, Meta(ge=0, le=100)] | None = None
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """Where a Roundhouse's model is: see `RemoteOrigin`."""
+
+    server: Annotated[str, Meta(min_length=1, max_length=64)]
+    model: Annotated[str, Meta(max_length=MAX_NAME)]
+    hops: Annotated[int, Meta(ge=0)] = 0
 
 
 class _Standing(msgspec.Struct, frozen=True):
@@ -65,6 +74,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] | None = None
     roundhouse: bool = False
     owner: str = ""  # `owned_by`, which identifies some kinds of servers
+    origin: RemoteOrigin | None = None  # of a Roundhouse's
 
 
 class ServerModels(msgspec.Struct, frozen=True):
@@ -120,7 +130,17 @@ def _offer(data: Any) -> Offer | None:
         capabilities=_capabilities(card) if ours else None,
         roundhouse=ours,
         owner=(card.owned_by or "")[:MAX_NAME],
+        origin=_origin(card) if ours else None,
     )
+
+
+def _origin(card: _Card) -> RemoteOrigin | None:
+    """As far from here as the other server is, and one more. None: an older one doesn't say it."""
+    try:
+        wire = msgspec.convert(card.origin, _Origin)
+    except msgspec.ValidationError:
+        return None
+    return RemoteOrigin(wire.server, wire.model, wire.hops + 1)
 
 
 def _length(card: _Card) -> int | None:

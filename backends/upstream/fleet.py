@@ -99,7 +99,7 @@ class Fleet:
         except UpstreamError as error:
             raise LoadFailed(str(error)) from None
         with upstream.in_use():
-            if target.roundhouse:
+            if target.roundhouse and _is_next(target):
                 await bring(upstream, target.model, report)
                 await self._refresh(upstream)
             else:
@@ -145,6 +145,13 @@ class Fleet:
             for replica in upstream.balance.replicas:
                 if not replica.silent:
                     tasks.start_soon(upstream.lists.refresh, replica)
+
+
+def _is_next(target: RemoteTarget) -> bool:
+    """Whether the model runs at the server that is asked. What is farther is loaded by the requests
+    for it, which say where they came through: two loads could wait for each other.
+    """
+    return target.origin is None or target.origin.hops == 1
 
 
 class _Watch:

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from backends.errors import UpstreamError
-from backends.remote import Caller, RemoteEvent, RemoteEvents
+from backends.remote import HOPS, Caller, RemoteEvent, RemoteEvents
 from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
 from backends.upstream.posting import Posted, post
 from backends.upstream.reading import AnswerReader
@@ -191,6 +191,8 @@ class Relay:
         headers = {"content-type": "application/json"}
         if caller.request_id:
             headers["x-request-id"] = caller.request_id
+        if caller.hops:
+            headers[HOPS] = caller.hops
         if self._config.pass_key and caller.key and caller.key.isascii():
             headers |= key_headers(self._config, caller.key)
         return headers

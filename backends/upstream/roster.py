@@ -1,13 +1,14 @@
 """The upstreams of one configuration, and their models by our names."""
 
 import ssl
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from backends.catalog import ModelFiles
-from backends.remote import RemoteTarget
+from backends.remote import MOST_HOPS, RemoteTarget
 from backends.upstream.upstream import Upstream, client_of, modalities
 from config.errors import ConfigError
 from config.upstreams import UpstreamConfig
@@ -16,17 +17,41 @@ BACKEND = "upstream"
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """Upstreams by name, in the configuration's order. Their servers' lists change."""
+    """Upstreams by name, in the configuration's order. Their servers' lists change. `server`: this
+    server's id, by which Roundhouses that list each other know what is their own.
+    """
 
     upstreams: Mapping[str, Upstream] = {}
+    server: str = ""
 
     def models(self) -> Mapping[str, ModelFiles]:
-        """What is offered now, by our names: the named ones, and what was discovered last."""
+        """What is offered now, by our names: the named ones, and what was discovered last. Of what
+        was discovered in several ways the shortest counts; of equal names the first.
+        """
         found: dict[str, ModelFiles] = {}
-        for upstream in self.upstreams.values():
-            for ours, theirs in _names(upstream).items():
-                found.setdefault(ours, files_of(ours, upstream.target(theirs)))
+        for name, target in self._by_the_shortest_way():
+            found.setdefault(name, files_of(name, target))
         return found
+
+    def _by_the_shortest_way(self) -> Iterator[tuple[str, RemoteTarget]]:
+        """Names and targets, in the configuration's order."""
+        offered = [
+            (upstream.config.models != "all", name, upstream.target(theirs))
+            for upstream in self.upstreams.values()
+            for name, theirs in _names(upstream).items()
+        ]
+        hops: dict[tuple[str, str], int] = {}
+        for _, _, target in offered:
+            if (origin := target.origin) is not None:
+                place = (origin.server, origin.model)
+                hops[place] = min(origin.hops, hops.get(place, MOST_HOPS - 1))
+        for is_named, name, target in offered:
+            if is_named or (origin := target.origin) is None:
+                yield name, target
+            elif hops.get((origin.server, origin.model)) == origin.hops:
+                del hops[origin.server, origin.model]  # of equal ways the first
+                if origin.server != self.server:
+                    yield name, target
 
 
 def _names(upstream: Upstream) -> Mapping[str, str]:
@@ -42,14 +67,16 @@ def roster_of(configs: tuple[UpstreamConfig, ...], before: Roster | None = None)
     Raises ConfigError for certificates that can't be read.
     """
     known = before.upstreams if before else {}
-    return Roster({one.name: _upstream(one, known.get(one.name)) for one in configs})
+    server = before.server if before else uuid.uuid4().hex
+    upstreams = {one.name: _upstream(one, known.get(one.name), server) for one in configs}
+    return Roster(upstreams, server)
 
 
-def _upstream(config: UpstreamConfig, before: Upstream | None) -> Upstream:
+def _upstream(config: UpstreamConfig, before: Upstream | None, server: str) -> Upstream:
     if before is not None and before.config == config:
         return before
     try:
-        upstream = Upstream(config, client_of(config))
+        upstream = Upstream(config, client_of(config, server))
     except (OSError, ssl.SSLError) as error:
         problem = f"certificates can't be read: {error}"
         raise ConfigError(f"upstream {config.name!r}", "$.ca_file", problem) from None

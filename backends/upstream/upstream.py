@@ -15,6 +15,7 @@ from backends.conversation import Message
 from backends.errors import UpstreamError
 from backends.protocol import SAMPLERS, Modality, ModelInfo
 from backends.remote import (
+    HOPS,
     Caller,
     RemoteChanges,
     RemoteChat,
@@ -133,8 +134,9 @@ class Upstream:
                 await self.client.aclose()
 
 
-def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
-    """Connections as configured. Reads certificates, which blocks for some milliseconds.
+def client_of(config: UpstreamConfig, server: str = "") -> httpx.AsyncClient:
+    """Connections as configured; `server`: this server's id, for other Roundhouses. Reads
+    certificates, which blocks for some milliseconds.
 
     Redirects are not followed, and nothing is taken from the environment: a .netrc could send its
     passwords along. Raises OSError, ssl.SSLError for certificates that can't be read.
@@ -142,6 +144,8 @@ def client_of(config: UpstreamConfig) -> httpx.AsyncClient:
     headers = {"user-agent": AGENT, "accept-encoding": "identity"}
     if config.protocol == "anthropic":
         headers["anthropic-version"] = ANTHROPIC_VERSION
+    if server:
+        headers[HOPS] = server
     headers |= config.headers
     if config.key is not None:
         headers |= key_headers(config, config.key)
@@ -354,6 +358,7 @@ def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:
         capabilities=offer.capabilities if configured is None else configured,
         fallbacks=config.fallbacks,
         roundhouse=offer.roundhouse,
+        origin=offer.origin,
         fetches_images=not config.fetch_images,
     )
 

@@ -18,13 +18,14 @@ from gateway.answers.interpreter import Interpreter, Interpreters
 from gateway.errors import ContextLengthExceeded, InvalidRequest, translated
 from gateway.prompt import AT_ONCE, FULL, Allowance, LimitExceeded, RenderedPrompt, Spans
 from gateway.registry import Lease, Registry
-from gateway.request import ChatRequest, ImagePart
+from gateway.request import ChatRequest, ImagePart, TextPart
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
 T = TypeVar("T")
 
 FEW_TOKENS = 2_048  # so many are spelled at a time; more of them beside the event loop
 JOINED = 2  # tokens that may be others where a text is cut
+LEFT_OUT = 8  # times what fits: a template may leave much of a conversation out
 LONG_TEXT = 8_192  # characters; what is longer is rendered and tokenized beside the event loop
 
 
@@ -127,6 +128,7 @@ class Tokens:
             )
 
         def work(wanted: Wanted, allowance: Allowance = FULL) -> Prompt:
+            _refuse_hopeless(container.info, request)
             rendered = interpreter.render(request, container, allowance, wanted)
             if allowance is not FULL and len(rendered.text) > LONG_TEXT:
                 raise LimitExceeded("it is long")
@@ -224,13 +226,30 @@ def refuse_too_long(info: ModelInfo, text: str, param: str) -> None:
         return  # a character has four bytes at most
     least = -(-len(text.encode("utf-8", "surrogatepass")) // longest)
     if least > info.context_length:
-        raise ContextLengthExceeded(
-            f"The prompt has at least {least} tokens ({len(text)} characters), and the model's "
-            f"context holds {info.context_length}.",
-            param=param,
-            prompt_tokens=least,
-            context_length=info.context_length,
-        )
+        raise _too_long(info, least, len(text), param)
+
+
+def _refuse_hopeless(info: ModelInfo, request: ChatRequest) -> None:
+    """Raises ContextLengthExceeded for a conversation that no template makes short enough: to
+    render one of many megabytes takes ten times their memory.
+    """
+    longest = info.longest_token_bytes
+    if not longest:
+        return
+    parts = (part for message in request.messages for part in message.parts)
+    size = sum(len(part.text) for part in parts if isinstance(part, TextPart))
+    if size > LEFT_OUT * info.context_length * longest:
+        raise _too_long(info, size // longest, size, "messages")
+
+
+def _too_long(info: ModelInfo, least: int, characters: int, param: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"The prompt has at least {least} tokens ({characters} characters), and the model's "
+        f"context holds {info.context_length}.",
+        param=param,
+        prompt_tokens=least,
+        context_length=info.context_length,
+    )
 
 
 def _text(container: ModelContainer, tokens: Sequence[int], wanted: Wanted) -> str:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import structlog
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from backends.remote import Caller
+from backends.remote import HOPS, Caller
 from config.consistency import HOST
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
@@ -86,8 +86,12 @@ def presented(headers: Mapping[str, str]) -> bytes:
 
 
 def caller(headers: Mapping[str, str], request_id: str) -> Caller:
-    """The request id and the key, for upstreams that are sent them."""
-    return Caller(request_id=request_id, key=presented(headers).decode("latin-1"))
+    """The request id, the key and the way here, for upstreams that are sent them."""
+    return Caller(
+        request_id=request_id,
+        key=presented(headers).decode("latin-1"),
+        hops=headers.get(HOPS, ""),
+    )
 
 
 def _sent(value: str) -> bytes:

@@ -2,9 +2,11 @@
 
 from typing import Any, Literal
 
+import msgspec
+
 from backends.catalog import LoadFacts
 from gateway.answers.capabilities import Known
-from gateway.dialects.openai import ModelCard, StatusWire
+from gateway.dialects.openai import ModelCard, OriginWire, StatusWire
 from gateway.dialects.tabby.reply import CurrentModel, LoadedParameters, OutputFormat
 from gateway.registry import ModelStatus
 
@@ -16,6 +18,18 @@ def card(status: ModelStatus, known: Known | None, facts: LoadFacts | None) -> M
     if any.
     """
     return ModelCard(**_fields(status, known, facts or NO_FACTS))
+
+
+def placed(card: ModelCard, status: ModelStatus, server: str) -> ModelCard:
+    """The card with the model's origin; `server`: this server's id."""
+    remote = status.files.remote if status.files else None
+    origin = remote.origin if remote is not None else None
+    wire = (
+        OriginWire(server, card.id, 0)
+        if origin is None
+        else OriginWire(origin.server, origin.model, origin.hops)
+    )
+    return msgspec.structs.replace(card, origin=wire)
 
 
 def current_card(

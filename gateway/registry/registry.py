@@ -282,6 +282,11 @@ class Registry:
         return self._library.fleet
 
     @property
+    def server(self) -> str:
+        """This server's id, by which other Roundhouses know it."""
+        return self._library.roster.server
+
+    @property
     def budgets(self) -> Bytes:
         """Bytes that models may take, per device; the cards first."""
         budgets = self._scheduler.room.budgets

@@ -238,7 +238,7 @@ def read(data: bytes, shape: type[Any]) -> Any:
     return _fields(data).read(shape)
 
 
-def read_text(data: bytes, shape: type[Any]) -> tuple[Any, tuple[str, ...]]:
+def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[str]]:
     """A body that holds a text or tokens as a `shape`, and what of it says nothing to that, as it
     is written. Raises as `read`.
     """

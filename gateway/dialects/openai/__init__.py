@@ -15,6 +15,7 @@ from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, rea
 from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
     ModelCard,
+    OriginWire,
     StatusWire,
     Stored,
     model_card,
@@ -35,6 +36,7 @@ __all__ = [
     "ChatLoading",
     "ChatReply",
     "ModelCard",
+    "OriginWire",
     "StatusWire",
     "Stored",
     "TextExchange",

@@ -18,6 +18,14 @@ class StatusWire(msgspec.Struct, frozen=True, kw_only=True):
     percent: int | None = None
 
 
+class OriginWire(msgspec.Struct, frozen=True):
+    """Where a model is: a server's id, the model's name there, and how many servers on."""
+
+    server: str
+    model: str
+    hops: int
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="model"):
     """One model. The first three fields are OpenAI's; null: not known before a load."""
 
@@ -40,6 +48,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     missing_bytes: int | None = None  # that its load would have to take from other models
     in_use: int = 0  # requests under way
     waiting: int = 0  # requests in its line
+    origin: OriginWire | UnsetType = UNSET  # for other Roundhouses
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

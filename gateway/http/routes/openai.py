@@ -8,13 +8,14 @@ from typing import Any
 from litestar import Request, get, head, post
 from litestar.types import ASGIApp
 
+from backends.remote import HOPS
 from config.settings import Config
 from gateway.answers.capabilities import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.llamaserver.embedding import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
-from gateway.http.cards import card
+from gateway.http.cards import card, placed
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
 from gateway.http.plain import Plain
@@ -163,9 +164,11 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     if "anthropic-version" in request.headers:
         wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
         return Plain(anthropic.model_page(wires))
-    return Plain(
-        openai.model_list([card(one, known.get(one.id), services.facts(one)) for one in statuses])
-    )
+    cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
+    if HOPS in request.headers:  # another Roundhouse wants to know what it has itself
+        own = services.registry.server
+        cards = [placed(*pair, own) for pair in zip(cards, statuses, strict=True)]
+    return Plain(openai.model_list(cards))
 
 
 def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelWire:
