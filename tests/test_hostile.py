@@ -33,6 +33,16 @@ def test_each_is_refused_or_answered_and_the_next_client_is_served(serve: Serve)
         assert server.client.post("/v1/chat/completions", json=chat).status_code == 200, name
 
 
+def test_a_text_that_fits_no_context_is_refused_before_it_is_rendered(serve: Serve) -> None:
+    """Rendering one, searching it for control tokens and measuring it takes ten times its size."""
+    server = serve({"models": [{"name": MODEL, "path": str(bundled.GGUF)}]})
+    body = ATTACKS["a text"].body()
+    before = resident(server)
+    answer = server.client.post("/v1/chat/completions", content=body)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert resident(server) - before < 6 * len(body)
+
+
 @pytest.mark.parametrize("name", ["messages", "parts", "names"])
 def test_a_body_of_many_small_things_takes_hardly_more_memory_than_its_bytes(
     name: str, serve: Serve
