@@ -62,7 +62,8 @@ def folder() -> Path | None:
 def _linked(place: Path, library: Path) -> Path:
     """A folder of links to `library`: at `place`, or where that can't be written, elsewhere."""
     wanted = {f"lib{name}.so" for name in (*NAMES, *_kinds_of_cards(library))}
-    if place.is_dir() and wanted == {one.name for one in place.iterdir() if one.exists()}:
+    known = list(place.iterdir()) if place.is_dir() else []
+    if wanted == {one.name for one in known if one.resolve() == library.resolve()}:
         return place
     try:
         place.mkdir(exist_ok=True)
