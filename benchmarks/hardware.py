@@ -24,7 +24,9 @@ KV_BYTES = 2 * 2  # keys and values at 16 bits
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A model's file in one quantization. `bytes`: of its weights."""
+    """A model's file in one quantization. `bytes`: of its weights; `layers`: that attend, `sliding`
+    of which see a `window` alone; `state`: values of each of its `recurrent` layers.
+    """
 
     name: str
     bytes: int
@@ -35,8 +37,17 @@ class Shape(msgspec.Struct, frozen=True):
     heads: int
     vocabulary: int
     context: int
+    sliding: int = 0
+    window: int = 0
+    recurrent: int = 0
+    state: int = 0
 
 
+LONG = 131_072
+# Of Qwen's linear layers: the convolution's columns of keys, queries and values, and a matrix of
+# each head of 128.
+QWEN_27B, QWEN_35B = (3 * 80 * 128 + 48 * 128**2), (3 * 64 * 128 + 32 * 128**2)
+GRANITE_SMALL = 3 * (8_192 + 2 * 128) + 128 * 8_192
 MODELS = (
     Shape("Qwen3 4B Q4_K_M", 2_497_000_000, 36, 8, 128, 2560, 32, 151_936, 40_960),
     Shape("Llama 3.1 8B Q4_K_M", 4_920_000_000, 32, 8, 128, 4096, 32, 128_256, 131_072),
@@ -46,13 +57,31 @@ MODELS = (
     Shape("Qwen3 30B-A3B Q4_K_M", 18_556_000_000, 48, 4, 128, 2048, 32, 151_936, 40_960),
     Shape("Qwen3 32B Q4_K_M", 19_762_000_000, 64, 8, 128, 5120, 64, 151_936, 40_960),
     Shape("Llama 3.3 70B Q4_K_M", 42_520_000_000, 80, 8, 128, 8192, 64, 128_256, 131_072),
-)
+    Shape("Gemma 3 12B Q4_K_M", 7_301_000_000, 48, 8, 256, 3840, 16, 262_208, LONG, 40, 1_024),
+    Shape("Gemma 3 27B Q4_K_M", 16_547_000_000, 62, 16, 128, 5376, 32, 262_208, LONG, 52, 1_024),
+    Shape("gpt-oss 20B MXFP4", 12_110_000_000, 24, 8, 64, 2880, 64, 201_088, LONG, 12, 128),
+    Shape("gpt-oss 120B MXFP4", 63_388_000_000, 36, 8, 64, 2880, 64, 201_088, LONG, 18, 128),
+    Shape("Devstral Small 24B Q4_K_M", 14_333_000_000, 40, 8, 128, 5120, 32, 131_072, LONG),
+    Shape(
+        "Qwen3.6 27B, 4.85 bits", 16_600_000_000, 16, 4, 256, 5120, 24, 248_320, 2 * LONG,
+        recurrent=48, state=QWEN_27B,
+    ),
+    Shape(
+        "Qwen3.6 35B-A3B, 4.85 bits", 21_200_000_000, 10, 2, 256, 2048, 16, 248_320, 2 * LONG,
+        recurrent=30, state=QWEN_35B,
+    ),
+    Shape(
+        "Granite 4-H Small, 4.85 bits", 19_500_000_000, 4, 8, 128, 4096, 32, 100_352, LONG,
+        recurrent=36, state=GRANITE_SMALL,
+    ),
+)  # fmt: skip
 CacheType = Literal["f16", "q8_0", "q4_0"]
 CACHES: tuple[CacheType, ...] = ("f16", "q8_0", "q4_0")
 
 
 def files_of(shape: Shape) -> ModelFiles:
     """As the headers of such a file tell."""
+    cell = shape.kv_heads * shape.head * KV_BYTES
     return ModelFiles(
         path=Path(shape.name),
         backend="llamacpp",
@@ -60,7 +89,11 @@ def files_of(shape: Shape) -> ModelFiles:
         architecture="llama",
         size_bytes=shape.bytes,
         context_length=shape.context,
-        cache_bytes_per_token=shape.layers * shape.kv_heads * shape.head * KV_BYTES,
+        cache_bytes_per_token=shape.layers * cell,
+        sliding_bytes_per_token=shape.sliding * cell,
+        window=shape.window,
+        state_bytes=4 * shape.state,
+        recurrent_layers=shape.recurrent,
         vocab_size=shape.vocabulary,
         heads=shape.heads,
         activation_bytes=4 * 8 * shape.width,
@@ -76,7 +109,7 @@ def need(shape: Shape, tokens: int, cache: CacheType) -> int:
         cache_type_k=cache,
         cache_type_v=cache,
     )
-    return estimate(files_of(shape), options).total
+    return estimate(files_of(shape), options).loaded
 
 
 def longest(shape: Shape, memory: int, cache: CacheType) -> int:

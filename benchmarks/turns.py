@@ -4,6 +4,7 @@ The command measures turns of conversations: what is computed again, and how lon
 takes, for each kind of memory, beside llama-server in the same run.
 
     python -m benchmarks.turns [--kinds qwen35 …] [--lengths 528 4000] [--rounds 3]
+    python -m benchmarks.turns --speed [--kinds qwen35 …] [--rounds 8]
 """
 
 import argparse
@@ -21,6 +22,8 @@ import msgspec
 
 from benchmarks import report
 from benchmarks.answers import Figures
+from benchmarks.apart import run
+from benchmarks.load import Load
 from benchmarks.peers import Running, llama_server, peer, roundhouse
 from tests.backends import gguf_grown, gguf_raw
 from tests.backends.gguf_raw import UINT32, Entry
@@ -55,7 +58,8 @@ def taken(measures: Mapping[str, Measure], streams: Sequence[int], rounds: int) 
 
 # --------------------------------------------------------------------------- turns of conversations
 
-CONTEXT, SLOTS = 8_192, 4
+CONTEXT, SLOTS = 8_192, 4  # of llama-server: its default; ours has its own
+SECONDS = 4.0  # of a load that is measured
 ANSWER = 32  # tokens
 PATIENCE = 300.0
 # Letters, so that the next turn's prompt has the answer's tokens.
@@ -151,13 +155,41 @@ def rows(kind: str, lengths: Sequence[int], rounds: int) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _roundhouse(path: Path, folder: Path) -> Iterator[Running]:
-    options = {"context_length": CONTEXT, "max_concurrent": SLOTS}
-    models = [{"name": path.stem, "path": str(path), "options": options}]
-    config = folder / "config.yaml"
+def _roundhouse(path: Path, folder: Path, **options: Any) -> Iterator[Running]:
+    used = {"context_length": CONTEXT, **options}
+    models = [{"name": path.stem, "path": str(path), "options": used}]
+    config = folder / f"{used.get('snapshot_memory')}.yaml"
     config.write_text(json.dumps({"models": models}))
     with roundhouse("--config", str(config)) as running:
         yield running
+
+
+def speed(kind: str, rounds: int) -> Sequence[report.Row]:
+    """Tokens a second at 1 and 16 streams of new prompts, with snapshots and without."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        path = written(kind, Path(folder))
+        with_them = _roundhouse(path, Path(folder), max_concurrent=16)
+        without = _roundhouse(path, Path(folder), max_concurrent=16, snapshot_memory=0)
+        measures = {
+            "snapshots": _loaded(kind, running.enter_context(with_them)),
+            "no snapshots": _loaded(kind, running.enter_context(without)),
+        }
+        return taken(measures, (1, 16), rounds)
+
+
+def _loaded(model: str, server: Running) -> Measure:
+    def measure(streams: int) -> Figures:
+        load = Load(
+            port=server.port,
+            streams=streams,
+            seconds=SECONDS,
+            warm_up=1.0,
+            max_tokens=200,
+            body={"model": model, "temperature": 0.8, "logit_bias": LETTERS, "ignore_eos": True},
+        )
+        return run("benchmarks.load", load, Figures, PATIENCE)
+
+    return measure
 
 
 def _row(kind: str, length: int, name: str, every: Sequence[Mapping[str, Turn]]) -> str:
@@ -177,7 +209,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--speed", action="store_true", help="tokens a second, with and without")
     options = parser.parse_args(argv)
+    if options.speed:
+        for kind in options.kinds:
+            print(report.table(speed(kind, options.rounds)), flush=True)
+        return
     print(f"| model | tokens | server | {' | '.join(TURNS)} |")
     print("|---|--:|---|" + "---|" * len(TURNS))
     for kind in options.kinds:
