@@ -109,7 +109,7 @@ class LlamaTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's: what a client must know to write prompts itself. Null is a token that the model does
-    not have.
+    not have, or that isn't known before it is loaded.
     """
 
     tokenizer_class: str
@@ -125,7 +125,7 @@ class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tokenizer_info(info: ModelInfo) -> TokenizerInfo:
-    """Of a model in memory."""
+    """What `info` says of a model's tokenizer."""
     special = info.special
     return TokenizerInfo(
         tokenizer_class=info.backend,

@@ -281,6 +281,7 @@ async def test_an_answer_tells_what_became_of_its_parameters(
     body |= {"model": "roundhouse-tiny", "max_tokens": 2, "stream": stream}
     body |= {"stream_options": {"include_usage": True}} if usage else {}
     body |= {"rep_pen": 1.2, "top_k": 10**6, "mirostat": 2, "top_p": 0.5, "foo": 1}
+    body |= {"temperature": 1}
     answer = await running.client.post(path, json=body)
     assert "parameters" not in answer.text
     answer = await running.client.post(path, json={**body, "return_parameters": True})

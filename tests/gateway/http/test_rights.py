@@ -71,6 +71,7 @@ def asking(name: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/token/decode", {"model": name, "tokens": [1]}),
         ("GET", f"/v1/models/{name}", None),
         ("GET", f"/props?model={name}", None),
+        ("GET", f"/tokenizer_info?model={name}", None),
     ]
 
 

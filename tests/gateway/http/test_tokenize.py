@@ -54,6 +54,22 @@ async def test_the_texts_of_tokens_on_request(running: Running) -> None:
         assert "token_strs" not in await tokenized(running, **body)
 
 
+async def test_the_tokenizer_is_described(running: Running) -> None:
+    """And nothing is loaded for that: what isn't known before is null."""
+    await running.client.post("/unload", json={})
+    asleep = (await running.client.get("/tokenizer_info")).json()
+    assert asleep["eos_token"] is None
+    assert {one.state for one in running.registry.statuses()} == {"unloaded"}
+    await tokenized(running, prompt="Hi")
+    awake = (await running.client.get("/tokenizer_info")).json()
+    named = (await running.client.get("/tokenizer_info?model=roundhouse-tiny")).json()
+    assert named == awake
+    assert (awake["eos_token"], awake["bos_token"]) == ("<|im_end|>", None)
+    assert awake["chat_template"] == asleep["chat_template"]
+    assert awake["vocab_size"] == 768
+    assert (await running.client.get("/tokenizer_info?model=none")).status_code == 404
+
+
 async def test_what_a_conversation_does_not_need_is_named(running: Running) -> None:
     body = {**TINY, "messages": HELLO, "return_token_strs": True, "foo": 1}
     answer = await running.client.post("/tokenize", json=body)

@@ -8,6 +8,7 @@ from litestar.types import ASGIApp
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from backends.protocol import ModelInfo
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body
@@ -94,19 +95,30 @@ async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
 
 
 @get("/tokenizer_info")
-async def tokenizer_info(request: AnyRequest, services: Services) -> ASGIApp:
-    """The special tokens and the template of the model in use, else of the default, as vLLM has it.
-
-    It takes no name: the model may have to be loaded, and any web page can make a browser send a
-    GET.
+async def tokenizer_info(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+    """The special tokens and the template of a model, as vLLM has it: of the named one, the one in
+    use, or the default. Nothing is loaded for it: the tokens are told of a model in memory.
     """
     access = services.authenticator.admit(request.headers)
-
-    async def whole() -> bytes:
-        async with services.wording.leased(None, access) as lease:
-            return body(wire.tokenizer_info(lease.tokenizer.info))
-
-    return WholeErrand(whole)
+    if model in wire.NO_MODEL:
+        status = await services.answering(access)
+    else:
+        status = services.status((await services.find(model, access)).name, access)
+    entry = status.entry
+    assert entry is not None, "a name that resolves has its files"
+    known = await services.capabilities.of(status)
+    length = card(status, known, None).context_length or entry.files.context_length
+    info = status.info or ModelInfo(
+        backend=entry.files.backend,
+        format=entry.files.format,
+        architecture=entry.files.architecture,
+        context_length=length,
+        max_concurrent=entry.options.max_concurrent,
+        vocab_size=entry.files.vocab_size,
+        size_bytes=entry.files.size_bytes,
+        chat_template=known.template if known else None,
+    )
+    return Plain(body(wire.tokenizer_info(info)))
 
 
 @post("/apply-template")
