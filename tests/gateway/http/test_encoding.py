@@ -519,6 +519,6 @@ async def test_a_second_entry_makes_vectors_with_a_model_that_writes(tmp_path: P
         refused = await embed(server, model="roundhouse-tiny", input="a")
         assert refused.status_code == 400
         assert "pooling" in refused.json()["error"]["message"]
-        held = {one.id: one.info and one.info.memory for one in server.registry.statuses()}
+        held = {one.id: one.info.memory for one in server.registry.statuses() if one.info}
         assert held["vectors"] is not None
         assert held["vectors"].total > 0
