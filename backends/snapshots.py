@@ -15,6 +15,7 @@ STEP = 4_096  # tokens of a prompt between two snapshots
 TAIL = (
     256  # tokens before the end of a prompt of which it isn't known where its last message begins
 )
+FEWEST = 64  # tokens; a shorter beginning is computed again in one pass, as a snapshot needs one
 APART = 4  # tokens; what is nearer to the last snapshot isn't worth a pass of its own
 MOST = 32  # in one slot
 # Tokens of an answer between two snapshots, where it may be taken back: a banned string has begun
@@ -38,7 +39,7 @@ def places(length: int, keep: int, marks: Iterable[int], step: int = STEP) -> li
         known.add(end)
     known.update(range(step, end, step))
     found: list[int] = []
-    for place in sorted(place for place in known if keep < place <= end):
+    for place in sorted(place for place in known if max(keep, FEWEST - 1) < place <= end):
         if place - (found[-1] if found else keep) >= APART or place == end:
             found.append(place)
     return found

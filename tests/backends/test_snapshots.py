@@ -42,6 +42,10 @@ def test_a_prompt_of_which_nothing_is_known_gets_another_before_its_end() -> Non
     assert places(1_000, 0, ()) == [743, 999]
 
 
+def test_a_short_prompt_gets_none() -> None:
+    assert places(64, 0, (40, 60)) == []
+
+
 def test_a_long_prompt_gets_them_on_its_way() -> None:
     assert places(10_000, 5_000, (9_990,)) == [8_192, 9_990]
 
