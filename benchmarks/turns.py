@@ -26,7 +26,7 @@ from benchmarks.apart import run
 from benchmarks.load import Load
 from benchmarks.peers import Running, llama_server, peer, roundhouse
 from tests.backends import gguf_grown, gguf_raw
-from tests.backends.gguf_raw import UINT32, Entry
+from tests.backends.gguf_raw import UINT32, Entry, RawFile
 from tests.backends.llamacpp import cache_kinds
 from tests.backends.llamacpp.test_turns import (
     KINDS,
@@ -82,8 +82,8 @@ def written(kind: str, folder: Path) -> Path:
     if kind != "mamba":
         return gguf_grown.write(kind, path, {**MORE.get(kind, {}), "context_length": CONTEXT})
     file = gguf_raw.read(cache_kinds.write(kind, path))
-    file.entries["mamba.context_length"] = Entry(UINT32, CONTEXT)
-    gguf_raw.write(file, path)
+    entries = {**file.entries, "mamba.context_length": Entry(UINT32, CONTEXT)}
+    gguf_raw.write(RawFile(entries, file.tensors), path)
     return path
 
 
@@ -104,7 +104,8 @@ def asked(port: int, model: str, messages: Messages) -> Turn:
         started = time.perf_counter()
         headers = {"content-type": "application/json"}
         connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-        text, first, usage = "", 0.0, {}
+        text, first = "", 0.0
+        usage: dict[str, Any] = {}
         for chunk in _chunks(connection.getresponse()):
             usage = chunk.get("usage") or usage
             for choice in chunk.get("choices", ()):
