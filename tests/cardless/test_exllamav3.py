@@ -46,24 +46,36 @@ async def container(request: pytest.FixtureRequest) -> AsyncIterator[ModelContai
     await loaded.aclose()
 
 
-@pytest.mark.parametrize("promise", [*LASTING, *CONSTRAINED], ids=lambda promise: promise.__name__)
+@pytest.fixture(scope="module")
+async def plain() -> AsyncIterator[ModelContainer]:
+    loaded = await load("exllamav3", OPTIONS)
+    yield loaded
+    await loaded.aclose()
+
+
+@pytest.mark.parametrize("promise", LASTING, ids=lambda promise: promise.__name__)
 async def test_contract(
     promise: Callable[[Subject], Awaitable[None]], container: ModelContainer
 ) -> None:
     await promise(Subject(container, prompt=GREETING, long=STORY))
 
 
+@pytest.mark.parametrize("promise", CONSTRAINED, ids=lambda promise: promise.__name__)
+async def test_constrained(
+    promise: Callable[[Subject], Awaitable[None]], plain: ModelContainer
+) -> None:
+    await promise(Subject(plain, prompt=GREETING, long=STORY))
+
+
 @pytest.mark.parametrize("promise", BATCHING, ids=lambda promise: promise.__name__)
 async def test_batching(
-    promise: Callable[[ModelContainer], Awaitable[None]], container: ModelContainer
+    promise: Callable[[ModelContainer], Awaitable[None]], plain: ModelContainer
 ) -> None:
-    await promise(container)
+    await promise(plain)
 
 
-async def test_a_seed_gives_the_same_text_in_any_company() -> None:
-    container = await load("exllamav3", OPTIONS)
-    await a_seed_gives_the_same_text_in_any_company(container, seed=1)
-    await container.aclose()
+async def test_a_seed_gives_the_same_text_in_any_company(plain: ModelContainer) -> None:
+    await a_seed_gives_the_same_text_in_any_company(plain, seed=1)
 
 
 async def test_it_closes_while_idle() -> None:
