@@ -62,8 +62,10 @@ class LlamaCppEngine:
         self._prompt_rate = FIRST_GUESS
         self._releases = 0
         self._rows = Rows(loaded.context, loaded.vocabulary)
-        heeds_marks = not self._cache.goes_anywhere
-        self.info: ModelInfo = msgspec.structs.replace(loaded.info, heeds_marks=heeds_marks)
+        self._takes_snapshots = not self._cache.goes_anywhere and loaded.snapshot_bytes > 0
+        self.info: ModelInfo = msgspec.structs.replace(
+            loaded.info, heeds_marks=self._takes_snapshots
+        )
         self.keeper = LlamaSlotKeeper(
             self._slots, loaded.context, self._cache, self._running, loaded.info
         )
@@ -308,7 +310,7 @@ class LlamaCppEngine:
             return False
         slot, source = self._slots[placement.slot], self._slots[placement.source]
         running.start(slot, self._take_over(slot, source, running, placement.keep))
-        if not self._cache.goes_anywhere:
+        if self._takes_snapshots:
             marks = (*running.known_marks(), placement.parted)
             running.mark(places(len(running.tokens), running.fed, marks))
         if running.job.reports_progress:
@@ -345,7 +347,7 @@ class LlamaCppEngine:
             shared = min(common(other.tokens, running.tokens), most)
             if shared >= max(keep, other.fed) + WORTHWHILE:
                 found = True
-                if not self._cache.goes_anywhere:
+                if self._takes_snapshots:
                     other.mark([shared])
         return found
 
@@ -389,7 +391,7 @@ class LlamaCppEngine:
 
     def _feed(self, running: LlamaJob, count: int) -> None:
         """So many more of its cells are computed."""
-        if running.feed(count) and not self._cache.goes_anywhere:
+        if running.feed(count) and self._takes_snapshots:
             self._take_snapshot(running)
 
     def _take_snapshot(self, running: LlamaJob) -> None:
