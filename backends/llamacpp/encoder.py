@@ -111,7 +111,7 @@ def _make_context(
     if not context:
         text = f"no room for passes of {size.tokens} tokens: {logged.last_errors()}"
         raise OutOfMemory(text)
-    return context  # type: ignore[no-any-return]
+    return context
 
 
 def _info(

@@ -169,7 +169,7 @@ def load_model(
         reason = last_errors()
         kind = OutOfMemory if "unable to allocate" in reason else LoadFailed
         raise kind(f"llama.cpp can't load {files.path.name}: {reason}")
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _warn_unheeded(options: LlamaCppOptions) -> None:
@@ -250,7 +250,7 @@ def _make_context(
     context = api.llama_init_from_model(model, params)
     if not context:
         raise OutOfMemory(f"no room for the KV cache of {layout.cells} tokens: {last_errors()}")
-    return context  # type: ignore[no-any-return]
+    return context
 
 
 def warm_up(context: api.llama_context_p, *, at_once: int) -> None:

@@ -64,10 +64,8 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
     survived = _verdict(files, options)
     if options.trial == "never" or (options.trial == "auto" and survived.exists()):
         return
-    reason = await _try(files, options, seconds + files.size_bytes / SLOWEST)
-    if reason is not None:
-        raise LoadFailed(reason)
-    _remember(survived)
+    if await _survives(files, options, seconds + files.size_bytes / SLOWEST):
+        _remember(survived)
 
 
 def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
@@ -90,8 +88,10 @@ def _remember(survived: Path) -> None:
         log.warning("a file will be tried again at its next load", reason=str(error))
 
 
-async def _try(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> str | None:
-    """Why the file can't be loaded; None: the child survived it."""
+async def _survives(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> bool:
+    """Whether the child came to its end; False: an error kept it from trying everything. Raises
+    LoadFailed where it died.
+    """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, str(files.path), msgspec.json.encode(options)),
         stdin=PIPE,  # open as long as this process lives
@@ -106,20 +106,24 @@ async def _try(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> s
             printed, errors = await asyncio.gather(child.stdout.read(), child.stderr.read())
             status = await child.wait()
     except TimeoutError:
-        return f"{files.path.name} can't be loaded: a process that tried it was not done in time"
+        raise LoadFailed(_refusal(files, "was not done in time")) from None
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-    if status in (0, REFUSED):
-        return None
-    end = f"a process that tried it {_end(status, errors)}"
-    if files.projector is not None and PICTURE.encode() in printed.split():
+    if status not in (0, REFUSED):
+        at_picture = PICTURE.encode() in printed.split()
+        raise LoadFailed(_refusal(files, _end(status, errors), at_picture=at_picture))
+    return status == 0
+
+
+def _refusal(files: ModelFiles, end: str, *, at_picture: bool = False) -> str:
+    if at_picture and files.projector is not None:
         return (
-            f"the projector {files.projector.name} can't be loaded: {end}; "
+            f"the projector {files.projector.name} can't be loaded: a process that tried it {end}; "
             "`vision: false` loads the model for text"
         )
-    return f"{files.path.name} can't be loaded: {end}"
+    return f"{files.path.name} can't be loaded: a process that tried it {end}"
 
 
 def _end(status: int, errors: bytes) -> str:
@@ -164,12 +168,12 @@ async def _rehearse(files: ModelFiles, options: LlamaCppOptions) -> None:
     # As it lies in the file: the CPU's own layout would cost a copy of all weights.
     files = msgspec.structs.replace(files, repacked=False)
     small = _reduced(options, CELLS)
-    if files.task != "generate":
+    if fitted(files, small).task != "generate":
         await _encode(await container.load_encoder(files, small, _ignore))
         return
     await _use(await container.load(files, small, _ignore), _write)
     if fitted(files, options).projector is not None:
-        print(PICTURE, flush=True)  # noqa: T201 - read by `_try`
+        print(PICTURE, flush=True)  # noqa: T201 - read by `_survives`
         await _use(
             await container.load(files, _reduced(options, CELLS_WITH_PICTURE), _ignore), _see
         )
@@ -187,9 +191,10 @@ async def _use(model: ModelContainer, use: Callable[[ModelContainer], Awaitable[
 
 
 async def _encode(model: EncoderContainer) -> None:
-    inputs = [model.read(text, CELLS) for text in (EVERY_BYTE, "a", "")]
+    most = min(CELLS, model.info.context_length)
+    inputs = [model.read(text, most) for text in (EVERY_BYTE, "a", "")]
     if model.info.task == "rank":
-        inputs.append(model.read_pair("a", "b", CELLS))
+        inputs.append(model.read_pair("a", "b", most))
     await model.encode(inputs)
     await model.aclose()
 

@@ -74,6 +74,14 @@ async def test_what_survived_is_remembered_as_it_was(
     assert len(remembered()) == 2
 
 
+async def test_encoders_are_tried_whole(
+    embed_gguf: Path, rank_gguf: Path, remembered: Remembered
+) -> None:
+    for count, path in enumerate((embed_gguf, rank_gguf), 1):
+        await trial.check(recognise(path), OPTIONS)
+        assert len(remembered()) == count
+
+
 async def test_what_takes_other_kernels_is_tried_and_what_takes_more_room_is_not(
     tmp_path: Path, remembered: Remembered
 ) -> None:
@@ -81,7 +89,7 @@ async def test_what_takes_other_kernels_is_tried_and_what_takes_more_room_is_not
     for count, options in (
         (1, OPTIONS),
         (1, LlamaCppOptions(context_length=512, max_concurrent=9, gpu_layers=2)),
-        (2, LlamaCppOptions(cache_type_k="q8_0")),
+        (2, LlamaCppOptions(cache_type_k="bf16")),
     ):
         await trial.check(files, options)
         assert len(remembered()) == count
@@ -147,7 +155,8 @@ async def test_a_load_that_is_abandoned_leaves_no_process(tmp_path: Path) -> Non
     assert tries(files.path) == []
 
 
-async def test_an_error_is_the_loads_own(tmp_path: Path) -> None:
+async def test_an_error_is_the_loads_own(tmp_path: Path, remembered: Remembered) -> None:
     files = grown("gptj", {}, tmp_path)
     with pytest.raises(LoadFailed, match="unsupported model architecture"):
         await container.load(files, OPTIONS, lambda _: None)
+    assert not remembered(), "not everything was tried"
