@@ -48,8 +48,9 @@ SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 SWITCH_INTERVAL = 0.0002
 # Python goes through all objects of the process, looking for cycles, whenever 70,000 were made
 # (700 * 10 * 10) and a quarter of all are new: a body of as many objects stops every other thread
-# for 0.1 to 0.7 s. A hundred times rarer; the young ones are looked at as often as ever.
-FULL_COLLECTIONS = 1_000
+# for 0.1 to 0.7 s. Ten times rarer; the young ones are looked at as often as ever. A hundred times
+# rarer would keep 0.65 kB of each answer for 150,000 answers: cycles that were long in use.
+FULL_COLLECTIONS = 100
 IDLE_EVERY = 0.3  # seconds between two readings of the system's idle time
 
 

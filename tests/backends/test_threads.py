@@ -339,7 +339,7 @@ def test_the_spin_of_waiting_threads_is_bounded_unless_the_user_chose() -> None:
             prepare_process(environment)
             assert environment == chosen
         assert sys.getswitchinterval() < 0.005
-        assert gc.get_threshold() == (*collected[:2], 1_000)
+        assert gc.get_threshold() == (*collected[:2], 100)
     finally:
         sys.setswitchinterval(before)
         gc.set_threshold(*collected)
