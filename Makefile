@@ -40,7 +40,7 @@ test: $(TEST) ## the suite, but for what is slow or needs a GPU
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
-	@$(PYTEST) -m "slow and not gpu" $(PARALLEL) $(ARGS)
+	@$(PYTEST) -m "slow and not long and not gpu" $(PARALLEL) $(ARGS)
 
 test-long: $(TEST) ## what takes minutes a test: fuzzing at length
 	@$(PYTEST) -m "long and not gpu" --hypothesis-profile=search $(ARGS)

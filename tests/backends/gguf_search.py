@@ -140,16 +140,15 @@ def tensor_changes(file: RawFile, place: int, tensor: RawTensor) -> Changes:
     )
 
 
-async def survive(files: ModelFiles, options: LlamaCppOptions) -> None:
+async def survive(files: ModelFiles, options: LlamaCppOptions, seconds: float) -> None:
     """Try it as a load does, whatever was tried before. Raises BackendError."""
-    always = msgspec.structs.replace(options, trial="always")
-    await trial.check(files, always, SECONDS_OF_TRIAL)
+    await trial.check(files, msgspec.structs.replace(options, trial="always"), seconds)
 
 
-async def compute(path: Path) -> None:
+async def compute(path: Path, seconds: float) -> None:
     """Load it and have it read and write a little. Raises BackendError."""
     files = catalog.recognise(path)
-    await survive(files, OPTIONS)
+    await survive(files, OPTIONS, seconds)
     if files.task != "generate":
         encoder = await llamacpp.load_encoder(files, OPTIONS, lambda _: None)
         inputs = [encoder.read(text) for text in ("hello abc", "a", "")]
@@ -170,11 +169,11 @@ async def compute(path: Path) -> None:
     await container.aclose()
 
 
-async def see(model: Path, projector: Path) -> None:
+async def see(model: Path, projector: Path, seconds: float) -> None:
     """Load both and have the model read a picture. Raises BackendError."""
     options = msgspec.structs.replace(OPTIONS, mmproj=str(projector), context_length=256)
     files = catalog.recognise(model)
-    await survive(files, options)
+    await survive(files, options, seconds)
     container = await llamacpp.load(files, options, lambda _: None)
     prompt = container.tokenize(f"a{container.info.image_marker}b", special=True)
     image = Image(32, 48, bytes(range(256)) * 18)
@@ -185,15 +184,17 @@ async def see(model: Path, projector: Path) -> None:
     await container.aclose()
 
 
-def tried(path: Path, model: Path | None = None) -> str:
-    """What becomes of it in a child of this process. `model`: whose projector it is."""
+def tried(path: Path, model: Path | None = None, seconds: float = SECONDS_OF_TRIAL) -> str:
+    """What becomes of it in a child of this process. `model`: whose projector it is; `seconds`:
+    that a trial may take.
+    """
     child = os.fork()
     if not child:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.environ["GGML_NO_BACKTRACE"] = "1"
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
-            asyncio.run(see(model, path) if model else compute(path))
+            asyncio.run(see(model, path, seconds) if model else compute(path, seconds))
         except BackendError:
             os._exit(1)
         except BaseException:  # noqa: BLE001 - whatever it is, it is no refusal

@@ -24,6 +24,7 @@ from tests.backends.gguf_raw import (
     RawFile,
     RawTensor,
 )
+from tests.hang import HANG
 
 pytestmark = pytest.mark.slow  # each file is tried in a process of its own
 
@@ -281,7 +282,7 @@ def test_what_is_sound_loads_and_answers(
     architecture: str, numbers: dict[str, Any], tmp_path: Path
 ) -> None:
     path = gguf_grown.write(architecture, tmp_path / "model.gguf", numbers)
-    assert gguf_search.tried(path) == "computed"
+    assert gguf_search.tried(path, seconds=HANG) == "computed"
 
 
 TAKEN: list[tuple[str, Change]] = [
@@ -301,7 +302,7 @@ def test_what_llama_cpp_bears_is_loaded(
     base: str, change: Change, bases: dict[str, RawFile], tmp_path: Path
 ) -> None:
     path = gguf_raw.write(change(bases[base]), tmp_path / "model.gguf")
-    assert gguf_search.tried(path) == "computed"
+    assert gguf_search.tried(path, seconds=HANG) == "computed"
 
 
 @pytest.mark.long

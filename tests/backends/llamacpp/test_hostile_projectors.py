@@ -16,6 +16,7 @@ from config.engines import LlamaCppOptions
 from tests.backends import gguf_raw, gguf_search
 from tests.backends.gguf_raw import ARRAY, FLOAT32, INT32, UINT32, RawFile, RawTensor
 from tests.backends.llamacpp import random_projector
+from tests.hang import HANG
 
 pytestmark = pytest.mark.slow  # each file is tried in a process of its own
 
@@ -93,7 +94,7 @@ def test_no_changed_projector_ends_the_process(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_sound_is_loaded_and_sees(kind: str, bases: dict[str, Path]) -> None:
-    assert gguf_search.tried(projector(bases[kind]), bases[kind]) == "computed"
+    assert gguf_search.tried(projector(bases[kind]), bases[kind], HANG) == "computed"
 
 
 def test_old_files_whose_feed_forward_is_named_the_other_way_round_are_taken(
@@ -111,7 +112,7 @@ def test_old_files_whose_feed_forward_is_named_the_other_way_round_are_taken(
         for one in file.tensors
     ]
     path = gguf_raw.write(RawFile(file.entries, swapped), tmp_path / "mmproj.gguf")
-    assert gguf_search.tried(path, bases[LLAVA]) == "computed"
+    assert gguf_search.tried(path, bases[LLAVA], HANG) == "computed"
 
 
 @pytest.mark.anyio

@@ -41,6 +41,11 @@ FOR_ENCODERS = (
     "/v2/rerank",
     "/api/embed",
     "/api/embeddings",
+    "/embed",
+    "/v2/embed",
+    "/pooling",
+    "/score",
+    "/v1/score",
 )
 # What TabbyAPI's clients expect to be a 503, and a load that can never fit the memory there is.
 EXPECTED = (
@@ -48,7 +53,7 @@ EXPECTED = (
     ("/v1/model/load", " for models"),
     ("/v1/model/embedding", "no embedding model"),
     ("/infill", "it has no tokens for it"),
-    *((path, "the hub can't be asked") for path in FROM_THE_HUB),
+    *((path, f"can't reach {NO_HUB}") for path in FROM_THE_HUB),
     *((path, "There is no model here that can ") for path in FOR_ENCODERS),
 )
 
