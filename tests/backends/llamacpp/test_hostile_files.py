@@ -292,7 +292,6 @@ TAKEN: list[tuple[str, Change]] = [
     ("bert", number("bert.attention.key_length", 64)),
     ("nomic", number("nomic-bert.rope.dimension_count", 32)),
     ("llama", words(lambda found: [b"", b"", *found[2:]])),
-    ("llama", number("general.alignment", 64)),
     ("llama", lambda file: words(spelled_as_bytes)(tokenizer("gpt2")(file))),
 ]
 
