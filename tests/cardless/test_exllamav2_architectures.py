@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.protocol import Generation
+from backends.protocol import Generation, Sampling
 from config.engines import ExLlamaV2Options, ExLlamaV3Options
 from tests.backends.contract import run
 from tests.backends.parity import load
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OPTIONS = ExLlamaV2Options(max_concurrent=2, context_length=768, chunk_size=256)
 LENGTHS = (3, 200, 700)
+ORDINARY = 300  # a token with a text
 NEAR = 0.06  # half precision on the one side, single on the other
 
 
@@ -36,7 +37,9 @@ async def chances(
     name = "exllamav2" if isinstance(options, ExLlamaV2Options) else "exllamav3"
     container = await load(name, options, folder)
     for length in lengths:
-        asked = Generation(prompt=prompt(length), max_tokens=1, logprobs=768)
+        # An end token has no piece: a model of random weights may choose it, so an ordinary one is.
+        chosen = Sampling(temperature=0, logit_bias=((ORDINARY, 1000.0),))
+        asked = Generation(prompt=prompt(length), sampling=chosen, max_tokens=1, logprobs=768)
         pieces, _ = await run(container, asked)
         [logprob] = [found for piece in pieces for found in piece.logprobs]
         found.append([one.logprob for one in sorted(logprob.top, key=lambda one: one.token)])

@@ -14,6 +14,7 @@ from tests.gpu.test_exllama import (
 )
 
 __all__ = [
+    "backend",
     "card",
     "library",
     "test_contract",

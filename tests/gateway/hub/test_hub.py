@@ -81,11 +81,11 @@ async def test_who_leaves_stops_it_at_once_and_the_next_goes_on_there(
         tasks.start_soon(one.download, SMALL, ignore)
         await stand.sent_cut.wait()
         with anyio.fail_after(HANG):
-            while not any(path.stat().st_size for path in found(tmp_path, "*.part")):
+            while not any(path.stat().st_size for path in found(tmp_path, "model.bin.part")):
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
     assert not (tmp_path / "models" / "small").exists()
-    (part,) = found(tmp_path, "*.part")
+    (part,) = found(tmp_path, "model.bin.part")
     had = part.stat().st_size
     assert 0 < had <= 3_000_000
     stand.cut.clear()
@@ -125,10 +125,10 @@ async def test_what_is_on_disk_beyond_the_size_is_fetched_anew(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.download, SMALL, ignore)
         with anyio.fail_after(HANG):
-            while not any(path.stat().st_size for path in found(tmp_path, "*.part")):
+            while not any(path.stat().st_size for path in found(tmp_path, "model.bin.part")):
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
-    (part,) = found(tmp_path, "*.part")
+    (part,) = found(tmp_path, "model.bin.part")
     part.write_bytes(BIG + b"more")
     stand.cut.clear()
     path = await one.download(SMALL, ignore)
