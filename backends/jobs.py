@@ -124,7 +124,7 @@ class Mailbox:
 def deliver(outputs: Sequence[tuple[Mailbox, Output | BackendError]]) -> None:
     """Put each into its mailbox, on the event loop's thread. What goes straight to connections is
     sent when all are there: Python and the kernel in turns would take each other's place in the
-    caches at every token (benchmarks/README.md).
+    caches at every token (benchmarks/results/diary.md).
     """
     for mailbox, output in outputs:
         mailbox.put(output)

@@ -44,7 +44,7 @@ IDLE_CORE = 0.4  # idle cores below which another thread has nowhere to run
 SPINS = 10_000  # of a thread that waits for others, about 0.2 ms
 # The engine's thread, back from the device, waits for the GIL as long as this when the event loop
 # computes: Python's default of 5 ms is many steps of a small model. With 0.2 instead of 1 ms the
-# first text comes a fifth sooner at 4 and 16 streams; tokens/s stay (benchmarks/README.md).
+# first text comes a fifth sooner at 4 and 16 streams; tokens/s stay (benchmarks/results/diary.md).
 SWITCH_INTERVAL = 0.0002
 # Python goes through all objects of the process, looking for cycles, whenever 70,000 were made
 # (700 * 10 * 10) and a quarter of all are new: a body of as many objects stops every other thread
@@ -73,7 +73,7 @@ def prepare_process(environment: MutableMapping[str, str]) -> None:
     libgomp spins 300,000 times before a waiting thread sleeps, which takes longer than a time
     slice: a thread that waits for one on its own core keeps it from running. With `SPINS` the worst
     step beside a busy process takes a third of the time and an idle machine loses nothing
-    (benchmarks/README.md). What the user has set stays.
+    (benchmarks/results/diary.md). What the user has set stays.
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", str(SPINS))
@@ -86,7 +86,7 @@ def prepare_process(environment: MutableMapping[str, str]) -> None:
 def _bound_arenas() -> None:
     """Two arenas, where glibc would make up to eight a core: what is free in one serves no other.
     Models are loaded on one thread after another, so that each arena keeps fragmented memory of its
-    own, a seventh of the process after hundreds of loads (benchmarks/README.md).
+    own, a seventh of the process after hundreds of loads (benchmarks/results/diary.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and sys.platform == "linux":

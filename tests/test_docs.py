@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from benchmarks import hardware
@@ -14,13 +13,6 @@ from gateway.http.metrics import Metrics
 from gateway.registry.survey import Ledger
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_what_fits_is_what_is_computed() -> None:

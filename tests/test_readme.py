@@ -1,4 +1,4 @@
-"""What the README shows is true."""
+"""What the README and the pages under docs/ show is true: links, commands, files, figures."""
 
 import os
 import re
@@ -19,16 +19,26 @@ from tests.served import assert_sound, served
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    *(f"docs/{path.name}" for path in PAGES),
+)
+ALL = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+USERS = "\n".join([README, *(path.read_text(encoding="utf-8") for path in PAGES)])
+PROMETHEUS = "scrape_configs:"  # another program's configuration
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = USERS) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def test_the_configuration_shown_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "roundhouse.yaml"
-    shown = blocks("yaml")
-    assert shown
+    shown = [text for text in blocks("yaml") if not text.startswith(PROMETHEUS)]
+    assert len(shown) > 3
     for text in shown:
         path.write_text(text, encoding="utf-8")
         keys = dict.fromkeys(re.findall(r"env:(\w+)", text))
@@ -48,33 +58,63 @@ def test_the_mistake_shown_is_answered_as_shown(
     assert f"{caught.value}\n" in blocks("text")
 
 
-def test_the_speed_in_the_comparison_is_that_of_the_table() -> None:
+def test_the_speeds_in_the_readme_and_the_comparison_are_those_of_the_benchmarks() -> None:
+    table = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| (\d+) \| [\d,]+ \| ([\d,]+) \((\d+) %\) \| ([\d,]+) \|", README, re.MULTILINE
+        r"^\| (\d+) \| [\d,]+ \| ([\d,]+) \((\d+) %\) \| ([\d,]+) \|", table, re.MULTILINE
     )
     streams, ours, share, llama_server = rows[0]
     assert streams == "1"
-    assert f"| speed of one stream | {share} % of a bare loop" in README
+    assert f"runs at {ours} tokens/s, {share} % of a bare llama.cpp loop" in README
+    assert f"reaches {llama_server} (" in README.replace("\n", " ")
+    comparison = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    assert f"| speed of one stream | {share} % of a bare loop" in comparison
     is_ahead = int(ours.replace(",", "")) > int(llama_server.replace(",", ""))
-    assert is_ahead == ("in tokens per second\nwe are ahead" in README)
+    assert is_ahead == ("in tokens per second Roundhouse is faster" in comparison)
 
 
 def test_every_target_shown_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
-    assert set(re.findall(r"\bmake ([a-z-]+)\b", README)) <= targets
+    shown = re.findall(r"`[^`\n]*\bmake ([a-z-]+)\b[^`\n]*`", ALL)
+    for block in blocks("sh", ALL):
+        shown += re.findall(r"^make ([a-z-]+)\b", block, flags=re.MULTILINE)
+    assert {"run", "test", "check", "test-gpu"} <= set(shown) <= targets
 
 
-def test_every_file_linked_exists() -> None:
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", README)
-
-    assert [link for link in links if not (ROOT / link).exists()] == []
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
 
 
-DOCUMENTS = (
-    "CONTRIBUTING.md",
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
-)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_leads_somewhere(document: str) -> None:
+    page = ROOT / document
+    dead = [
+        link + anchor
+        for link, anchor in LINK.findall(page.read_text(encoding="utf-8"))
+        if not leads(page.parent / link if link else page, anchor)
+    ]
+    assert dead == []
+
+
+def leads(path: Path, anchor: str) -> bool:
+    if not anchor or not path.exists():
+        return path.exists()
+    headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), flags=re.MULTILINE)
+    return anchor[1:] in set(map(slug, headings))
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets on a page: lower case, hyphens for spaces, no punctuation."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) <= 1_400
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    linked = {link for link, _ in LINK.findall(README)}
+    assert {f"docs/{path.name}" for path in PAGES} <= linked | {"docs/comparison.md"}
 
 
 def test_every_module_that_a_document_names_exists() -> None:
@@ -108,7 +148,7 @@ def test_the_tree_shown_is_the_checkout_s() -> None:
 
 
 def tree_shown() -> set[str]:
-    """Every path of the README's tree."""
+    """Every path of the tree in docs/architecture.md."""
     (block,) = (text for text in blocks("text") if text.startswith("config/"))
     parents: list[str] = []
     found = set()
@@ -135,12 +175,14 @@ COMMAND = f"{shlex.quote(sys.executable)} -m gateway.cli"
 OWN_MODEL = "~/models/Qwen3-8B-Q4_K_M.gguf"
 
 
+# What installs, which tests/test_package.py tries, and what is tried by `make` itself.
+INSTALLATION = re.compile(r"make |docker |(CMAKE_ARGS=\S+ )?(uv tool|pip) install ")
+
+
 def commands() -> Iterator[str]:
-    """Every line of the README's shell blocks, but for those that `make` runs."""
-    for block in blocks("sh"):
-        for line in block.replace("\\\n", "").splitlines():
-            if not line.startswith("make "):
-                yield line
+    """Every line of the shell blocks, but for what installs; each once."""
+    lines = "".join(blocks("sh")).replace("\\\n", "").splitlines()
+    yield from (line for line in dict.fromkeys(lines) if not INSTALLATION.match(line))
 
 
 def written(line: str, url: str) -> str:

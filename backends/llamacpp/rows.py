@@ -4,7 +4,7 @@ ctypes releases the GIL around every call. For calls of a microsecond that is a 
 loop's thread takes the GIL meanwhile and the engine's thread waits for it to come back, sixteen
 times a step. Short calls are therefore bound through `ctypes.PyDLL`, which keeps it; only
 `llama_decode` and `llama_synchronize`, which take long, go through the binding that releases it.
-With the bundled model the difference is within the noise (benchmarks/README.md).
+With the bundled model the difference is within the noise (benchmarks/results/diary.md).
 """
 
 import ctypes

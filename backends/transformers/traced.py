@@ -1,9 +1,9 @@
 """Passes without Python: what the forward does, recorded once and run by torch's interpreter.
 
 More than half of a small model's step on a CPU is Python: modules that call modules, and a hundred
-small operations' ways into torch (benchmarks/transformers.md). TorchScript's tracer records those
-operations, without a compiler and in about as long as a pass takes in Python; its interpreter runs
-them for whatever sizes come, gives the same numbers, and doesn't hold the GIL meanwhile.
+small operations' ways into torch (benchmarks/results/transformers.md). TorchScript's tracer records
+those operations, without a compiler and in about as long as a pass takes in Python; its interpreter
+runs them for whatever sizes come, gives the same numbers, and doesn't hold the GIL meanwhile.
 
 A trace knows nothing of what Python decided on the way. So passes of one token and of several have
 one each; where a decision hung on a number the tracer says so and the model is run as it is; and

@@ -185,5 +185,6 @@ def _local(commands: Commands) -> None:
     command.add_argument("models", nargs="*", metavar="MODEL", help="as with serve")
     _model_dirs(command)
     _command(commands, "doctor", "doctor", "engines, devices and compilers, and what is missing")
+    _command(commands, "config", "configured", "every option with its default, as default.yaml")
     command = _command(commands, "completion", "completion", "a script that completes commands")
     command.add_argument("shell", choices=["bash", "zsh", "fish"])

@@ -1,8 +1,10 @@
 """The configuration of a command: the file's, with the models of its arguments and the user's
-folders.
+folders. And `roundhouse config`, which prints every option with its default.
 """
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,15 @@ from config.settings import Config, KeyConfig, ModelConfig
 from gateway.registry.library import HUB_SCHEME, ModelLibrary
 
 COMMAND_LINE = "the command line"
+SCHEMA = "$schema="  # an editor's, in the first line; relative to the file
+
+
+def run(_arguments: Namespace) -> int:
+    """Prints default.yaml, whose schema an editor finds wherever the text is saved."""
+    folder = files("config")
+    text = folder.joinpath("default.yaml").read_text("utf-8")
+    print(text.replace(SCHEMA, f"{SCHEMA}{folder.joinpath('')}/", 1), end="")
+    return 0
 
 
 def with_models(config: Config, models: Sequence[str], folders: Sequence[str] = ()) -> Config:

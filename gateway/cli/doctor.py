@@ -1,5 +1,5 @@
-"""`roundhouse doctor`: the engines, devices and compilers of this machine, what is missing; and the
-README's table of engines by platform, with what installs them there and what was tried.
+"""`roundhouse doctor`: the engines, devices and compilers of this machine, and what is missing; and
+the table of engines by platform in docs/installation.md: how they are installed, what was tested.
 """
 
 import os
@@ -62,7 +62,7 @@ LISTED_BY = {"cuda": "the NVIDIA driver", "rocm": "llama.cpp", "vulkan": "llama.
 
 
 def markdown() -> str:
-    """The README's table."""
+    """The table in docs/installation.md."""
     engines = list(TABLE[PLATFORMS[0]])
     lines = [f"| platform | {' | '.join(engines)} |", "|---" * (1 + len(engines)) + "|"]
     for name, ways in TABLE.items():
