@@ -22,7 +22,7 @@ from backends.conversation import (
     ToolChoice,
 )
 from backends.protocol import Sampling
-from gateway.shapes import Shape
+from backends.shapes import Shape
 
 __all__ = [
     "ChatRequest",

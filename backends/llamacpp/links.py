@@ -82,7 +82,7 @@ class TokenDataArray:
         self._array.selected = place
 
 
-class Link:
+class OwnLink:
     """A sampler made of a function. The owner of a chain with `pointer` keeps the link as long as
     the chain; the chain frees the pointer.
     """
@@ -106,7 +106,7 @@ class Link:
             self.error = error
 
 
-def smoothing(sampling: Sampling) -> Link:
+def smoothing(sampling: Sampling) -> OwnLink:
     """See `formulas.smoothed`."""
     factor, curve = sampling.smoothing_factor, sampling.smoothing_curve
 
@@ -114,10 +114,10 @@ def smoothing(sampling: Sampling) -> Link:
         candidates.logits[:] = smoothed(np, candidates.logits[None], factor, curve)[0]
         candidates.reordered()  # a curve below 1 may lift the tail
 
-    return Link(apply)
+    return OwnLink(apply)
 
 
-def tail_free(sampling: Sampling) -> Link:
+def tail_free(sampling: Sampling) -> OwnLink:
     """See `formulas.within_tail_free`."""
 
     def apply(candidates: TokenDataArray) -> None:
@@ -126,19 +126,19 @@ def tail_free(sampling: Sampling) -> Link:
         candidates.sort()
         candidates.keep(within_tail_free(np, candidates.probabilities()[None], sampling.tfs)[0])
 
-    return Link(apply)
+    return OwnLink(apply)
 
 
-def top_a(sampling: Sampling) -> Link:
+def top_a(sampling: Sampling) -> OwnLink:
     """See `formulas.above_top_a`."""
 
     def apply(candidates: TokenDataArray) -> None:
         candidates.keep(above_top_a(np, candidates.probabilities()[None], sampling.top_a)[0])
 
-    return Link(apply)
+    return OwnLink(apply)
 
 
-def skewing(sampling: Sampling) -> Link:
+def skewing(sampling: Sampling) -> OwnLink:
     """See `formulas.skewed`."""
 
     def apply(candidates: TokenDataArray) -> None:
@@ -148,10 +148,10 @@ def skewing(sampling: Sampling) -> Link:
             candidates.logits[:] = np.log(moved)
         candidates.reordered()
 
-    return Link(apply)
+    return OwnLink(apply)
 
 
-def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> Link:
+def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> OwnLink:
     """The repetition penalty where it decays, see `formulas.faded`; `tokens`: the prompt."""
     last = np.full(size, -np.inf, np.float32)  # the place where each token stood last
     count = 0
@@ -170,10 +170,10 @@ def fading_penalty(sampling: Sampling, size: int, tokens: Iterable[int]) -> Link
 
     for token in tokens:
         accept(token)
-    return Link(apply, accept)
+    return OwnLink(apply, accept)
 
 
-def drawing(seed: int, size: int) -> Link:
+def drawing(seed: int, size: int) -> OwnLink:
     """Draws with random numbers that each token has by itself, from the seed and the place in the
     answer alone: so the same seed draws the same among others, where logits are a little different
     and may have another order. llama.cpp walks along the candidates with one number for all.
@@ -204,7 +204,7 @@ def drawing(seed: int, size: int) -> Link:
         low, high = halves(mixed(seed, place))
         return np.int32(low), np.int32(high)
 
-    return Link(apply, accept)
+    return OwnLink(apply, accept)
 
 
 def _first(logits: Floats, bits: npt.NDArray[np.int32]) -> int:

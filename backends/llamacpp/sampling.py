@@ -53,7 +53,7 @@ class Chain:
         self._least = max(0, job.min_tokens - len(answer))
         banned = banned if _leaves_some(banned, job.sampling, vocabulary) else ()
         self._banned = bool(banned)
-        self._ours: list[links.Link] = []
+        self._ours: list[links.OwnLink] = []
         try:
             if banned:  # the first ones, which are taken away again
                 self._add(_bias(_bans(banned, vocabulary), vocabulary))
@@ -67,8 +67,8 @@ class Chain:
             self.free()
             raise
 
-    def _add(self, link: Link | links.Link) -> None:
-        if isinstance(link, links.Link):
+    def _add(self, link: Link | links.OwnLink) -> None:
+        if isinstance(link, links.OwnLink):
             self._ours.append(link)
             link = link.pointer
         api.llama_sampler_chain_add(self.pointer, link)
@@ -102,7 +102,7 @@ class Chain:
 
 def _links(
     job: Generation, vocabulary: LlamaVocabulary, context_length: int, variant: int
-) -> Iterator[Link | links.Link]:
+) -> Iterator[Link | links.OwnLink]:
     sampling = job.sampling
     bias = _biases(sampling, vocabulary)
     if bias is not None:
@@ -123,7 +123,7 @@ def _links(
 
 def _makers(
     job: Generation, vocabulary: LlamaVocabulary, context_length: int, seed: int
-) -> Mapping[str, Callable[[], Iterable[Link | links.Link]]]:
+) -> Mapping[str, Callable[[], Iterable[Link | links.OwnLink]]]:
     """How each sampler's links are made; neutral ones have none."""
     sampling = job.sampling
     return {
@@ -189,7 +189,7 @@ def _bias(bias: Biases, vocabulary: LlamaVocabulary) -> Link:
 
 def _penalties(
     job: Generation, vocabulary: LlamaVocabulary, context_length: int
-) -> Iterator[Link | links.Link]:
+) -> Iterator[Link | links.OwnLink]:
     sampling = job.sampling
     back = context_length if sampling.penalty_range < 0 else sampling.penalty_range
     repetition = sampling.repetition_penalty
@@ -228,7 +228,7 @@ def _dry(job: Generation, vocabulary: LlamaVocabulary, context_length: int) -> I
     yield _primed(link, job.prompt[-far:])
 
 
-def _temperature(sampling: Sampling) -> Iterator[Link | links.Link]:
+def _temperature(sampling: Sampling) -> Iterator[Link | links.OwnLink]:
     if sampling.smoothing_factor > 0:
         yield links.smoothing(sampling)
     low, high = sampling.min_temp, sampling.max_temp
@@ -241,7 +241,7 @@ def _temperature(sampling: Sampling) -> Iterator[Link | links.Link]:
 
 def _selection(
     sampling: Sampling, vocabulary: LlamaVocabulary, seed: int
-) -> Iterator[Link | links.Link]:
+) -> Iterator[Link | links.OwnLink]:
     """What draws the token from what is left."""
     if sampling.mirostat_mode:
         yield _mirostat(sampling, vocabulary, seed)
@@ -265,7 +265,7 @@ def _mirostat(sampling: Sampling, vocabulary: LlamaVocabulary, seed: int) -> Lin
     return api.llama_sampler_init_mirostat_v2(seed, tau, eta)
 
 
-_TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | links.Link]] = {
+_TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | links.OwnLink]] = {
     "top_n_sigma": lambda sampling: api.llama_sampler_init_top_n_sigma(sampling.top_n_sigma),
     "top_k": lambda sampling: api.llama_sampler_init_top_k(sampling.top_k),
     "tfs": links.tail_free,
@@ -276,7 +276,7 @@ _TRUNCATIONS: Mapping[str, Callable[[Sampling], Link | links.Link]] = {
 }
 
 
-def _truncation(name: str, sampling: Sampling) -> Iterator[Link | links.Link]:
+def _truncation(name: str, sampling: Sampling) -> Iterator[Link | links.OwnLink]:
     if getattr(sampling, name) != getattr(NEUTRAL, name):
         yield _TRUNCATIONS[name](sampling)
 

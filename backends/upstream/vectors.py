@@ -47,7 +47,7 @@ class _Results(msgspec.Struct, frozen=True):
 
 def read_vectors(body: bytes, count: int) -> RemoteVectors:
     """The vectors of `count` texts, by their indices. Raises Unhealthy."""
-    answer = _decoded(body, _Embeddings)
+    answer = _decoded_vectors(body, _Embeddings)
     vectors: list[bytes | None] = [None] * count
     for place, one in enumerate(answer.data):
         at = place if one.index is None else one.index
@@ -65,9 +65,9 @@ def read_vectors(body: bytes, count: int) -> RemoteVectors:
 def read_scores(body: bytes, count: int) -> RemoteVectors:
     """The scores of `count` documents, by their indices. Raises Unhealthy."""
     if body.lstrip()[:1] == b"[":
-        answer = _Results(_decoded(body, list[_Result]))
+        answer = _Results(_decoded_vectors(body, list[_Result]))
     else:
-        answer = _decoded(body, _Results)
+        answer = _decoded_vectors(body, _Results)
     scores: list[bytes | None] = [None] * count
     for one in answer.results:
         score = one.score if one.relevance_score is None else one.relevance_score
@@ -80,7 +80,7 @@ def read_scores(body: bytes, count: int) -> RemoteVectors:
     return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
 
 
-def _decoded(body: bytes, kind: Any) -> Any:
+def _decoded_vectors(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

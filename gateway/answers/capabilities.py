@@ -23,7 +23,7 @@ from gateway.prompt import DEFAULT_TEMPLATE, ChatTemplate
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.splitter import FORMATS, Recognised
 
-KEPT = 4_096  # models, each with its templates
+MOST_MODELS = 4_096  # models, each with its templates
 PATIENCE = 0.025  # seconds a list waits for models not known yet
 
 
@@ -38,7 +38,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Name, template, format, what another server reported, and whether it is loaded.
-Key: TypeAlias = tuple[str, str | None, str | None, RemoteTarget | None, bool]
+ModelKey: TypeAlias = tuple[str, str | None, str | None, RemoteTarget | None, bool]
 
 
 class Capabilities:
@@ -46,7 +46,7 @@ class Capabilities:
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known: dict[Key, Known] = {}
+        self._known: dict[ModelKey, Known] = {}
         self._one_looks = Lock()
 
     async def of(self, status: ModelStatus) -> Known | None:
@@ -80,7 +80,7 @@ class Capabilities:
                     found[status.id] = known
         return found
 
-    def _key(self, status: ModelStatus, entry: ModelEntry) -> Key:
+    def _key(self, status: ModelStatus, entry: ModelEntry) -> ModelKey:
         source = self._source(status, entry)
         return entry.name, source, entry.format, entry.files.remote, status.info is not None
 
@@ -89,13 +89,13 @@ class Capabilities:
         return self._templates.source(entry) or own
 
     def _analyse(
-        self, key: Key, status: ModelStatus, entry: ModelEntry, source: str | None
+        self, key: ModelKey, status: ModelStatus, entry: ModelEntry, source: str | None
     ) -> None:
         """In a worker thread, one at a time: a second caller finds it cached."""
         with self._one_looks:
             if key not in self._known:
                 self._known[key] = _known(status, entry, source)
-                while len(self._known) > KEPT:  # templates can be switched without end
+                while len(self._known) > MOST_MODELS:  # templates can be switched without end
                     del self._known[next(iter(self._known))]
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backends.constraints.tokenizer import control_tokens
 from backends.protocol import Constraint, ModelContainer
+from backends.shapes import Shape
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of
@@ -20,7 +21,6 @@ from gateway.constraints.grammars import Check, ShapeGrammar
 from gateway.errors import InvalidRequest
 from gateway.events import Content, Delta, Finished
 from gateway.request import ChatRequest, GenerationParams
-from gateway.shapes import Shape
 from gateway.splitter import Format
 from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking

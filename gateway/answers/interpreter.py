@@ -120,21 +120,21 @@ def _parses_tools(request: ChatRequest) -> bool:
 
 
 DESCRIBED_TOOLS = "hermes_json"
-KEPT = 64  # interpreters; templates can be switched without end
+MOST_INTERPRETERS = 64  # interpreters; templates can be switched without end
 TAIL = 512  # characters of the prompt that may say how an answer begins
 
 
-Key: TypeAlias = tuple[
+TemplateKey: TypeAlias = tuple[
     str, str | None, SpecialTokens, str | None, str, str | None, Literal["auto"] | bool
 ]
 
 
 class Interpreters:
-    """One for each template and tokenizer. The `KEPT` last used are known when they come back."""
+    """One for each template and tokenizer. The `MOST_INTERPRETERS` last used are known when they come back."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
-        self._known: dict[Key, Interpreter] = {}
+        self._known: dict[TemplateKey, Interpreter] = {}
 
     async def of(self, container: Container, entry: ModelEntry) -> Interpreter:
         """Waits for a thread where the template must be read first. Raises InvalidTemplate."""
@@ -153,7 +153,7 @@ class Interpreters:
         if found is None:
             found = await to_thread.run_sync(interpret, info, entry, source)
         self._known[key] = found  # the last used stands last
-        while len(self._known) > KEPT:
+        while len(self._known) > MOST_INTERPRETERS:
             del self._known[next(iter(self._known))]
         return found
 

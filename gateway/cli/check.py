@@ -20,8 +20,9 @@ from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics
 from gateway.hub import cached_models
 from gateway.hub.startup import present
-from gateway.registry import ModelEntry, ModelLibrary, Registry
+from gateway.registry import ModelEntry, Registry
 from gateway.registry.gauges import SystemGauge
+from gateway.registry.library import ModelLibrary
 
 
 def run(arguments: Namespace) -> int:

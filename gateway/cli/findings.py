@@ -9,7 +9,7 @@ import msgspec
 
 from config.settings import Config
 from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry import ModelLibrary
+from gateway.registry.library import ModelLibrary
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -10,14 +10,7 @@ import time
 from llguidance import LLMatcher
 
 from backends.constraints.limits import parser_limits
-from gateway.constraints.checking import SECONDS, Unchecked, fault_of
-from gateway.constraints.grammars import Check, Entry, ShapeGrammar, byte_tokenizer, proven
-from gateway.constraints.json_schema import schema_grammar
-from gateway.constraints.lark import choices_rule, lark_grammar, regex_rule
-from gateway.constraints.reading import read
-from gateway.constraints.structural_tags import tags_grammar
-from gateway.errors import InvalidRequest
-from gateway.shapes import (
+from backends.shapes import (
     Choices,
     Grammar,
     JsonObject,
@@ -26,6 +19,13 @@ from gateway.shapes import (
     Shape,
     StructuralTags,
 )
+from gateway.constraints.checking import SECONDS, Unchecked, fault_of
+from gateway.constraints.grammars import Check, Entry, ShapeGrammar, byte_tokenizer, proven
+from gateway.constraints.json_schema import schema_grammar
+from gateway.constraints.lark import choices_rule, lark_grammar, regex_rule
+from gateway.constraints.reading import read
+from gateway.constraints.structural_tags import tags_grammar
+from gateway.errors import InvalidRequest
 
 
 def grammar_of(shape: Shape, name: str = "answer") -> ShapeGrammar:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from backends.shapes import JsonSchema
 from gateway.constraints.closing import ClosedSchema, closed
 from gateway.constraints.effort import bounded, every, inside, referred
 from gateway.constraints.finite import finite
@@ -27,7 +28,6 @@ from gateway.constraints.grammars import (
 from gateway.constraints.keywords import KEYWORDS
 from gateway.constraints.reading import Schema, read
 from gateway.errors import InvalidRequest
-from gateway.shapes import JsonSchema
 
 Carried: TypeAlias = dict[str, Any] | bool
 Note: TypeAlias = tuple[str, Relaxation]  # with the definition it stands in; "": the root

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from backends.shapes import JsonSchema, StructuralTags
 from gateway.constraints.grammars import Entry, Relaxation, ShapeGrammar, proven
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.lark import choice, lark_grammar, literal, regex_rule
@@ -31,7 +32,6 @@ from gateway.constraints.tag_formats import (
     read_format,
 )
 from gateway.errors import InvalidRequest
-from gateway.shapes import JsonSchema, StructuralTags
 
 T = TypeVar("T")
 TIMES = {Optional: "?", Plus: "+", Star: "*"}

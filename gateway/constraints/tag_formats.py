@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, Union
 
 import msgspec
 
+from backends.shapes import StructuralTags
 from gateway.constraints.limits import SCHEMA_BYTES, SCHEMA_DEPTH
 from gateway.errors import InvalidRequest
-from gateway.shapes import StructuralTags
 
 Format: TypeAlias = Union[
     "ConstString",

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.answers.answer import Answer
 from gateway.events import Usage
 
-MOST_KEPT = 64  # texts that are over
+MOST_TEXTS = 64  # texts that are over
 MOST_CHARACTERS = 4 << 20  # of all that are kept together
 
 Name: TypeAlias = tuple[str, str]  # owner, key
@@ -117,7 +117,7 @@ class Generations:
         self._last[owner] = Last(generation.usage(), generation.reply.stop_reason)
         self._over.pop(generation.name, None)
         self._over[generation.name] = generation.reply.texts()
-        while len(self._over) > MOST_KEPT or self._characters() > MOST_CHARACTERS:
+        while len(self._over) > MOST_TEXTS or self._characters() > MOST_CHARACTERS:
             self._over.popitem(last=False)
 
     def _characters(self) -> int:

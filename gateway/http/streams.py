@@ -31,7 +31,7 @@ HEADER = "x-conversation-id"
 LONGEST = 256  # letters of a conversation's name
 MOST_RUNNING = 64  # more get a 429
 MOST_BYTES = 4 << 20  # of one stream; what is older is let go
-MOST_KEPT = 64 << 20  # bytes of all streams that are over; the oldest goes
+MOST_STREAM_BYTES = 64 << 20  # bytes of all streams that are over; the oldest goes
 RETRY = 5.0  # seconds after which one may be tried again
 
 Name: TypeAlias = tuple[str, str]  # owner, conversation
@@ -180,7 +180,7 @@ class KeptStreamResponse:
 class KeptStreams:
     """All of them; they end with its context."""
 
-    def __init__(self, seconds: Callable[[], float], most_kept: int = MOST_KEPT) -> None:
+    def __init__(self, seconds: Callable[[], float], most_kept: int = MOST_STREAM_BYTES) -> None:
         """`seconds`: how long one is kept after its end."""
         self._seconds = seconds
         self._most_kept = most_kept

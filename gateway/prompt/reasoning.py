@@ -18,19 +18,19 @@ _MARKERS = (
 )
 _AT_START = tuple((re.compile(rf"\s*{opener}"), closer) for opener, closer in _MARKERS)
 _AT_END = tuple((re.compile(rf"{opener}\s*\Z"), closer) for opener, closer in _MARKERS)
-_TAIL = 80  # characters that the longest opener and the white space behind it fit in
+_LONGEST_OPENER = 80  # characters that the longest opener and the white space behind it fit in
 
 
 def ends_open(text: str) -> bool:
     """Whether `text` ends with an opening marker, white space after it aside; not a client's."""
-    tail = framed(text[-_TAIL:])
+    tail = framed(text[-_LONGEST_OPENER:])
     return any(pattern.search(tail) for pattern, _ in _AT_END)
 
 
 def closed(text: str) -> str:
     """`text` with the reasoning that it opens at its end closed again, empty; else unchanged."""
     for pattern, closer in _AT_END:
-        if match := pattern.search(framed(text[-_TAIL:])):
+        if match := pattern.search(framed(text[-_LONGEST_OPENER:])):
             head = stripped(text, left=False, right=True)
             return joined((head, f"\n\n{match.expand(closer).rstrip()}\n\n"))
     return text

@@ -28,8 +28,8 @@ _ENTRIES = (
     _PLAIN,
     _THINK_TEXT,
     _KIMI_VL,
-    *formats_json.ENTRIES,
-    *formats_marked.ENTRIES,
+    *formats_json.JSON_ENTRIES,
+    *formats_marked.MARKED_ENTRIES,
 )
 
 _BY_ID = {entry.id: entry for entry in _ENTRIES}

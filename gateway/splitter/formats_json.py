@@ -320,7 +320,7 @@ _FUNCTIONARY_32 = Format(
     implied_opener=">>>",
 )
 
-ENTRIES = (
+JSON_ENTRIES = (
     _HERMES,
     _LONGCAT,
     _ERNIE,

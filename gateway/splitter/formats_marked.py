@@ -337,7 +337,7 @@ _MUSE = Format(
     special_tokens=True,
 )
 
-ENTRIES = (
+MARKED_ENTRIES = (
     _QWEN_CODER,
     _SEED,
     _MINIMAX_M2,

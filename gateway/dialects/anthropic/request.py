@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from backends.shapes import JsonSchema
 from gateway.dialects.anthropic.messages import is_bookkeeping, read_system, read_turn
 from gateway.dialects.anthropic.wire import (
     AnsweringWire,
@@ -21,7 +22,6 @@ from gateway.dialects.fields import Fields, read_fields, unread
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import ChatRequest, GenerationParams, Message, NamedTool, Thinking, Tool
 from gateway.request import ToolChoice as Choice
-from gateway.shapes import JsonSchema
 
 # Fields that change nothing about an answer here, and why.
 HARMLESS = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from backends.shapes import JsonObject, JsonSchema, Shape
 from gateway.dialects.cohere.wire import BlockWire, ChatWire, FormatWire, MessageWire, ThinkingWire
 from gateway.dialects.fields import Fields, fields_of, json_object, unread
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
@@ -21,7 +22,6 @@ from gateway.request import (
     ToolCall,
     ToolChoice,
 )
-from gateway.shapes import JsonObject, JsonSchema, Shape
 
 NAMES: Mapping[str, str] = {"p": "top_p", "k": "top_k", "stop_sequences": "stop"}  # to ours
 _FIELDS = frozenset((*ChatWire.__struct_fields__, *SamplingWire.__struct_fields__))

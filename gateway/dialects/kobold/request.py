@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
+from backends.shapes import Grammar
 from gateway.dialects.fields import Fields, fields_of, json_object, order_object
 from gateway.dialects.kobold.wire import GenerateWire, Keyed
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import GenerationParams, TextRequest
-from gateway.shapes import Grammar
 
 # KoboldAI's numbers of samplers, in our names; KoboldCpp has min_p beside top_p.
 SAMPLERS: Mapping[int, tuple[str, ...]] = {

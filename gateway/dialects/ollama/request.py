@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from backends.shapes import JsonObject, JsonSchema
 from gateway.dialects.fields import (
     Fields,
     fields_of,
@@ -29,7 +30,6 @@ from gateway.request import (
     TextRequest,
     Thinking,
 )
-from gateway.shapes import JsonObject, JsonSchema
 
 LATEST = ":latest"  # behind every name that has no tag of its own
 EFFORTS = ("low", "medium", "high", "max")

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.dialects.fields import Fields
-from gateway.shapes import (
+from backends.shapes import (
     Choices,
     Grammar,
     JsonObject,
@@ -20,6 +19,7 @@ from gateway.shapes import (
     Shape,
     StructuralTags,
 )
+from gateway.dialects.fields import Fields
 
 Read: TypeAlias = Callable[[Fields, str, Any], Shape | None]
 

@@ -100,7 +100,7 @@ class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
 
 
 VOYAGE = frozenset(("top_k", "truncation"))  # its client sends them always
-_FIELDS = frozenset(RerankWire.__struct_fields__)
+_RERANK_FIELDS = frozenset(RerankWire.__struct_fields__)
 _EXTRA = ("truncate", "truncate_prompt_tokens")
 
 
@@ -118,14 +118,14 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
             documents=documents,
             truncate=wire.truncate and wire.truncation,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=further(fields, _FIELDS, *_EXTRA),
+            further=further(fields, _RERANK_FIELDS, *_EXTRA),
         ),
         top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
         bare=field == "texts",
         voyage=not VOYAGE.isdisjoint(fields.values),
         version=version,
-        ignored=fields.beyond(_FIELDS),
+        ignored=fields.beyond(_RERANK_FIELDS),
     )
 
 

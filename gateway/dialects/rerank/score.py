@@ -54,7 +54,7 @@ class ScoreList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     usage: ScoreUsage
 
 
-_FIELDS = frozenset(ScoreBody.__struct_fields__)
+_SCORE_FIELDS = frozenset(ScoreBody.__struct_fields__)
 
 
 def read_score(content: bytes) -> ScoreExchange:
@@ -76,9 +76,9 @@ def read_score(content: bytes) -> ScoreExchange:
             pairs=tuple(zip(first, second, strict=True)),
             truncate=wire.truncate_prompt_tokens is not None,
             most_tokens=limit(wire.truncate_prompt_tokens),
-            further=further(fields, _FIELDS, "truncate_prompt_tokens"),
+            further=further(fields, _SCORE_FIELDS, "truncate_prompt_tokens"),
         ),
-        ignored=fields.beyond(_FIELDS),
+        ignored=fields.beyond(_SCORE_FIELDS),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from backends.shapes import JsonObject, JsonSchema
 from gateway.dialects.fields import Fields, read_fields, unread
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.dialects.responses.encrypted_content import unpacked
@@ -13,7 +14,6 @@ from gateway.dialects.responses.references import is_reference, resolved
 from gateway.dialects.responses.tools import read_tools
 from gateway.dialects.responses.wire import ConversationWire, CreateWire, InputWire, Item
 from gateway.request import ChatRequest, GenerationParams, Message, TextPart, Thinking
-from gateway.shapes import JsonObject, JsonSchema
 
 LOGPROBS = "message.output_text.logprobs"
 PACKED = "reasoning.encrypted_content"

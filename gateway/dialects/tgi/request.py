@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from backends.shapes import JsonSchema, Regex, Shape
 from gateway.dialects.encoding import (
     EmbeddingExchange,
     further,
@@ -22,7 +23,6 @@ from gateway.dialects.tgi.wire import (
     ParametersWire,
 )
 from gateway.request import EmbeddingRequest, GenerationParams, TextRequest
-from gateway.shapes import JsonSchema, Regex, Shape
 
 _FIELDS = frozenset(GenerateWire.__struct_fields__)
 _PARAMETERS = frozenset((*ParametersWire.__struct_fields__, *SamplingWire.__struct_fields__))

@@ -121,7 +121,7 @@ class LogWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_LINES = 2000  # of one answer
-MOST_LETTERS = 200  # of the text to search for
+MOST_SEARCHED = 200  # of the text to search for
 
 
 @get("/v1/admin/logs")
@@ -136,8 +136,8 @@ async def logs(
 ) -> ASGIApp:
     """The last lines of the log that have at least that level and hold the text."""
     services.authenticator.admit(request.headers).require_admin()
-    if len(search) > MOST_LETTERS:
-        raise InvalidRequest(f"search: at most {MOST_LETTERS} letters", param="search")
+    if len(search) > MOST_SEARCHED:
+        raise InvalidRequest(f"search: at most {MOST_SEARCHED} letters", param="search")
     kept = services.lines.after(0)
     found = services.lines.found(
         level=level, text=search, after=after, limit=min(max(limit, 0), MOST_LINES)

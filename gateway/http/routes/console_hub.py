@@ -183,7 +183,7 @@ async def resume(request: AnyRequest, services: Services, id: str) -> ASGIApp:
 
 
 @delete("/v1/admin/downloads/{id:str}", status_code=200)
-async def remove(request: AnyRequest, services: Services, id: str) -> ASGIApp:
+async def remove_download(request: AnyRequest, services: Services, id: str) -> ASGIApp:
     """Take one out of the list."""
     services.authenticator.admit(request.headers).require_admin()
     services.downloads.remove(id)
@@ -215,4 +215,4 @@ async def _pieces(request: AnyRequest) -> AsyncIterator[bytes]:
         yield piece
 
 
-ROUTES = (files, downloads, begin, stop, resume, remove, upload)
+ROUTES = (files, downloads, begin, stop, resume, remove_download, upload)

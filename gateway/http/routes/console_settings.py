@@ -26,7 +26,7 @@ from gateway.reloading import Explained, ReloadReport
 
 AnyRequest = Request[Any, Any, Any]
 
-MOST_LETTERS = 256 << 10  # of a text: reading YAML takes long
+MOST_SETTINGS = 256 << 10  # of a text: reading YAML takes long
 NOT_ASKED = Explained(None, {})
 
 
@@ -106,8 +106,8 @@ async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Check a text as the configuration file; nothing of it is put in force."""
     services.authenticator.admit(request.headers).require_admin()
     text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
-    if len(text) > MOST_LETTERS:
-        raise InvalidRequest(f"text: at most {MOST_LETTERS} letters", param="text")
+    if len(text) > MOST_SETTINGS:
+        raise InvalidRequest(f"text: at most {MOST_SETTINGS} letters", param="text")
 
     async def whole() -> bytes:
         try:

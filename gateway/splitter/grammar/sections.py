@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from backends.shapes import JsonSchema
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.json_schema import carried_schema
 from gateway.errors import InvalidRequest
 from gateway.request import Tool
-from gateway.shapes import JsonSchema
 from gateway.splitter.calls import NAME
 from gateway.splitter.coercion import Declared
 from gateway.splitter.grammar.lark import Lark, sequence

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens
-from gateway.answers.interpreter import KEPT, Interpreters
+from gateway.answers.interpreter import MOST_INTERPRETERS, Interpreters
 from gateway.answers.overrides import Templates
 from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.errors import ContextLengthExceeded
@@ -148,8 +148,8 @@ async def test_interpreters_are_bounded(tmp_path: Path) -> None:
             self.info = info(template)
 
     last = None
-    for number in range(KEPT + 5):
+    for number in range(MOST_INTERPRETERS + 5):
         last = await known.of(Loaded(f"{number}{{{{ messages[0].content }}}}"), entry())  # type: ignore[arg-type] # only `info` is read
-    assert len(known._known) == KEPT  # noqa: SLF001 - the promise is about memory
-    again = await known.of(Loaded(f"{KEPT + 4}{{{{ messages[0].content }}}}"), entry())  # type: ignore[arg-type] # as above
+    assert len(known._known) == MOST_INTERPRETERS  # noqa: SLF001 - the promise is about memory
+    again = await known.of(Loaded(f"{MOST_INTERPRETERS + 4}{{{{ messages[0].content }}}}"), entry())  # type: ignore[arg-type] # as above
     assert again is last

@@ -12,9 +12,9 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from backends.constraints.limits import parser_limits
+from backends.shapes import JsonSchema, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import ShapeGrammar
-from gateway.shapes import JsonSchema, Shape
 
 END = 256
 CORPUS = Path(__file__).parent / "schemas.jsonl.gz"

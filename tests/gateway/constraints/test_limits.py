@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from backends.shapes import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints import limits
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import CompileBudget
 from gateway.constraints.json_schema import schema_grammar
 from gateway.constraints.limits import Limit
 from gateway.errors import InvalidRequest
-from gateway.shapes import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
 
 TEXT = {"type": "string"}
 

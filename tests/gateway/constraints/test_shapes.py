@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from backends.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.errors import InvalidRequest
-from gateway.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
 from tests.gateway.constraints.machine import Machine, machine
 
 GBNF = 'root ::= greeting " " [a-z]+\ngreeting ::= "hello" | "good day"\n'

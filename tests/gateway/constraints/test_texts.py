@@ -2,8 +2,8 @@
 
 import pytest
 
+from backends.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints.compiling import fault_unconstrained
-from gateway.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
 
 TAGS = (
     b'{"type":"structural_tag","structures":[{"begin":"<f>","schema":{"type":"object"},'

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.shapes import JsonSchema
 from gateway.dialects.anthropic import MessagesExchange, read_messages
 from gateway.errors import InvalidRequest
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
-from gateway.shapes import JsonSchema
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}

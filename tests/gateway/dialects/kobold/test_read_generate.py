@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.shapes import Grammar
 from gateway.dialects import kobold
 from gateway.dialects.kobold import KoboldExchange
 from gateway.dialects.kobold.wire import MAX_LENGTH
 from gateway.errors import InvalidRequest
-from gateway.shapes import Grammar
 
 SILLY_TAVERN: dict[str, Any] = {  # src/endpoints/backends/kobold.js, with its defaults
     "prompt": "Once",

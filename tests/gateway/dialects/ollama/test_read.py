@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.shapes import JsonObject, JsonSchema
 from gateway.dialects.ollama import (
     OllamaExchange,
     Presence,
@@ -17,7 +18,6 @@ from gateway.dialects.ollama import (
 )
 from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, ImagePart, Message, TextPart, TextRequest, Tool, ToolCall
-from gateway.shapes import JsonObject, JsonSchema
 
 USER = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object"}

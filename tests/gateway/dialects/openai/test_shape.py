@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.shapes import (
+from backends.shapes import (
     Choices,
     Grammar,
     JsonObject,

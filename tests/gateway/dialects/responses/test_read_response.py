@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from backends.shapes import JsonObject, JsonSchema
 from gateway.dialects.responses import ResponsesExchange, read_response
 from gateway.dialects.responses.items import kept
 from gateway.errors import InvalidRequest
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
-from gateway.shapes import JsonObject, JsonSchema
 
 SCHEMA = {"type": "object"}
 FLAT = {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": False}

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from backends.protocol import Candidate, TokenLogprob
+from backends.shapes import JsonSchema, Regex, Shape
 from gateway.dialects import tgi
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.events import Content, Delta, Finished, Usage
-from gateway.shapes import JsonSchema, Regex, Shape
 
 # huggingface_hub 2.4, text_generation(prompt, max_new_tokens=8, stream=True)
 HUGGING_FACE: dict[str, Any] = {
