@@ -130,7 +130,7 @@ TemplateKey: TypeAlias = tuple[
 
 
 class Interpreters:
-    """One for each template and tokenizer. The `MOST_INTERPRETERS` last used are known when they come back."""
+    """One for each template and tokenizer; the `MOST_INTERPRETERS` last used are kept."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
