@@ -15,7 +15,7 @@ from gateway.dialects.ollama import presets as ollama_presets
 from gateway.dialects.ollama import wire as ollama
 from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
-from gateway.dialects.tabby import request as tabby
+from gateway.dialects.tabby import request as tabby_bodies
 from gateway.dialects.tgi import wire as tgi
 from gateway.http.console.wire import ModelWire
 from gateway.http.openapi.models import DEFAULT, Described
@@ -28,7 +28,6 @@ from gateway.http.routes import (
     console_models,
     console_settings,
     hub,
-    tabby_embedding,
 )
 from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import kobold as kobold_routes
@@ -118,25 +117,25 @@ _KOBOLD: Mapping[Any, Described] = {
 
 _TABBY: Mapping[Any, Described] = {
     tabby_routes.model_list: Described(gives=(ModelList,)),
-    tabby_embedding.embedding_list: Described(gives=(ModelList,)),
-    tabby_embedding.current_embedding: Described(gives=(ModelCard,)),
-    tabby_embedding.embedding_load: Described(
-        takes=tabby.EmbeddingLoad, gives=(tabby_reply.TabbyLoadEvent,)
+    tabby_routes.embedding_list: Described(gives=(ModelList,)),
+    tabby_routes.current_embedding: Described(gives=(ModelCard,)),
+    tabby_routes.embedding_load: Described(
+        takes=tabby_bodies.EmbeddingLoad, gives=(tabby_reply.TabbyLoadEvent,)
     ),
-    tabby_embedding.embedding_unload: Described(gives=(None,)),
+    tabby_routes.embedding_unload: Described(gives=(None,)),
     tabby_routes.current_model: Described(gives=(tabby_reply.CurrentModel,)),
     tabby_routes.load: Described(
-        takes=tabby.LoadWire,
+        takes=tabby_bodies.LoadWire,
         gives=(tabby_reply.TabbyLoadEvent,),
         events=(tabby_reply.TabbyLoadEvent,),
         examples={"A model": {"model_name": DEFAULT}},
     ),
     tabby_routes.unload: Described(
-        takes=tabby.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
+        takes=tabby_bodies.UnloadRequest, gives=(None,), examples={"A model": {"model": DEFAULT}}
     ),
     tabby_routes.permission: Described(gives=(tabby_reply.Permission,)),
     tabby_routes.encode: Described(
-        takes=tabby.Encode,
+        takes=tabby_bodies.Encode,
         gives=(tabby_reply.TabbyTokens,),
         examples={
             "A text": {"text": "Hello"},
@@ -144,25 +143,25 @@ _TABBY: Mapping[Any, Described] = {
         },
     ),
     tabby_routes.decode: Described(
-        takes=tabby.Decode, gives=(tabby_reply.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
+        takes=tabby_bodies.Decode, gives=(tabby_reply.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
     ),
     tabby_routes.template_list: Described(gives=(tabby_reply.Names,)),
-    tabby_routes.template_switch: Described(takes=tabby.TemplateSwitch, gives=(None,)),
+    tabby_routes.template_switch: Described(takes=tabby_bodies.TemplateSwitch, gives=(None,)),
     tabby_routes.template_unload: Described(
-        takes=tabby.TemplateUnload, gives=(None,), examples=_NAMED
+        takes=tabby_bodies.TemplateUnload, gives=(None,), examples=_NAMED
     ),
     tabby_routes.overrides: Described(gives=(tabby_reply.Overrides,)),
     tabby_routes.override_switch: Described(
-        takes=tabby.OverrideSwitch,
+        takes=tabby_bodies.OverrideSwitch,
         gives=(None,),
         examples={"A temperature": {"overrides": {"temperature": {"override": 0.7}}}},
     ),
     tabby_routes.override_unload: Described(gives=(None,)),
     tabby_routes.loras: Described(gives=(tabby_reply.Names,)),
-    tabby_routes.lora_load: Described(takes=tabby.LoraLoad),
+    tabby_routes.lora_load: Described(takes=tabby_bodies.LoraLoad),
     tabby_routes.service_info: Described(gives=(tabby_reply.ServiceInfo,)),
     hub.download: Described(
-        takes=tabby.Download,
+        takes=tabby_bodies.Download,
         gives=(tabby_reply.Downloaded,),
         events=(tabby_reply.DownloadEvent,),
     ),

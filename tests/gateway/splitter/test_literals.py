@@ -19,8 +19,8 @@ def copied(text: str, *, python: bool, size: int = 1) -> Literal:
     """The value of a literal that is followed by a comma, fed in pieces."""
     written: list[str] = []
     reader = Reader()
-    module = python_text if python else json_text
-    parsing = module.copy_value(reader, ArgumentsWriter(written.append))
+    copy_value = python_text.copy_value if python else json_text.copy_value
+    parsing = copy_value(reader, ArgumentsWriter(written.append))
     text += ","
     for at in range(0, len(text), size):
         reader.append(text[at : at + size])
