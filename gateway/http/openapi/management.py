@@ -143,7 +143,9 @@ _TABBY: Mapping[Any, Described] = {
         },
     ),
     tabby_routes.decode: Described(
-        takes=tabby_bodies.Decode, gives=(tabby_reply.TabbyText,), examples={"Tokens": {"tokens": [5, 6]}}
+        takes=tabby_bodies.Decode,
+        gives=(tabby_reply.TabbyText,),
+        examples={"Tokens": {"tokens": [5, 6]}},
     ),
     tabby_routes.template_list: Described(gives=(tabby_reply.Names,)),
     tabby_routes.template_switch: Described(takes=tabby_bodies.TemplateSwitch, gives=(None,)),

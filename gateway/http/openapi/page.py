@@ -7,7 +7,7 @@ from hashlib import sha256
 from html import escape
 from typing import Any
 
-Schema = Mapping[str, Any]
+Node = Mapping[str, Any]
 METHODS = ("get", "head", "post", "put", "delete")
 DEEP = 6  # levels of a schema that are spelled out
 REF = "#/components/schemas/"
@@ -30,7 +30,7 @@ nav a { margin-right: 1rem; }
 STYLE_DIGEST = f"sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}"
 
 
-def page(document: Schema) -> bytes:
+def page(document: Node) -> bytes:
     """The whole page."""
     info, paths = document["info"], document["paths"]
     tags = list(dict.fromkeys(tag for _, _, one in _operations(paths) for tag in one["tags"]))
@@ -51,21 +51,21 @@ def page(document: Schema) -> bytes:
     return "".join(parts).encode()
 
 
-def _operations(paths: Schema) -> Iterator[tuple[str, str, Schema]]:
+def _operations(paths: Node) -> Iterator[tuple[str, str, Node]]:
     for path, item in paths.items():
         for method in METHODS:
             if method in item:
                 yield method, path, item[method]
 
 
-def _section(tag: str, paths: Schema) -> Iterator[str]:
+def _section(tag: str, paths: Node) -> Iterator[str]:
     yield f"<h2 id='{_anchor(tag)}'>{escape(tag)}</h2>"
     for method, path, operation in _operations(paths):
         if tag in operation["tags"]:
             yield from _operation(method, path, operation)
 
 
-def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
+def _operation(method: str, path: str, operation: Node) -> Iterator[str]:
     yield f"<details><summary><span class='method'>{method.upper()}</span>"
     yield f"<code>{escape(path)}</code> <span class='about'>{_text(operation['summary'])}</span>"
     yield f"</summary><p>{_text(operation['description'])}</p>"
@@ -74,14 +74,14 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
         yield from _table((one["name"], one["schema"], one["in"]) for one in parameters)
     if (body := operation.get("requestBody")) is not None:
         yield "<h4>Body</h4>"
-        yield from _content(body["content"])
+        yield from _page_content(body["content"])
     for status, answer in operation["responses"].items():
         yield f"<h4>{'Error' if status == 'default' else status}</h4>"
-        yield from _content(answer["content"])
+        yield from _page_content(answer["content"])
     yield "</details>"
 
 
-def _content(content: Schema) -> Iterator[str]:
+def _page_content(content: Node) -> Iterator[str]:
     for kind, what in content.items():
         yield f"<p><code>{escape(kind)}</code>: {_kind(what['schema'])}</p>"
         for name, example in what.get("examples", {}).items():
@@ -89,7 +89,7 @@ def _content(content: Schema) -> Iterator[str]:
             yield f"<p>{escape(name)}</p><pre>{escape(written)}</pre>"
 
 
-def _model(name: str, schema: Schema) -> Iterator[str]:
+def _model(name: str, schema: Node) -> Iterator[str]:
     yield f"<details id='{escape(name)}'><summary><code>{escape(name)}</code> "
     yield f"<span class='about'>{_text(schema.get('description', ''))}</span></summary>"
     required = schema.get("required", ())
@@ -100,7 +100,7 @@ def _model(name: str, schema: Schema) -> Iterator[str]:
     yield "</details>"
 
 
-def _table(rows: Iterator[tuple[str, Schema, str]]) -> Iterator[str]:
+def _table(rows: Iterator[tuple[str, Node, str]]) -> Iterator[str]:
     yield "<table>"
     for name, schema, note in rows:
         about = " ".join(filter(None, (escape(note), _text(schema.get("description", "")))))
@@ -109,7 +109,7 @@ def _table(rows: Iterator[tuple[str, Schema, str]]) -> Iterator[str]:
     yield "</table>"
 
 
-def _kind(schema: Schema, deep: int = DEEP) -> str:
+def _kind(schema: Node, deep: int = DEEP) -> str:
     """A schema in a few words."""
     if deep == 0:
         return "…"
@@ -127,7 +127,7 @@ def _kind(schema: Schema, deep: int = DEEP) -> str:
     return f"{named}{within}{_bounds(schema)}"
 
 
-def _bounds(schema: Schema) -> str:
+def _bounds(schema: Node) -> str:
     names: Sequence[tuple[str, str]] = (
         ("minimum", "from"),
         ("exclusiveMinimum", "above"),
