@@ -5,20 +5,219 @@ NVIDIA's driver knows most of its cards (`gpus`): what other processes hold, and
 others are those of ggml's registry (`ggml`). Where both list a card, which its PCI address tells,
 it has CUDA's name, whatever llama.cpp was built for. A device whose memory is the machine's own has
 none of its own here.
+
+NVIDIA's cards by the numbers CUDA gives them in this process: `cuda:0` is the first.
+
+Asked through NVIDIA's management library (nvidia-ml-py), so that no engine has to be imported. NVML
+counts all cards of the machine by PCI bus; CUDA counts those that `CUDA_VISIBLE_DEVICES` names, and
+by speed unless `CUDA_DEVICE_ORDER` says otherwise (CUDA C++ Programming Guide, "CUDA Environment
+Variables"). `number_by_bus` makes the two agree.
 """
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import msgspec
 import pynvml
+import structlog
 
-from backends import ggml, gpus
+from backends import ggml
 from backends.ggml import GgmlDevice
-from backends.gpus import GpuMemory
+
+ORDER = "CUDA_DEVICE_ORDER"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+BY_BUS = "PCI_BUS_ID"
+
+log = structlog.get_logger(__name__)
+
+
+class Card(msgspec.Struct, frozen=True):
+    """A card of the machine. `instances`: the UUIDs of its MIG instances, where it is divided."""
+
+    uuid: str  # GPU-…
+    instances: tuple[str, ...] = ()  # MIG-…
+
+
+class GpuMemory(msgspec.Struct, frozen=True):
+    """Bytes. `own`: what this process has; None where the driver doesn't say. `bus`: the card's PCI
+    address as Linux writes it, "0000:c1:00.0"; "" of a part of one.
+    """
+
+    total: int
+    free: int
+    used: int
+    own: int | None
+    bus: str = ""
+    description: str = ""
+
+
+def number_by_bus(environment: MutableMapping[str, str] = os.environ, nvml: Any = pynvml) -> None:
+    """Have CUDA count cards as NVML and nvidia-smi do, before any engine starts it. What the user
+    set stays, with a warning where it makes the numbers uncertain.
+    """
+    if environment.setdefault(ORDER, BY_BUS) == BY_BUS:
+        return
+    with _driver(nvml) as there:
+        if there:
+            handles, cards = _handles(nvml)
+            uuids = visible(environment.get(VISIBLE), cards)
+            _warn_of_unlike(nvml, [handles[uuid] for uuid in uuids])
+
+
+def visible(variable: str | None, cards: Sequence[Card]) -> list[str]:
+    """The UUIDs of the cards or MIG instances CUDA sees, in its order.
+
+    `variable` is CUDA_VISIBLE_DEVICES: numbers or UUIDs, which may be shortened as long as one card
+    fits. As in CUDA, what follows the first bad entry is ignored, an entry named twice leaves none,
+    and of MIG instances a process sees the first one only.
+    """
+    whole = [card.instances[0] if card.instances else card.uuid for card in cards]
+    known = [uuid for card in cards for uuid in (card.uuid, *card.instances)]
+    if variable is None:
+        return _first_instance(whole)
+    chosen: list[str] = []
+    for entry in variable.split(","):
+        found = _named(entry.strip(), whole, known)
+        if found is None:
+            break
+        if found in chosen:
+            return []
+        chosen.append(found)
+    return _first_instance(chosen)
+
+
+def _named(entry: str, whole: Sequence[str], known: Sequence[str]) -> str | None:
+    if entry.startswith(("GPU-", "MIG-")):
+        found = [uuid for uuid in known if uuid.startswith(entry)]
+        return found[0] if len(found) == 1 else None
+    number = re.match(r"\+?\d+", entry)  # as strtoul reads it: `1gpu` is 1
+    if number is None or int(number[0]) >= len(whole):
+        return None
+    return whole[int(number[0])]
+
+
+def _first_instance(uuids: Sequence[str]) -> list[str]:
+    instances = [uuid for uuid in uuids if uuid.startswith("MIG-")]
+    return instances[:1] or list(uuids)
+
+
+def memory(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> dict[str, GpuMemory]:
+    """Each card's, by CUDA's name for it; nothing where there is no driver. May block for
+    milliseconds. A card that doesn't answer is left out, and keeps its number.
+    """
+    with _driver(nvml) as there:
+        if not there:
+            return {}
+        handles, cards = _handles(nvml)
+        uuids = visible(environment.get(VISIBLE), cards)
+        found = {
+            f"cuda:{number}": _memory(nvml, handles[uuid]) for number, uuid in enumerate(uuids)
+        }
+        return {name: one for name, one in found.items() if one is not None}
+
+
+@contextmanager
+def _driver(nvml: Any) -> Iterator[bool]:
+    try:
+        nvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _handles(nvml: Any) -> tuple[dict[str, Any], list[Card]]:
+    """NVML's handles of cards and MIG instances by UUID, and the cards in its order."""
+    handles: dict[str, Any] = {}
+    cards = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = nvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError:
+            cards.append(Card(f"lost-{index}"))  # it keeps its number; CUDA can't use it either
+            handles[cards[-1].uuid] = None
+            continue
+        instances = dict(_instances(nvml, handle))
+        handles |= {uuid: handle, **instances}
+        cards.append(Card(uuid, tuple(instances)))
+    return handles, cards
+
+
+def _instances(nvml: Any, card: Any) -> Iterator[tuple[str, Any]]:
+    """A card's MIG instances."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(card)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(card)
+    except pynvml.NVMLError:  # a card without MIG
+        return
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            yield nvml.nvmlDeviceGetUUID(handle), handle
+        except pynvml.NVMLError:  # a place without an instance
+            continue
+
+
+def _memory(nvml: Any, handle: Any) -> GpuMemory | None:
+    if handle is None:
+        return None
+    try:
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError:
+        return None
+    return GpuMemory(
+        found.total,
+        found.free,
+        found.used,
+        _own_memory(nvml, handle),
+        _bus(nvml, handle),
+        _text(nvml.nvmlDeviceGetName, handle),
+    )
+
+
+def _bus(nvml: Any, handle: Any) -> str:
+    """NVML writes eight digits of the domain, Linux four."""
+    return _text(lambda card: nvml.nvmlDeviceGetPciInfo(card).busId, handle).lower()[-12:]
+
+
+def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
+    try:
+        said = ask(handle)
+    except pynvml.NVMLError:
+        return ""
+    return said if isinstance(said, str) else said.decode(errors="replace")
+
+
+def _own_memory(nvml: Any, handle: Any) -> int | None:
+    """Bytes of a card that this process has; None where the driver doesn't say. A container may
+    have other process numbers than the driver sees.
+    """
+    try:
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return None
+    own = [one.usedGpuMemory for one in processes if one.pid == os.getpid()]
+    return sum(own) if own and None not in own else None
+
+
+def _warn_of_unlike(nvml: Any, handles: Sequence[Any]) -> None:
+    """CUDA's measure of speed is its own, so unlike cards can't be identified then."""
+    kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles if handle is not None}
+    if len(kinds) > 1:
+        log.warning(
+            "memory may be counted for the wrong card: CUDA numbers unlike cards by speed",
+            cards=sorted(kinds),
+            mend=f"{ORDER}={BY_BUS} makes the numbers those of nvidia-smi",
+        )
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +234,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 def devices(environment: Mapping[str, str] = os.environ, nvml: Any = pynvml) -> dict[str, Device]:
     """By name, `cuda:0`, `vulkan:1`; as they are now. May block: the first time for a second."""
-    cards = gpus.memory(environment, nvml)
+    cards = memory(environment, nvml)
     found = ggml.devices()
     named = names(found, cards)
     free = ggml.free([one.name for one in found if named[one.name] not in cards])
@@ -48,7 +247,7 @@ def of_llamacpp() -> Mapping[str, str]:
     names for them, by ours.
     """
     found = ggml.devices()
-    known = merged(found, gpus.memory(), {})
+    known = merged(found, memory(), {})
     libraries = {one.library: name for name, one in known.items() if not one.shared}
     return {libraries[one.name]: one.name for one in found if one.name in libraries}
 

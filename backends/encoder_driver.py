@@ -16,10 +16,9 @@ import anyio
 import msgspec
 
 from backends.bounds import check_inputs, check_tokens
-from backends.encoding import EncoderInput, EncoderTokenizer
-from backends.engine_thread import Close, EngineThread, Stop, Submit, closed
+from backends.driver import Close, EngineThread, Stop, Submit, closed
 from backends.errors import BackendError, GenerationFailed
-from backends.protocol import ModelInfo
+from backends.protocol import EncoderInput, EncoderTokenizer, ModelInfo
 
 # The target time of a pass: new requests wait no longer for it, nor do cancelled ones.
 PASS_SECONDS = 0.1

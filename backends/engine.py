@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.errors import BackendError
 from backends.protocol import Generation, ModelInfo, PromptProgress, Scored, TokenLogprob
 

@@ -12,19 +12,40 @@ process boundary without a caller noticing. This module knows no engine and no g
     # here the device no longer works for this job
 
 Times are seconds, sizes are bytes, probabilities are natural logarithms.
+
+The contract between the gateway and a loaded model that reads texts and writes none: embeddings
+(its task is "embed"), or scores of documents for a query ("rank").
+
+A sibling of `backends.protocol`, under the same registry, leases and memory. What crosses is tokens
+in and bytes out, so that it can cross a process boundary too. It knows no engine and no gateway.
+
+    inputs = [container.read(text) for text in texts]       # in any thread
+    vectors = await container.encode(inputs)                # of all of them, in their order
+
+Requested output shapes (structured output), whichever API and field they came in.
+
+Schemas and structural tags are kept as the JSON text that came, so that a shape can be hashed and
+is read in one place, under limits. `field` is the client's name of what it sent, for errors.
+
+A conversation and its tools, in one form for all APIs. Text is str, pictures are references.
+
+They stand below the gateway because engines elsewhere are handed a conversation as it is.
 """
 
+import math
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
-    from backends.slots import Slots
+    from backends.jobs import Slots
+
 
 Modality: TypeAlias = Literal["text", "image"]
-Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `backends.encoding`
+Task: TypeAlias = Literal["generate", "embed", "rank"]  # the last two: see `backends.protocol`
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -388,3 +409,222 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 Report: TypeAlias = Callable[[Progress], None]  # called on the event loop's thread
+
+
+class EncoderInput(msgspec.Struct, frozen=True):
+    """One text, or a query with a document, as the model reads it: with the special tokens around.
+
+    `second`: where the second text of a pair begins; 0: there is none. `cut`: how many tokens were
+    left out so that it fits.
+    """
+
+    tokens: tuple[int, ...]
+    second: int = 0
+    cut: int = 0
+
+
+class EncoderTokenizer(Protocol):
+    """What every container here has, whatever its task."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def tokenize(self, text: str, *, special: bool) -> tuple[int, ...]:
+        """See `ModelContainer.tokenize`."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """See `ModelContainer.detokenize`."""
+        ...
+
+
+class EncoderContainer(EncoderTokenizer, Protocol):
+    """A model in memory. Every container passes `tests/backends/encoder_contract.py`."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it can't encode any more; None while it can."""
+        ...
+
+    def read(self, text: str, most: int | None = None) -> EncoderInput:
+        """The tokens of `text`, of which the last are left out so that there are at most `most` in
+        all. Texts of control tokens are plain text.
+        """
+        ...
+
+    def read_pair(self, query: str, document: str, most: int | None = None) -> EncoderInput:
+        """As `read`; what is left out is of the longer one first. Only of a model that ranks."""
+        ...
+
+    async def encode(self, inputs: Sequence[EncoderInput]) -> Sequence[bytes]:
+        """For each input, in their order, `info.vectors.width` numbers; where the task is "rank"
+        one, the higher the better. They are float32, the lowest byte first.
+
+        When it returns, or was cancelled, the device no longer works for them. Raises InvalidJob,
+        InputTooLong, GenerationFailed, OutOfMemory.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Free the device. Called only when nothing is being encoded; harmless a second time."""
+        ...
+
+
+ITEM = array("f").itemsize  # bytes of one value
+
+
+def values(vector: bytes) -> list[float]:
+    """The numbers of a vector."""
+    numbers = array("f")
+    numbers.frombytes(vector)
+    return numbers.tolist()
+
+
+def shortened(vector: bytes, width: int, *, normalized: bool) -> bytes:
+    """The first `width` values, of length 1 again where the vector is `normalized`."""
+    if width * ITEM >= len(vector):
+        return vector
+    kept = values(vector[: width * ITEM])
+    length = math.hypot(*kept) if normalized else 1.0
+    return array("f", [value / length for value in kept] if length else kept).tobytes()
+
+
+def cosine(first: Sequence[float], second: Sequence[float]) -> bytes:
+    """Of the angle between two vectors: one number, as a score is given."""
+    lengths = math.hypot(*first) * math.hypot(*second)
+    product = math.fsum(one * other for one, other in zip(first, second, strict=True))
+    return array("f", (product / lengths if lengths else 0.0,)).tobytes()
+
+
+def room_of_each(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of two texts stay where both together may have `room`: the longer one gives
+    up tokens until they are alike, then both do (transformers' "longest_first").
+    """
+    if first + second <= room:
+        return first, second
+    half = room // 2
+    if first <= half:
+        return first, room - first
+    if second <= half:
+        return room - second, second
+    return (room - half, half) if first > second else (half, room - half)
+
+
+class JsonObject(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):
+    """Any JSON object."""
+
+    field: str = "response_format"
+
+
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
+    """JSON that satisfies `schema`, which is JSON text.
+
+    `strict`: what can't be enforced while the answer is written is an error; else it is relaxed,
+    named and checked afterwards.
+    """
+
+    schema: bytes
+    strict: bool = False
+    field: str = "response_format.json_schema.schema"
+
+
+class Regex(msgspec.Struct, frozen=True, kw_only=True, tag="regex"):
+    """A text that `pattern` matches from its beginning to its end."""
+
+    pattern: str
+    field: str = "regex_pattern"
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True, tag="grammar"):
+    """A text of a grammar: llama.cpp's GBNF, known by its `::=`, or Lark as llguidance has it."""
+
+    text: str
+    field: str = "grammar"
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True, tag="choices"):
+    """One of some texts."""
+
+    texts: tuple[str, ...]
+    field: str = "guided_choice"
+
+
+class StructuralTags(msgspec.Struct, frozen=True, kw_only=True, tag="structural_tag"):
+    """Free text in which some markers begin constrained parts.
+
+    `request` is the object's JSON text: `{"type": "structural_tag", ...}` with `structures` and
+    `triggers`, or with xgrammar's `format`.
+    """
+
+    request: bytes
+    field: str = "structural_tag"
+
+
+Shape: TypeAlias = JsonObject | JsonSchema | Regex | Grammar | Choices | StructuralTags
+
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    """Some text of a message."""
+
+    text: str
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag="image"):
+    """A picture by reference: a `data:`, `http:` or `https:` URL. `field` is where the client put
+    it, for errors; None: where OpenAI's clients do.
+    """
+
+    url: str
+    field: str | None = None
+
+
+Part: TypeAlias = TextPart | ImagePart
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call the model made earlier in the conversation. `arguments` is JSON text as the client
+    sent it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. `reasoning` is what the model thought in an earlier answer, sent back by the
+    client.
+    """
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined by newlines."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function the model may call. `parameters` is its JSON schema; None: no parameters given."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The client requires a call of this tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool

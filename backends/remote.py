@@ -18,10 +18,16 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.conversation import Message, Tool, ToolChoice
-from backends.encoding import EncoderContainer
-from backends.protocol import ModelContainer, ModelInfo, TokenLogprob
-from backends.shapes import Shape
+from backends.protocol import (
+    EncoderContainer,
+    Message,
+    ModelContainer,
+    ModelInfo,
+    Shape,
+    TokenLogprob,
+    Tool,
+    ToolChoice,
+)
 
 # Ids of the Roundhouses that a request came through, separated by commas.
 HOPS = "x-roundhouse-hops"

@@ -29,11 +29,10 @@ import numpy as np
 from llama_cpp.llama_grammar import json_schema_to_gbnf
 
 from backends import catalog
-from backends.constraints.grammars import Grammars
-from backends.constraints.tokenizer import Vocabulary
+from backends.constraints import Grammars, Vocabulary
 from backends.llamacpp.batch import allowed_ids
+from backends.llamacpp.engine import draw_among
 from backends.llamacpp.library import api
-from backends.llamacpp.rows import draw_among
 from backends.protocol import Constraint, Ended, Generation, ModelContainer, Piece, Sampling
 from benchmarks.report import Machine, machine
 from benchmarks.vocabulary import write

@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 import bundled
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.driver import DrivenContainer
 from backends.engine import Token
 from backends.huggingface.vocabulary import HfVocabulary

@@ -20,7 +20,7 @@ from config.shape import (
     unit_of,
     words,
 )
-from config.units import SPELLINGS, quantity
+from config.values import SPELLINGS, quantity
 
 T = TypeVar("T")
 

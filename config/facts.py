@@ -12,7 +12,7 @@ import msgspec
 
 from config.settings import Config
 from config.shape import Option, is_section, options
-from config.units import PATTERNS
+from config.values import PATTERNS
 
 Schema: TypeAlias = Mapping[str, Any]  # JSON's own shape
 

@@ -15,7 +15,7 @@ import yaml
 from config.models import ENGINES
 from config.settings import Config
 from config.shape import Kind, is_section, list_item, mapping_item, options, unit_of
-from config.units import PATTERNS
+from config.values import PATTERNS
 
 Schema: TypeAlias = dict[str, Any]  # JSON's own shape; it leaves this module as text only
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_or
 
 import msgspec
 
-from config.units import Unit
+from config.values import Unit
 
 S = TypeVar("S", bound=msgspec.Struct)
 

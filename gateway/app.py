@@ -12,11 +12,10 @@ from litestar.handlers import HTTPRouteHandler
 from backends.catalog import BACKENDS, Catalog
 from config.errors import ConfigError
 from config.settings import ApisConfig, Config
-from gateway.answers.capabilities import Capabilities
 from gateway.answers.constraints import Constraints
 from gateway.answers.encoding import Encoders
-from gateway.answers.interpreter import Interpreters
-from gateway.answers.overrides import SamplingOverrides, Templates
+from gateway.answers.interpreter import Capabilities, Interpreters, SamplingOverrides, Templates
+from gateway.answers.pictures import ImageLoader
 from gateway.answers.pipeline import Pipeline
 from gateway.answers.tokens import Encoding, Tokens
 from gateway.dialects.anthropic import error_body as anthropic_error
@@ -39,24 +38,19 @@ from gateway.http.console.feed import Feed, reloaded
 from gateway.http.console.files import FOLDER, page_files, page_routes
 from gateway.http.console.gauges import GaugeHistory, GaugeSampler
 from gateway.http.console.publishing import Publisher
+from gateway.http.detached import Generations, KeptStreams, Runs
 from gateway.http.errors import Handler, handlers
-from gateway.http.exchange import HEADERS, TRUNCATED_HEADER
-from gateway.http.generations import Generations
+from gateway.http.exchange import HEADERS, TRUNCATED_HEADER, counting_hops
 from gateway.http.holding import Holdings, WholeBody, holding
-from gateway.http.hops import counting_hops
 from gateway.http.metrics import Metrics
 from gateway.http.openapi import document_routes
-from gateway.http.request_log import ID_HEADER, RequestLog
-from gateway.http.request_record import Activity
+from gateway.http.request_record import ID_HEADER, Activity, RequestLog
 from gateway.http.routes import (
     admin,
     anthropic,
     cohere,
     console,
-    console_events,
-    console_hub,
     console_models,
-    console_settings,
     conversations,
     hub,
     kobold,
@@ -68,12 +62,9 @@ from gateway.http.routes import (
     tabby,
     tgi,
 )
-from gateway.http.runs import Runs
 from gateway.http.services import Services, given
-from gateway.http.streams import KeptStreams
 from gateway.hub import Downloads, Hub, Uploads, cached_models
 from gateway.logs import LogLines
-from gateway.pictures import ImageLoader
 from gateway.registry import Registry
 from gateway.reloading import Apply, Part, Reloader
 from gateway.store import Store
@@ -81,10 +72,7 @@ from gateway.tasks import BODY_THREADS, WorkerThreads, companions
 
 _CONSOLE_ROUTES = (
     *console.ROUTES,
-    *console_events.ROUTES,
-    *console_hub.ROUTES,
     *console_models.ROUTES,
-    *console_settings.ROUTES,
 )
 
 OPEN_TO_ALL = (

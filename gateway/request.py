@@ -10,19 +10,19 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from backends.conversation import (
+from backends.protocol import (
     ImagePart,
     Message,
     NamedTool,
     Part,
     Role,
+    Sampling,
+    Shape,
     TextPart,
     Tool,
     ToolCall,
     ToolChoice,
 )
-from backends.protocol import Sampling
-from backends.shapes import Shape
 
 __all__ = [
     "ChatRequest",

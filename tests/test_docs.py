@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks import hardware
 from gateway.http.metrics import Metrics
-from gateway.registry.survey import Ledger
+from gateway.registry.overview import Ledger
 
 ROOT = Path(__file__).parent.parent
 

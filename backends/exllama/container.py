@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from backends.catalog import ModelFiles
-from backends.driver import DrivenContainer
-from backends.engine_thread import run_abandonable
+from backends.driver import DrivenContainer, run_abandonable
 from backends.protocol import ModelContainer, Progress, Report
 from config.engines import EngineOptions
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, TokenLogprob
 from backends.sampling.batch import SamplerBatch, logprobs

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import JobFailed, Token
 from backends.exllama.jobs import ExLlamaJob, Result, at_limit, tokens_of
 from backends.exllama.library import while_generating

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from backends import errors
+from backends.catalog import command
 from backends.errors import BackendError, BackendMissing, LoadFailed, OutOfMemory
-from backends.installing import command
 
 L = TypeVar("L")
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from backends.catalog import ModelFiles
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.errors import LoadFailed
 from backends.exllama.drawing import Drawing, is_simple
 from backends.exllama.files import PagedCacheSize

@@ -4,8 +4,7 @@ engine.
 
 from collections.abc import Mapping
 
-from backends.catalog import LoadFacts, Translation, renamed
-from backends.installing import IN_WSL, Platform, Way
+from backends.catalog import IN_WSL, LoadFacts, Platform, Translation, Way, renamed
 from config.engines import ExLlamaOptions
 
 EXTENSION = "nvcc; its extension is compiled at the installation"

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from backends.catalog import Installation, LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, Way, renamed
 from backends.exllama import options as shared
-from backends.installing import Way
 from config.engines import EngineOptions, ExLlamaV2Options
 
 CACHES = ("fp16", "q8", "q6", "q4")

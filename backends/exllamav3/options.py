@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from backends.catalog import Installation, LoadFacts, Translation, renamed
+from backends.catalog import Installation, LoadFacts, Translation, Way, renamed
 from backends.exllama import options as shared
-from backends.installing import Way
 from config.engines import EngineOptions, ExLlamaV3Options
 
 CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")

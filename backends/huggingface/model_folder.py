@@ -3,6 +3,19 @@ reads such folders.
 
 Imports no engine and reads no weights: `config.json`, the templates' files and the sizes of the
 weight files. It does not know which backend can run what it finds.
+
+Hugging Face folders of embedding models and rerankers: the steps from tokens to a vector, read
+from their files.
+
+sentence-transformers' `modules.json` lists the steps: a transformer, a pooling (`1_Pooling`), dense
+layers, a normalization; `config_sentence_transformers.json` has the prompts. A cross-encoder is a
+folder whose class has one label. Imports no engine and reads no weights.
+
+A model's own `generation_config.json` as sampling defaults: written once, for every backend that
+finds one.
+
+The same reading serves a `generation_config` that a client sends. The names are those of
+transformers' `GenerationConfig`; what isn't sampling (lengths, end tokens, beams) is not read.
 """
 
 import json
@@ -12,10 +25,62 @@ from typing import Any
 
 import msgspec
 
+from backends import bounds
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from backends.huggingface import generation_config
-from backends.protocol import Modality
+from backends.protocol import Modality, Sampling, Task
+
+FILE = "generation_config.json"
+
+Reading = Callable[[Any], Any]
+
+
+def _tokens(value: Any) -> tuple[int, ...]:
+    return tuple(int(token) for token in value)
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """`[[[token], bias], …]`, as JSON must write it; longer sequences have no counterpart here."""
+    return tuple((int(word[0]), float(bias)) for word, bias in value if len(word) == 1)
+
+
+# Their name, our field, how its value is read.
+NAMES: Mapping[str, tuple[str, Reading]] = {
+    "temperature": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "typical_p": ("typical_p", float),
+    "repetition_penalty": ("repetition_penalty", float),
+    "suppress_tokens": ("banned_tokens", _tokens),
+    "sequence_bias": ("logit_bias", _biases),
+}
+
+
+def sampling(config: Mapping[str, Any]) -> Sampling:
+    """What `config` says about sampling; what it doesn't name stays neutral.
+
+    `do_sample: false` is greedy. Raises ValueError or TypeError for a value of the wrong kind.
+    """
+    named = {
+        field: reading(config[name])
+        for name, (field, reading) in NAMES.items()
+        if config.get(name) is not None
+    }
+    if config.get("do_sample") is False:
+        named["temperature"] = 0.0
+    return Sampling(**named)
+
+
+def read(folder: Path) -> Sampling | None:
+    """The defaults of the model in `folder`; None where it has none, or nothing legible."""
+    try:
+        config = json.loads((folder / FILE).read_bytes())
+        found = bounds.sound(sampling(config))
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    return found if found.requested() else None
+
 
 Fields = Mapping[str, Any]
 
@@ -89,7 +154,7 @@ def described(
         vocab_size=_first(text, ("vocab_size",), 0),
         heads=_first(text, HEADS, 0),
         activation_bytes=activation_bytes(text),
-        generation_defaults=generation_config.read(path),
+        generation_defaults=read(path),
     )
 
 
@@ -268,3 +333,184 @@ def _default_template(template: object) -> str | None:
     if not isinstance(template, list):
         return None
     return {entry.get("name"): entry.get("template") for entry in template}.get("default")
+
+
+RANKS = "ForSequenceClassification"
+# Families that read a text in both directions; a bare one of them is an embedding model, of which
+# the mean is taken, as sentence-transformers does.
+ENCODERS = frozenset(
+    {
+        *("albert", "bert", "camembert", "convbert", "deberta", "deberta-v2", "distilbert"),
+        *("electra", "ernie", "esm", "eurobert", "flaubert", "funnel", "gte", "jina_bert_v2"),
+        *("mobilebert", "modernbert", "mpnet", "neobert", "new", "nomic_bert", "nomic_bert_moe"),
+        *("roberta", "roformer", "squeezebert", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    }
+)
+# Positions are counted from behind the padding token's id, so that some can't be used.
+OFFSET = frozenset({"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "xmod"})
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Before release 5 each had a switch of its own.
+SWITCHES: Mapping[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+LENGTH_FILES = (
+    "sentence_bert_config.json",
+    *(f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert")),
+    *(f"sentence_{kind}_config.json" for kind in ("albert", "xlm-roberta", "xlnet")),
+)
+ACTIVATIONS = ("Identity", "Tanh", "Sigmoid", "ReLU", "GELU")
+LONGEST = 1 << 20  # tokens; a tokenizer without a limit names a number far beyond
+
+
+class Dense(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer behind the pooling: its folder, and the name of its activation in `torch.nn`."""
+
+    folder: Path
+    width: int
+    bias: bool
+    activation: str
+
+
+class EncoderSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """From a text to its vector, or from a pair to its score."""
+
+    task: Task
+    length: int | None = None  # tokens of one text; None: as many as the model has positions
+    lower: bool = False  # the text in lower case
+    pooling: tuple[str, ...] = ()  # of `POOLINGS`, their vectors one after the other
+    dense: tuple[Dense, ...] = ()
+    normalized: bool = False
+    prompts: Mapping[str, str] = {}
+    prompt: str = ""  # in front of every text
+    activation: str = "Sigmoid"  # of a score
+
+
+def steps(folder: Path, config: Fields) -> EncoderSteps | None:
+    """None: it is no such model. Raises UnsupportedModel for one with a step that isn't known,
+    LoadFailed for broken files.
+    """
+    if (folder / "modules.json").is_file():
+        return _of_modules(folder)
+    names = [str(name) for name in config.get("architectures") or ()]
+    if any(name.endswith(RANKS) for name in names):
+        return _of_pairs(folder, config)
+    if config.get("model_type") in ENCODERS and any(name.endswith("Model") for name in names):
+        return EncoderSteps(task="embed", length=_length(folder), pooling=("mean",))
+    return None
+
+
+def positions(config: Fields, trained: int) -> int:
+    """How many positions the model has, of `trained` that it names."""
+    if config.get("model_type") not in OFFSET:
+        return trained
+    padding = config.get("pad_token_id")
+    return trained - (padding if isinstance(padding, int) else 1) - 1
+
+
+def _of_modules(folder: Path) -> EncoderSteps:
+    made = EncoderSteps(task="embed", length=_length(folder), lower=_lower(folder))
+    for module in _modules(folder):
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        path = folder / str(module.get("path", ""))
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise LoadFailed(f"{folder} has a module outside of itself: {module.get('path')!r}")
+        made = _with(made, kind, path, folder)
+    if not made.pooling:
+        raise UnsupportedModel(f"{folder} makes no vector of its tokens: it has no pooling")
+    prompts = read_json_if_there(folder / "config_sentence_transformers.json")
+    named = _texts(prompts.get("prompts"))
+    default = named.get(str(prompts.get("default_prompt_name")), "")
+    return msgspec.structs.replace(made, prompts=named, prompt=default)
+
+
+def _with(made: EncoderSteps, kind: str, path: Path, folder: Path) -> EncoderSteps:
+    replace = msgspec.structs.replace
+    match kind:
+        case "Transformer" if path == folder and not made.pooling:
+            return made
+        case "Pooling" if not made.pooling:
+            return replace(made, pooling=_pooling(path))
+        case "Dense" if made.pooling and not made.normalized:
+            return replace(made, dense=(*made.dense, _dense(path)))
+        case "Normalize" if made.pooling:
+            return replace(made, normalized=True)
+        case "Dropout":  # for training alone
+            return made
+    raise UnsupportedModel(f"{folder} has a step that isn't known here: {kind} ({path.name})")
+
+
+def _modules(folder: Path) -> Sequence[Fields]:
+    try:
+        found = msgspec.json.decode((folder / "modules.json").read_bytes(), type=list[Fields])
+    except (OSError, msgspec.DecodeError) as error:
+        raise LoadFailed(f"{folder / 'modules.json'} can't be read: {error}") from error
+    return found
+
+
+def _pooling(path: Path) -> tuple[str, ...]:
+    config = read_json_if_there(path / "config.json")
+    if config.get("include_prompt") is False:
+        raise UnsupportedModel(f"{path} leaves prompts out of the pooling, which isn't done here")
+    named = config.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else named
+    if modes is None:
+        modes = [mode for switch, mode in SWITCHES.items() if config.get(switch)] or ["mean"]
+    if not isinstance(modes, list) or not modes or any(mode not in POOLINGS for mode in modes):
+        raise UnsupportedModel(f"{path} names a pooling that isn't known here: {named!r}")
+    return tuple(modes)
+
+
+def _dense(path: Path) -> Dense:
+    config = read_json_if_there(path / "config.json")
+    activation = str(config.get("activation_function", "torch.nn.Tanh")).rpartition(".")[2]
+    inner = config.get("module_input_name", "sentence_embedding")
+    if activation not in ACTIVATIONS or config.get("use_residual") or inner != "sentence_embedding":
+        raise UnsupportedModel(f"{path} is a dense layer of a kind that isn't known here")
+    if not (path / "model.safetensors").is_file():
+        raise UnsupportedModel(f"{path} has no weights as safetensors")
+    width = config.get("out_features")
+    if not isinstance(width, int):
+        raise LoadFailed(f"{path / 'config.json'} names no out_features")
+    bias = config.get("bias") is not False
+    return Dense(folder=path, width=width, bias=bias, activation=activation)
+
+
+def _of_pairs(folder: Path, config: Fields) -> EncoderSteps:
+    labels = config.get("id2label") or {}
+    count = config.get("num_labels") or len(labels) or 2
+    if count != 1:
+        raise UnsupportedModel(
+            f"{folder} sorts texts into {count} classes; only models with one label rank"
+        )
+    own = config.get("sentence_transformers")
+    named: Any = own.get("activation_fn") if isinstance(own, dict) else None
+    named = named or config.get("sbert_ce_default_activation_function") or "Sigmoid"
+    activation = str(named).rpartition(".")[2]
+    if activation not in ACTIVATIONS:
+        raise UnsupportedModel(f"{folder} names an activation that isn't known here: {named!r}")
+    return EncoderSteps(task="rank", length=_length(folder), activation=activation)
+
+
+def _length(folder: Path) -> int | None:
+    found = next((file for name in LENGTH_FILES if (file := folder / name).is_file()), None)
+    named = read_json_if_there(found).get("max_seq_length") if found else None
+    if not isinstance(named, int):
+        named = read_json_if_there(folder / "tokenizer_config.json").get("model_max_length")
+    return named if isinstance(named, int) and 0 < named <= LONGEST else None
+
+
+def _lower(folder: Path) -> bool:
+    return any(
+        read_json_if_there(folder / name).get("do_lower_case") is True for name in LENGTH_FILES
+    )
+
+
+def _texts(named: object) -> Mapping[str, str]:
+    if not isinstance(named, dict):
+        return {}
+    return {str(name): text for name, text in named.items() if isinstance(text, str)}

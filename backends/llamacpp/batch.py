@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backends.cells import Slot
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import PromptRead
 from backends.llamacpp.library import api
 from backends.llamacpp.sampling import Chain

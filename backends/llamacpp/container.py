@@ -3,14 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from backends.catalog import ModelFiles
-from backends.driver import DrivenContainer
+from backends.catalog import ModelFiles, command
+from backends.driver import DrivenContainer, run_abandonable
 from backends.encoder_driver import DrivenEncoder
-from backends.encoding import EncoderContainer
-from backends.engine_thread import run_abandonable
 from backends.errors import BackendMissing
-from backends.installing import command
-from backends.protocol import ModelContainer, Progress, Report
+from backends.protocol import EncoderContainer, ModelContainer, Progress, Report
 from config.engines import EngineOptions, LlamaCppOptions
 
 try:

@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
-from backends.encoding import EncoderInput, room_of_each
 from backends.errors import GenerationFailed, OutOfMemory
-from backends.llamacpp import loading, logged
+from backends.llamacpp import loading
 from backends.llamacpp.batch import Batch
-from backends.llamacpp.encoders import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.library import api
+from backends.llamacpp.memory import ENCODERS, MEAN, MOST_ROWS, POOLINGS, RANK, estimate, shape
 from backends.llamacpp.vocabulary import LlamaVocabulary, text_of
-from backends.protocol import ModelInfo, Vectors
+from backends.protocol import EncoderInput, ModelInfo, Vectors, room_of_each
 from backends.threads import StepThreads
 from config.engines import LlamaCppOptions
 
@@ -61,7 +60,7 @@ def load(
 
     Raises LoadFailed or OutOfMemory and leaves nothing behind.
     """
-    logged.listen()
+    loading.listen()
     with ExitStack() as undone:
         model = loading.load_model(files, options, progress)
         undone.callback(api.llama_model_free, model)
@@ -109,7 +108,7 @@ def _make_context(
     params.rope_freq_scale = options.rope_freq_scale or 0.0
     context = api.llama_init_from_model(model, params)
     if not context:
-        text = f"no room for passes of {size.tokens} tokens: {logged.last_errors()}"
+        text = f"no room for passes of {size.tokens} tokens: {loading.last_errors()}"
         raise OutOfMemory(text)
     return context
 
@@ -128,8 +127,8 @@ def _info(
         size_bytes=files.size_bytes,
         special=vocabulary.special,
         adds_bos=vocabulary.adds_bos,
-        layers=logged.layers(),
-        memory=logged.memory_taken(files) or estimate(files, options, files.size_bytes),
+        layers=loading.layers(),
+        memory=loading.memory_taken(files) or estimate(files, options, files.size_bytes),
         task="rank" if width is None else "embed",
         vectors=None if width is None else Vectors(width=width, normalized=True),
     )

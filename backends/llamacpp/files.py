@@ -1,26 +1,72 @@
-"""GGUF on disk: recognising it, what its header says, the memory it will need. No engine."""
+"""GGUF on disk: recognising it, what its header says, the memory it will need. No engine.
 
+The sampling defaults a GGUF file carries: what its model's `model_folder.json` said when it
+was converted (llama.cpp's `gguf-py/gguf/constants.py`, `general.sampling.*`).
+
+The order of samplers that a file may name is not read: it is the same on every engine here.
+
+Who else may change a model's files while they are mapped. Reads modes and owners alone.
+"""
+
+import grp
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from backends import devices, ggml
+from backends import bounds, devices, ggml
 from backends.catalog import CPU, Cards, ModelFiles, Placement, divided, smallest_first
 from backends.errors import LoadFailed
-from backends.huggingface import generation_config
-from backends.llamacpp import defaults, dimensions, encoders, projectors, repacking
+from backends.huggingface import model_folder
+from backends.llamacpp import memory
 from backends.llamacpp.gguf import POSITIONS, BrokenFile, Header, Tensor, read_header
-from backends.llamacpp.repacking import CpuLayouts
-from backends.protocol import MemoryNeed
+from backends.llamacpp.memory import CpuLayouts
+from backends.protocol import MemoryNeed, Sampling
 from config.engines import EngineOptions, LlamaCppOptions
+
+# Its name behind `general.sampling.`, our field, how its value is read.
+NAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "temp": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "penalty_repeat": ("repetition_penalty", float),
+    "penalty_last_n": ("penalty_range", int),
+    "mirostat": ("mirostat_mode", int),
+    "mirostat_tau": ("mirostat_tau", float),
+    "mirostat_eta": ("mirostat_eta", float),
+}
+
+
+def carried(header: Header) -> Sampling | None:
+    """What the header says; what it doesn't name, or names in an odd way, stays neutral, and so
+    does what no request could ask for (`backends.bounds`).
+    """
+    named = {name: header.metadata.get(f"general.sampling.{name}") for name in NAMES}
+    found = Sampling(
+        **{
+            NAMES[name][0]: NAMES[name][1](value)
+            for name, value in named.items()
+            if isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(value)
+        }
+    )
+    found = bounds.sound(found)
+    return found if found.requested() else None
+
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as gguf-split names them
 SUFFIX = re.compile(r"(-\d{5}-of-\d{5})?\.gguf$")
-COMPANIONS = (f"*{projectors.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
+COMPANIONS = (f"*{memory.MARK}*[fF]16*",)  # it comes in several precisions; one is enough
 # tokens; models trained for a million would claim all memory for their cache
 LONGEST_BY_DEFAULT = 32_768
 SPLIT_CACHE = 1 << 30  # bytes; below this every sequence gets its own full-length part of the cache
@@ -68,7 +114,7 @@ def recognise(path: Path, layouts: CpuLayouts | None = None) -> ModelFiles | Non
     if path.suffix != ".gguf" or not path.is_file() or not _is_first(path):
         return None
     try:
-        return _describe(path, read_header(path), layouts or repacking.of_this_machine())
+        return _describe(path, read_header(path), layouts or memory.of_this_machine())
     except (BrokenFile, ValueError) as error:  # ValueError: an empty file can't be mapped
         raise LoadFailed(f"{path} is not a usable GGUF file: {error}") from error
 
@@ -81,7 +127,7 @@ def _only_model(folder: Path, layouts: CpuLayouts | None) -> ModelFiles | None:
 def _models(folder: Path) -> list[Path]:
     """The first files of the models in the folder, by their names."""
     files = [file for file in sorted(folder.glob("*.gguf")) if _is_first(file)]
-    return [file for file in files if projectors.MARK not in file.name]
+    return [file for file in files if memory.MARK not in file.name]
 
 
 def _is_first(path: Path) -> bool:
@@ -108,16 +154,16 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         raise LoadFailed(f"{path} is split and lacks {', '.join(missing)}")
     headers = [header, *map(read_header, files[1:])]
     tensors = [tensor for part in headers for tensor in part.tensors]
-    encodes = architecture in encoders.ENCODERS
-    graph = dimensions.graph(header, tensors)
-    projector = projectors.beside(path, lambda: set(_models(path.parent)) <= {path})
+    encodes = architecture in memory.ENCODERS
+    graph = memory.graph(header, tensors)
+    projector = memory.beside(path, lambda: set(_models(path.parent)) <= {path})
     return ModelFiles(
         path=path,
         backend="llamacpp",
         format="gguf",
         architecture=architecture,
         size_bytes=sum(file.stat().st_size for file in files),
-        added_bytes=repacking.added_bytes(tensors, layouts),
+        added_bytes=memory.added_bytes(tensors, layouts),
         repacked=layouts.bears(tensors),
         layers=header.number(f"{architecture}.block_count"),
         context_length=header.number(f"{architecture}.context_length", 2048),
@@ -128,8 +174,8 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         modalities=("text", "image") if projector else ("text",),
         parts=files,
         projector=projector,
-        beside=(path.parent / generation_config.FILE,),
-        generation_defaults=defaults.carried(header) or generation_config.read(path.parent),
+        beside=(path.parent / model_folder.FILE,),
+        generation_defaults=carried(header) or model_folder.read(path.parent),
         vocab_size=max(part.vocabulary for part in headers),
         heads=header.number(f"{architecture}.attention.head_count"),
         activation_bytes=graph.activation,
@@ -137,7 +183,7 @@ def _describe(path: Path, header: Header, layouts: CpuLayouts) -> ModelFiles | N
         window=graph.window if graph.sliding else 0,
         sliding_bytes_per_token=0 if encodes else graph.sliding,
         positions=_positions(tensors),
-        task=encoders.task(header),
+        task=memory.task(header),
     )
 
 
@@ -155,7 +201,7 @@ def fitted(files: ModelFiles, options: EngineOptions) -> ModelFiles:
         return msgspec.structs.replace(files, projector=None, modalities=("text",))
     if options.mmproj is None:
         return files
-    projector = projectors.named(Path(options.mmproj).expanduser())
+    projector = memory.named(Path(options.mmproj).expanduser())
     return msgspec.structs.replace(files, projector=projector, modalities=("text", "image"))
 
 
@@ -277,9 +323,9 @@ def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     added = files.added_bytes if on_cpu(options) else 0
     weights = files.size_bytes + added + (projector.stat().st_size if projector else 0)
     if files.task != "generate":
-        return encoders.estimate(files, options, weights)
+        return memory.estimate(files, options, weights)
     scores = options.flash_attention == "off"
-    encoder = projectors.buffer(projector, scores=scores) if projector else 0
+    encoder = memory.buffer(projector, scores=scores) if projector else 0
     layout = cache_layout(files, options)
     sliding = files.sliding_bytes_per_token
     cells = _padded(layout) * (files.cache_bytes_per_token - sliding)
@@ -364,3 +410,35 @@ def _buffers(files: ModelFiles, options: LlamaCppOptions, layout: Layout) -> int
     states = layout.slots * files.state_bytes  # of one layer
     logits = 4 * layout.slots * files.vocab_size  # scored prompts add at most `OUTPUT_BYTES`
     return mask + max(tokens * files.activation_bytes + states, attending, logits) + logits
+
+
+def changeable(paths: Sequence[Path]) -> Path | None:
+    """The first of these files, or of their folders, that others than this process's user and root
+    may write to; None where there is none.
+    """
+    for path in dict.fromkeys(path.resolve() for path in paths):
+        if others_may_write(path):
+            return path
+    for folder in dict.fromkeys(path.resolve().parent for path in paths):
+        # In a sticky folder (/tmp) nobody may replace what is another's.
+        if not folder.stat().st_mode & stat.S_ISVTX and others_may_write(folder):
+            return folder
+    return None
+
+
+def others_may_write(path: Path) -> bool:
+    """By its mode and owner; access lists are not looked at."""
+    status = path.stat()
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _has_no_others(status.st_gid)
+
+
+def _has_no_others(group: int) -> bool:
+    """Whether it is this user's own group: many systems make one for each user."""
+    if group not in (os.getegid(), 0):
+        return False
+    try:
+        return not grp.getgrgid(group).gr_mem
+    except KeyError:
+        return True

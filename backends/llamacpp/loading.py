@@ -1,9 +1,19 @@
 """Options to a loaded model and context: progress, cancellation, and llama.cpp's own messages when
 it fails.
+
+Parses llama.cpp's log of a load. Its C functions give the size of the weights alone; its log has
+that of every buffer, where each layer lies, and why something failed:
+
+    load_tensors: layer   0 assigned to device CUDA0, is_swa = 0
+    load_tensors:   CPU_Mapped model buffer size =     1.63 MiB
+    llama_kv_cache:        CPU KV buffer size =    64.00 MiB
 """
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import re
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from backends import devices, ggml, gpus, processors
+from backends import devices, ggml, threads
 from backends.catalog import ModelFiles, divided
+from backends.devices import own_name
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory
 from backends.llamacpp.files import (
     MOST_SLOTS,
     cache_layout,
+    changeable,
     context_length,
     estimate,
     fitted,
@@ -26,19 +38,104 @@ from backends.llamacpp.files import (
     snapshot_bytes,
 )
 from backends.llamacpp.library import api
-from backends.llamacpp.logged import LISTENER, last_errors, layers, listen, memory_taken
 from backends.llamacpp.options import INSTALLATION
 from backends.llamacpp.sampling import SUPPORTED
 from backends.llamacpp.vocabulary import LlamaVocabulary
-from backends.llamacpp.writers import changeable
-from backends.protocol import ModelInfo
+from backends.protocol import MemoryNeed, ModelInfo
 from backends.threads import StepThreads, ThreadController, counts
 from config.engines import LlamaCppOptions
 
-log = structlog.get_logger(__name__)
-
 if TYPE_CHECKING:
     from backends.llamacpp.pictures import MtmdEncoder
+
+
+LEVELS = {1: b"assigned to device", 2: b"buffer size"}  # ggml_log_level (ggml.h): debug, info
+TROUBLE = (3, 4)  # warning, error
+FEW = 3  # lines that are quoted
+
+# Recurrent layers have a state (RS) where others have keys and values (KV).
+_BUFFER = re.compile(r"(?P<buffer>\w+) +(?P<kind>\w+) buffer size\s*=\s*(?P<size>[\d.]+) MiB")
+_LAYER = re.compile(r"layer +\d+ assigned to device (?P<device>\w+)")
+USES: Mapping[str, str] = {"model": "weights", "KV": "cache", "RS": "cache"}  # others: "engine"
+REPACKED = frozenset({"AMX", "CPU_REPACK"})  # buffers whose weights were copied from the mapping
+
+_here = threading.local()  # on the thread that loads: its lines of errors, and of sizes
+
+
+@api.llama_log_callback  # type: ignore[untyped-decorator]
+def LISTENER(level: int, text: bytes, _data: ctypes.c_void_p) -> None:  # noqa: N802 - a C function
+    """Takes every line; a load begins with `listen`.
+
+    llama.cpp filters no levels and has no function that could stand here and do nothing. Where
+    slots have caches of their own a copy of one writes some 35 lines, each of which takes the GIL:
+    up to a tenth of the copy.
+    """
+    if level in TROUBLE:
+        errors = _here.__dict__.setdefault("errors", deque(maxlen=FEW))
+        errors.append(text.decode(errors="replace").strip())
+    elif (wanted := LEVELS.get(level)) is not None and wanted in text:
+        _here.__dict__.setdefault("lines", []).append(text.decode(errors="replace"))
+
+
+def listen() -> None:
+    """Forget this thread's lines, and collect new ones."""
+    api.llama_log_set(LISTENER, None)
+    _here.__dict__.clear()
+
+
+def last_errors() -> str:
+    """Why something failed, as far as llama.cpp's log has it."""
+    return "; ".join(getattr(_here, "errors", ())) or "it gave no reason"
+
+
+def memory_taken(files: ModelFiles) -> MemoryNeed | None:
+    """By this thread's lines."""
+    return counted(
+        _lines(),
+        files.size_bytes + files.added_bytes,
+        files.projector.stat().st_size if files.projector else 0,
+    )
+
+
+def layers() -> Mapping[str, int]:
+    """How many lie on which device, by this thread's lines; empty: there were none."""
+    ours = {library: name for name, library in devices.of_llamacpp().items()}
+    return {ours.get(name, own_name(name)): count for name, count in layers_in(_lines()).items()}
+
+
+def _lines() -> list[str]:
+    """About buffers and layers."""
+    return list(getattr(_here, "lines", ()))
+
+
+def counted(lines: Iterable[str], weights: int, projector: int) -> MemoryNeed | None:
+    """The buffers that `lines` of the log list, over all devices; None where they list no weights.
+    `projector`: bytes of its file; the log has no line for them.
+
+    Of a mapped file the log has the span from the first to the last tensor used there. Where others
+    between them were repacked that is too much, and no more than `weights` bytes are used.
+    """
+    sizes, buffers = {"weights": 0, "cache": 0, "engine": 0}, set()
+    for line in lines:
+        if (match := _BUFFER.search(line)) is not None:
+            sizes[USES.get(match["kind"], "engine")] += int(float(match["size"]) * 2**20)
+            buffers.add(match["buffer"])
+    if not sizes["weights"]:
+        return None
+    if buffers & REPACKED:
+        sizes["weights"] = min(sizes["weights"], weights)
+    sizes["weights"] += projector
+    return MemoryNeed(**sizes)
+
+
+def layers_in(lines: Iterable[str]) -> Mapping[str, int]:
+    """How many layers lie on each device, by ggml's name for it, the output layer counted as one,
+    as llama.cpp does.
+    """
+    return Counter(match["device"] for line in lines if (match := _LAYER.search(line)) is not None)
+
+
+log = structlog.get_logger(__name__)
 
 
 CACHE_TYPES = {
@@ -175,7 +272,7 @@ def load_model(
 def _warn_unheeded(options: LlamaCppOptions) -> None:
     """Layers on a card were asked for by their number, or there is a card, but none is used."""
     if not api.llama_supports_gpu_offload() and (
-        options.gpu_layers > 0 or (options.gpu_layers and gpus.memory())
+        options.gpu_layers > 0 or (options.gpu_layers and devices.memory())
     ):
         log.warning(
             "no card is used: this llama.cpp was built without them",
@@ -283,7 +380,7 @@ def step_threads(context: api.llama_context_p, options: LlamaCppOptions) -> Step
         api.llama_set_n_threads(context, count, count)
 
     controller = ThreadController(counts(options.threads), batch_counts(options))
-    return StepThreads(controller, use, processors.IdleCores())
+    return StepThreads(controller, use, threads.IdleCores())
 
 
 def _open_projector(

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends import prebuilt
-from backends.catalog import Installation, LoadFacts, Translation, renamed
-from backends.installing import IN_WSL, SUITE, Way
+from backends.catalog import IN_WSL, SUITE, Installation, LoadFacts, Translation, Way, renamed
 from config.engines import EngineOptions, LlamaCppOptions
 
 _CACHE_TYPES = {  # by TabbyAPI's names, and by bits

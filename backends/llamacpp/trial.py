@@ -27,12 +27,11 @@ import msgspec
 import structlog
 
 from backends.catalog import ModelFiles
-from backends.encoding import EncoderContainer
 from backends.errors import BackendError, LoadFailed
 from backends.llamacpp.files import fitted, recognise
-from backends.protocol import Generation, Image, ModelContainer, Sampling
+from backends.protocol import EncoderContainer, Generation, Image, ModelContainer, Sampling
 from config.engines import LlamaCppOptions
-from config.folders import user_folder
+from config.values import user_folder
 
 log = structlog.get_logger(__name__)
 

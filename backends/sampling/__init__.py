@@ -3,13 +3,13 @@ operations. For every engine whose logits are tensors.
 
     order.py       in which order samplers are applied, on every engine; imports no torch
     formulas.py    formulas that numpy and torch both compute
-    state.py       one job's parameters and what they remember: token counts, its random numbers
+    state.py       one job's parameters and what they remember: token counts, its random numbers,
+                   sequences that it repeats (DRY)
     batch.py       the rows of a step: what comes before the draw, who is drawn together, and what
                    was chosen, with alternatives, from the raw logits
     draw.py        the draw itself, for rows that are drawn the same way, and its random numbers
-    truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once
-    reshaping.py   what changes the distribution itself: temperature, dynamic temperature, smoothing
-    dry.py         the penalty on repeating a sequence, from one job's tokens
+    truncation.py  which candidates stay: top-k, top-p, min-p, …; all rows at once; what changes the
+                   distribution itself: temperature, dynamic temperature, smoothing
 
 The order is that of the field, and the same on every engine of ours: biases and bans, penalties,
 DRY, temperature, truncations, XTC; `temperature_last` moves the temperature behind the truncations.

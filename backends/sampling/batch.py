@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.protocol import Candidate, TokenLogprob
 from backends.sampling.draw import Draw, DrawWay, way
 from backends.sampling.penalties import FadingPenalty, Penalties

@@ -18,12 +18,12 @@ from backends.sampling.feedback import AdaptiveP, Feedback, Mirostat
 from backends.sampling.formulas import SCALE, halves, hashed, skewed
 from backends.sampling.order import FIRST, order_of
 from backends.sampling.penalties import column
-from backends.sampling.reshaping import Temperature
 from backends.sampling.state import SamplerState, SamplingContext
 from backends.sampling.truncation import (
     CUTS,
     Candidates,
     Step,
+    Temperature,
     cut_with,
     exclude_top,
     wider,

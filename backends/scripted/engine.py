@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from backends.catalog import ModelFiles
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.errors import BackendError, GenerationFailed
 from backends.protocol import Candidate, Generation, Image, ModelInfo, Scored, TokenLogprob

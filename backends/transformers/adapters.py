@@ -13,8 +13,8 @@ from typing import Any
 
 import transformers
 
+from backends.catalog import command
 from backends.errors import BackendMissing, LoadFailed
-from backends.installing import command
 from backends.transformers.memory import ran_out
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")  # pickled ones could run code

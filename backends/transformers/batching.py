@@ -17,7 +17,7 @@ from typing import TypeAlias
 import torch
 
 from backends.cells import WORTHWHILE, Slot, common, place
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, Token
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Candidate, Generation, Scored, TokenLogprob

@@ -1,5 +1,5 @@
 """Models that make vectors or rank, through their plain forward: texts of alike lengths in one
-padded pass, then the steps that their folders name (`backends.huggingface.encoder_folder`).
+padded pass, then the steps that their folders name (`backends.huggingface.model_folder`).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,12 @@ from tokenizers import Tokenizer
 
 from backends.catalog import ModelFiles
 from backends.encoder_driver import Pass
-from backends.encoding import EncoderInput, room_of_each
 from backends.errors import LoadFailed
-from backends.huggingface import encoder_folder, model_folder
-from backends.huggingface.encoder_folder import Dense, EncoderSteps
+from backends.huggingface import model_folder
+from backends.huggingface.model_folder import Dense, EncoderSteps
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.processors import IdleCores
-from backends.protocol import MemoryNeed, ModelInfo, Vectors
-from backends.threads import StepThreads, ThreadController, counts
+from backends.protocol import EncoderInput, MemoryNeed, ModelInfo, Vectors, room_of_each
+from backends.threads import IdleCores, StepThreads, ThreadController, counts
 from backends.transformers import loading
 from backends.transformers.encoders import MOST_ROWS, EncoderShape, buffers, shape
 from backends.transformers.memory import give_back, in_our_words
@@ -58,7 +56,7 @@ def load(
         config = transformers.AutoConfig.from_pretrained(
             files.path, trust_remote_code=options.trust_remote_code
         )
-        steps = encoder_folder.steps(files.path, model_folder.read_json(files.path / "config.json"))
+        steps = model_folder.steps(files.path, model_folder.read_json(files.path / "config.json"))
         if steps is None:
             raise LoadFailed(f"{files.path.name} is no longer what it was")
         ranks = steps.task == "rank"

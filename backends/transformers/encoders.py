@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from backends.catalog import ModelFiles
-from backends.huggingface import encoder_folder, model_folder
+from backends.huggingface import model_folder
 from backends.protocol import MemoryNeed
 from config.engines import TransformersOptions
 
@@ -31,14 +31,14 @@ def recognise(path: Path) -> ModelFiles | None:
     if not (path / "config.json").is_file():
         return None
     config = model_folder.read_json(path / "config.json")
-    steps = encoder_folder.steps(path, config)
+    steps = model_folder.steps(path, config)
     if steps is None or not (files := model_folder.weights(path)):
         return None
     kind = str(config.get("model_type") or "")
     found = model_folder.described(
         path, config, files, backend="transformers", format_="safetensors", kind=kind
     )
-    trained = encoder_folder.positions(config, found.context_length)
+    trained = model_folder.positions(config, found.context_length)
     further = (file for file in path.rglob("*") if file.suffix in (".json", ".safetensors"))
     return msgspec.structs.replace(
         found,
@@ -55,7 +55,7 @@ def shape(files: ModelFiles, options: TransformersOptions, *, cpu: bool) -> Enco
     model has positions.
     """
     config = model_folder.read_json(files.path / "config.json")
-    trained = encoder_folder.positions(config, model_folder.context_length(config))
+    trained = model_folder.positions(config, model_folder.context_length(config))
     length = min(files.context_length, LONGEST_BY_DEFAULT)
     if options.context_length is not None:
         length = min(options.context_length, trained)

@@ -5,12 +5,11 @@ from collections.abc import Collection, Sequence
 import msgspec
 import torch
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import JobFailed, PromptScored, Token
-from backends.processors import IdleCores
 from backends.protocol import Generation, ModelInfo
 from backends.sampling.state import SamplingContext
-from backends.threads import StepThreads, ThreadController
+from backends.threads import IdleCores, StepThreads, ThreadController
 from backends.transformers.batching import Batching
 from backends.transformers.forward import Forward
 from backends.transformers.grid import Grid

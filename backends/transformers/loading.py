@@ -15,11 +15,10 @@ import transformers
 from tokenizers import Tokenizer
 from transformers.utils import logging as transformers_logging
 
-from backends.catalog import ModelFiles
+from backends.catalog import ModelFiles, command
 from backends.errors import BackendMissing, LoadFailed, OutOfMemory, UnsupportedModel
 from backends.huggingface import model_folder
 from backends.huggingface.vocabulary import HfVocabulary, whole_tokenizer
-from backends.installing import command
 from backends.protocol import MemoryNeed, ModelInfo
 from backends.sampling.state import SUPPORTED
 from backends.threads import counts

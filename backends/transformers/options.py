@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from backends.catalog import Installation, LoadFacts, Translation, renamed
-from backends.installing import IN_WSL, SUITE, Way
+from backends.catalog import IN_WSL, SUITE, Installation, LoadFacts, Translation, Way, renamed
 from config.engines import EngineOptions, TransformersOptions
 
 INSTALLATION = Installation(

@@ -18,14 +18,13 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import JobFailed, Token
 from backends.huggingface.vocabulary import HfVocabulary
-from backends.processors import IdleCores
 from backends.protocol import Generation
 from backends.sampling.batch import logprobs
 from backends.sampling.state import SamplerState, SamplingContext
-from backends.threads import StepThreads, ThreadController
+from backends.threads import IdleCores, StepThreads, ThreadController
 from backends.transformers.memory import while_generating
 from backends.transformers.sampler import Sampler
 

@@ -17,9 +17,9 @@ from msgspec import Meta
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Progress, Report
 from backends.upstream.faults import broken, cut, late
+from backends.upstream.reading import EventReader
 from backends.upstream.relay import httpx_errors, plain, refused
 from backends.upstream.replicas import Replica
-from backends.upstream.sse import EventReader
 from backends.upstream.upstream import Upstream
 
 # No right to load, or no such call or model: the requests to come get that error.

@@ -3,20 +3,195 @@
 Reasoning is spelled `reasoning_content` (DeepSeek, vLLM, SGLang, llama.cpp), `reasoning`
 (OpenRouter, Ollama, newer vLLM), `reasoning_text` (Copilot), or stands in blocks of the content
 (Mistral). `<think>` in the content is text here; the gateway, which knows formats, splits it.
+
+Tool calls as other servers stream them, put in order.
+
+Many servers count calls from 1, give all of them the index 0, leave indexes or ids out, repeat the
+name in each piece, or send a call whole. What begins a new call: an id or an index not seen before;
+where there is neither, a name after arguments that are whole.
+
+Server-sent events from bytes: the data of each event, within limits.
+
+As https://html.spec.whatwg.org/multipage/server-sent-events.html has it, but for a lone carriage
+return, which no server of models ends a line with. Ids, comments and names but "error" are passed
+over.
+
+Parses other servers' answers to requests for vectors or scores: one JSON body, within limits.
+Pure.
+
+OpenAI's embeddings, as numbers or as base64; Jina's and Cohere's `results`, and TEI's bare list.
 """
 
+import binascii
+import math
 import re
-from collections.abc import Sequence
+import uuid
+from array import array
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from backends.errors import UpstreamError
 from backends.protocol import Candidate, TokenLogprob
-from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage
-from backends.upstream.calls import CallOrder, StreamedCallWire, StreamedFunctionWire
-from backends.upstream.faults import broken
-from backends.upstream.sse import ErrorData
+from backends.remote import RemoteCall, RemoteDelta, RemoteEvent, RemoteUsage, RemoteVectors
+from backends.upstream.faults import broken, too_large
+
+MOST_CALLS = 1_000  # of one answer
+
+
+class StreamedFunctionWire(msgspec.Struct, frozen=True):
+    """The arguments are JSON text; some servers send the object itself."""
+
+    name: str | None = None
+    arguments: str | dict[str, object] | None = None
+
+
+class StreamedCallWire(msgspec.Struct, frozen=True):
+    """Some of a call, or all of it."""
+
+    index: int | None = None
+    id: str | int | None = None
+    function: StreamedFunctionWire | None = None
+
+
+class _GrowingCall:
+    """A call that grows."""
+
+    __slots__ = ("arguments", "id", "index", "key", "name")
+
+    def __init__(self, key: int | None, call_id: str) -> None:
+        self.key = key  # the other server's index
+        self.id = call_id
+        self.index: int | None = None  # ours, once its name is known
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class CallOrder:
+    """Of one choice. `whole`: each piece is a call of its own."""
+
+    def __init__(self) -> None:
+        self._open: list[_GrowingCall] = []
+        self._named = 0
+
+    def take(self, wire: StreamedCallWire, *, whole: bool = False) -> RemoteCall | None:
+        """What a piece adds; None while a call has no name."""
+        function = wire.function or StreamedFunctionWire()
+        arguments = _text(function.arguments)
+        call = None if whole else self._found(wire, function, arguments)
+        if call is None:
+            call = self._begun(wire)
+        call.arguments.append(arguments)
+        if call.index is not None:
+            return RemoteCall(call.index, arguments=arguments) if arguments else None
+        if not function.name:
+            return None
+        call.name, call.index = function.name, self._named
+        self._named += 1
+        return RemoteCall(call.index, call.id, call.name, "".join(call.arguments))
+
+    def _begun(self, wire: StreamedCallWire) -> _GrowingCall:
+        if len(self._open) == MOST_CALLS:
+            raise too_large(f"more than {MOST_CALLS} tool calls in one answer")
+        call_id = str(wire.id) if wire.id else f"call_{uuid.uuid4().hex[:24]}"
+        call = _GrowingCall(wire.index, call_id)
+        self._open.append(call)
+        return call
+
+    def _found(
+        self, wire: StreamedCallWire, function: StreamedFunctionWire, arguments: str
+    ) -> _GrowingCall | None:
+        """The call that a piece goes on with; None: it begins one."""
+        if wire.id and (known := self._last(lambda call: call.id == str(wire.id))) is not None:
+            return known
+        last = self._last(lambda call: wire.index is None or call.key == wire.index)
+        if last is None or (wire.id and last.arguments):
+            return None
+        if function.name and last.index is not None and not wire.id and _is_whole(last):
+            return None
+        return last
+
+    def _last(self, fits: Callable[[_GrowingCall], bool]) -> _GrowingCall | None:
+        return next((call for call in reversed(self._open) if fits(call)), None)
+
+
+def _text(arguments: str | dict[str, object] | None) -> str:
+    if isinstance(arguments, dict):
+        return msgspec.json.encode(arguments).decode()
+    return arguments or ""
+
+
+def _is_whole(call: _GrowingCall) -> bool:
+    """Its arguments are a JSON value already."""
+    try:
+        msgspec.json.decode("".join(call.arguments))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+MARKED = b"\xef\xbb\xbfdata:"  # a byte order mark may stand at the beginning of a stream
+
+
+class ErrorData(bytes):
+    """The data of an event that is named "error"."""
+
+    __slots__ = ()
+
+
+class EventReader:
+    """Fed as bytes arrive, in pieces of any size; linear in what it is fed."""
+
+    def __init__(self, *, max_line: int, max_total: int) -> None:
+        """`max_line`: bytes of one line, `max_total`: of the whole stream."""
+        self._max_line = max_line
+        self._left = max_total
+        self._max_total = max_total
+        self._rest: list[bytes] = []  # of a line whose end has not come
+        self._held = 0
+        self._data: list[bytes] = []  # of an event whose end has not come
+        self._is_error = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that `data` ends. Raises Unhealthy past a limit."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise too_large(f"a stream of more than {self._max_total} bytes")
+        *lines, rest = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest.clear()
+            self._held = 0
+        if rest:
+            self._rest.append(rest)
+            self._held += len(rest)
+        if self._held > self._max_line or any(len(line) > self._max_line for line in lines):
+            raise too_large(f"a line of more than {self._max_line} bytes")
+        return self._events(lines)
+
+    def _events(self, lines: list[bytes]) -> list[bytes]:
+        found = []
+        for line in lines:
+            if line in (b"", b"\r"):
+                if self._data:
+                    data = b"\n".join(self._data)
+                    found.append(ErrorData(data) if self._is_error else data)
+                    self._data.clear()
+                self._is_error = False
+            elif line.startswith(b"data:"):
+                self._data.append(line[5:].strip())
+            elif line.startswith(MARKED):
+                self._data.append(line[len(MARKED) :].strip())
+            elif line.startswith(b"event:"):
+                self._is_error = line[6:].strip() == b"error"
+        return found
+
+    def rest(self) -> list[bytes]:
+        """The event that the end of the stream cut off from its empty line, if it is whole."""
+        return self.feed(b"\n\n")
+
 
 DONE = b"[DONE]"
 MOST_WORDS = 200  # bytes of an error that has no known shape
@@ -346,3 +521,101 @@ def _candidate(token: _Token) -> Candidate:
 
 def _named(text: str, logprob: float | None) -> Candidate:
     return Candidate(NO_TOKEN, text.encode(), _UNLIKELY if logprob is None else logprob)
+
+
+WIDEST = 1 << 16  # values of one vector
+LARGEST = 3.4e38  # what float32 holds
+
+
+class _VectorUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class _Embedding(msgspec.Struct, frozen=True):
+    embedding: list[float] | str
+    index: int | None = None
+
+
+class _Embeddings(msgspec.Struct, frozen=True):
+    data: list[_Embedding]
+    usage: _VectorUsage | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    index: int
+    relevance_score: float | None = None
+    score: float | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: list[_Result]
+    usage: _VectorUsage | None = None
+
+
+def read_vectors(body: bytes, count: int) -> RemoteVectors:
+    """The vectors of `count` texts, by their indices. Raises Unhealthy."""
+    answer = _decoded_vectors(body, _Embeddings)
+    vectors: list[bytes | None] = [None] * count
+    for place, one in enumerate(answer.data):
+        at = place if one.index is None else one.index
+        if not 0 <= at < count or vectors[at] is not None:
+            raise broken(f"a vector of text {at}, where {count} texts were asked about")
+        vectors[at] = _vector(one.embedding)
+    found = tuple(one for one in vectors if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} vectors of {count} texts")
+    if len({len(one) for one in found}) > 1:
+        raise broken("vectors of several widths")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
+
+
+def read_scores(body: bytes, count: int) -> RemoteVectors:
+    """The scores of `count` documents, by their indices. Raises Unhealthy."""
+    if body.lstrip()[:1] == b"[":
+        answer = _Results(_decoded_vectors(body, list[_Result]))
+    else:
+        answer = _decoded_vectors(body, _Results)
+    scores: list[bytes | None] = [None] * count
+    for one in answer.results:
+        score = one.score if one.relevance_score is None else one.relevance_score
+        if not 0 <= one.index < count or score is None or scores[one.index] is not None:
+            raise broken(f"a score of document {one.index}, where there are {count}")
+        scores[one.index] = _packed([score])
+    found = tuple(one for one in scores if one is not None)
+    if len(found) < count:
+        raise broken(f"{len(found)} scores of {count} documents")
+    return RemoteVectors(vectors=found, prompt_tokens=_tokens(answer.usage))
+
+
+def _decoded_vectors(body: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise broken("a body without vectors or scores") from None
+
+
+def _vector(value: list[float] | str) -> bytes:
+    if isinstance(value, list):
+        return _packed(value)
+    try:
+        packed = b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise broken("a vector that is no base64") from None
+    numbers = array("f")
+    if len(packed) % numbers.itemsize:
+        raise broken("a vector that is no base64 of numbers")
+    numbers.frombytes(packed)
+    return _packed(numbers.tolist())
+
+
+def _packed(numbers: list[float]) -> bytes:
+    if not 0 < len(numbers) <= WIDEST:
+        raise broken(f"a vector of {len(numbers)} values")
+    if not all(math.isfinite(one) and abs(one) < LARGEST for one in numbers):
+        raise broken("a vector with values that are no numbers")
+    return array("f", numbers).tobytes()
+
+
+def _tokens(usage: _VectorUsage | None) -> int:
+    return max(0, usage.prompt_tokens or usage.total_tokens) if usage else 0

@@ -3,24 +3,40 @@ comes.
 
 Nothing is read ahead: what the client's side doesn't take is not asked for, and TCP slows the other
 server down. Another replica is tried only before the first event was handed on.
+
+Choices that another server left out: one that ignores `n` is asked for the rest one by one.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
+from msgspec.structs import replace
 
 from backends.errors import UpstreamError
-from backends.remote import HOPS, Caller, RemoteEvent, RemoteEvents
+from backends.remote import (
+    HOPS,
+    Caller,
+    RemoteDelta,
+    RemoteEvent,
+    RemoteEvents,
+    RemoteRequest,
+    RemoteUsage,
+)
 from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
-from backends.upstream.posting import Posted, post
-from backends.upstream.reading import AnswerReader
+from backends.upstream.http1 import Posted, post
+from backends.upstream.reading import AnswerReader, EventReader
 from backends.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
 from backends.upstream.replicas import Balance, Replica
-from backends.upstream.sse import EventReader
 from config.upstreams import UpstreamConfig
 
 T = TypeVar("T")
@@ -400,3 +416,57 @@ def httpx_errors(config: UpstreamConfig) -> Iterator[None]:
         raise Unhealthy(text, code="upstream_unreachable") from None
     except httpx.HTTPError as error:
         raise cut(f" ({type(error).__name__})") from None
+
+
+R = TypeVar("R", bound=RemoteRequest)
+Ask = Callable[[int], AbstractAsyncContextManager[RemoteEvents]]
+
+
+@asynccontextmanager
+async def with_missing(events: RemoteEvents, count: int, ask: Ask) -> AsyncIterator[RemoteEvents]:
+    """`events`, then those of each of `count` choices that had none. `ask`: for one choice, by its
+    index; its answer is choice 0 of another request. Leaving closes that request.
+    """
+    async with AsyncExitStack() as held:
+        yield _all(events, count, ask, held)
+
+
+async def _all(
+    events: RemoteEvents, count: int, ask: Ask, held: AsyncExitStack
+) -> AsyncIterator[Sequence[RemoteEvent]]:
+    seen: set[int] = set()
+    usage = RemoteUsage()
+    async for batch in events:
+        seen.update(event.choice for event in batch if isinstance(event, RemoteDelta))
+        usage = next((event for event in batch if isinstance(event, RemoteUsage)), usage)
+        yield batch
+    for index in sorted(set(range(count)) - seen):
+        request = await held.enter_async_context(AsyncExitStack())
+        async for batch in await request.enter_async_context(ask(index)):
+            usage = _sum(usage, batch)
+            yield [_as_choice(event, index, usage) for event in batch]
+        await request.aclose()
+
+
+def _sum(usage: RemoteUsage, batch: Sequence[RemoteEvent]) -> RemoteUsage:
+    """`usage` with the counts of `batch`: those of the prompt once."""
+    for event in batch:
+        if isinstance(event, RemoteUsage):
+            usage = replace(
+                usage,
+                prompt_tokens=usage.prompt_tokens or event.prompt_tokens,
+                completion_tokens=usage.completion_tokens + event.completion_tokens,
+                reasoning_tokens=usage.reasoning_tokens + event.reasoning_tokens,
+            )
+    return usage
+
+
+def _as_choice(event: RemoteEvent, index: int, usage: RemoteUsage) -> RemoteEvent:
+    return replace(event, choice=index) if isinstance(event, RemoteDelta) else usage
+
+
+def single(request: R, index: int) -> R:
+    """`request` for one choice alone; a seed counts on, or all choices would be the same."""
+    seed = request.parameters.get("seed")
+    own = {"seed": seed + index} if isinstance(seed, int) else {}
+    return replace(request, n=1, parameters={**request.parameters, **own})

@@ -11,9 +11,8 @@ import anyio
 import httpx
 from msgspec.structs import replace
 
-from backends.conversation import Message
 from backends.errors import UpstreamError
-from backends.protocol import SAMPLERS, Modality, ModelInfo
+from backends.protocol import SAMPLERS, Message, Modality, ModelInfo
 from backends.remote import (
     HOPS,
     Caller,
@@ -29,20 +28,15 @@ from backends.remote import (
     RemoteText,
     RemoteVectors,
 )
-from backends.upstream.choices import single, with_missing
-from backends.upstream.discovery import Offer
-from backends.upstream.http1 import Http1Transport
-from backends.upstream.lists import Lists
-from backends.upstream.messages.body import messages_body, messages_changes
-from backends.upstream.messages.reading import MessagesReader
-from backends.upstream.messages.signatures import Signatures
-from backends.upstream.posting import DirectClient
+from backends.upstream.http1 import DirectClient, Http1Transport
+from backends.upstream.lists import Lists, Offer
+from backends.upstream.messages import MessagesReader, Signatures, messages_body, messages_changes
+from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
-from backends.upstream.relay import Question, Relay, key_headers
+from backends.upstream.relay import Question, Relay, key_headers, single, with_missing
 from backends.upstream.replicas import Balance, Replica
-from backends.upstream.shapes import OWNERS
-from backends.upstream.vectors import read_scores, read_vectors
 from backends.upstream.wire import (
+    OWNERS,
     chat_body,
     chat_changes,
     embedding_body,

@@ -1,15 +1,31 @@
-"""An answer while it is generated: outputs of the jobs in, deltas out, and its usage.
+r"""An answer while it is generated: outputs of the jobs in, deltas out, and its usage.
 
 It holds nothing that must be given back: the jobs and the lease belong to the pipeline's context.
+
+Stop strings of a chat: found in the text that the client reads, after it was split.
+
+Stop strings apply to the answer, so they are searched for in content. Reasoning is passed over,
+unless `in_reasoning` says otherwise; markers and the white space around them are no text. The
+arguments of a tool call are never cut, because half a call is useless. A stop string lies within
+one stretch of text, which a call or reasoning ends. (vLLM and llama.cpp search the raw text, where
+"\n\n" is found behind `</think>`, and "}" in every call.)
+
+It knows no engine: the caller ends the job when `Finished` comes.
+
+The choices of one request: a job of the engine for each, and their deltas as one stream, in the
+order in which they come.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import anyio
 import msgspec
+from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from backends.bounds import bounded
@@ -17,15 +33,17 @@ from backends.errors import BackendError
 from backends.protocol import (
     Ended,
     Generation,
+    ModelInfo,
     Outputs,
     Piece,
     PromptProgress,
+    Sampling,
     Scored,
     TokenLogprob,
 )
+from backends.transcript import StopFound, StopScanner
 from gateway.answers.constraints import Checked, ContentCheck
-from gateway.answers.stopping import Splitting
-from gateway.errors import translated
+from gateway.errors import GatewayError, InvalidRequest, translated
 from gateway.events import (
     ChoiceReport,
     Content,
@@ -40,7 +58,158 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Lease
-from gateway.request import GenerationParams
+from gateway.request import ChatRequest, GenerationParams
+from gateway.tasks import companions
+
+Text: TypeAlias = Content | Reasoning
+
+
+class Splitting(Protocol):
+    """A `gateway.splitter.Splitter`, or `Unsplit`."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """The text fed so far ends inside reasoning, also where that is delivered as content."""
+        ...
+
+    @property
+    def unsaid(self) -> int:
+        """Bytes of the text fed that no event has yet, and some event may have."""
+        ...
+
+    @property
+    def damaged(self) -> bool:
+        """A call broke off: none is to be executed."""
+        ...
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self, reason: FinishReason) -> list[Event]: ...
+
+
+class Unsplit:
+    """Raw text: all of it is content."""
+
+    in_reasoning = False
+    unsaid = 0
+    damaged = False
+
+    def feed(self, text: str) -> list[Event]:
+        return [Content(text)] if text else []
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        return [Finished(reason)]
+
+
+class StopStrings:
+    """A `Splitting` that ends its events with `Finished` where a stop string is found.
+
+    `inline`: the other one delivers reasoning as content.
+    """
+
+    def __init__(
+        self,
+        splitting: Splitting,
+        stops: Sequence[str],
+        *,
+        in_reasoning: bool = False,
+        inline: bool = False,
+    ) -> None:
+        self._splitting = splitting
+        self._stops = tuple(stops)
+        self._scanner = StopScanner(stops)
+        self._kinds: tuple[type[Event], ...] = (Content, Reasoning) if in_reasoning else (Content,)
+        self._by_letter = inline and not in_reasoning
+        self._kind: type[Text] = Content  # of the stretch being scanned
+        self._called = False  # a tool call was delivered whole
+        self._unsaid = 0  # bytes of content behind the last event: held back, or cut off
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._splitting.in_reasoning
+
+    @property
+    def unsaid(self) -> int:
+        return self._unsaid + self._splitting.unsaid
+
+    @property
+    def damaged(self) -> bool:
+        return self._splitting.damaged
+
+    def feed(self, text: str) -> list[Event]:
+        """The events of some more output; after one that is `Finished` nothing may be fed."""
+        if not self._by_letter:
+            return self._scanned(self._splitting.feed(text), self._kinds)
+        # Only between two letters it is known whether the text is reasoning.
+        events: list[Event] = []
+        for letter in text:
+            was_inside = self._splitting.in_reasoning
+            fed = self._splitting.feed(letter)
+            inside = was_inside or self._splitting.in_reasoning
+            events += self._scanned(fed, () if inside else self._kinds)
+            if events and isinstance(events[-1], Finished):
+                break
+        return events
+
+    def finish(self, reason: FinishReason) -> list[Event]:
+        """The events that end the answer; the last is Finished. What is left of a call that the end
+        cut is no answer, and the end is why it ended.
+        """
+        inside = self._by_letter and self._splitting.in_reasoning
+        events = self._splitting.finish(reason)
+        return self._scanned(events, () if inside or self.damaged else self._kinds)
+
+    def _scanned(self, events: Sequence[Event], kinds: tuple[type[Event], ...]) -> list[Event]:
+        passed: list[Event] = []
+        for number, event in enumerate(events):
+            if not isinstance(event, (Content, Reasoning)) or not isinstance(event, kinds):
+                self._called = self._called or isinstance(event, ToolClosed)
+                passed += (*self._held(), event)
+                continue
+            if type(event) is not self._kind:
+                passed += self._held()
+                self._kind = type(event)
+            held = self._scanner.held
+            match self._scanner.feed(event.text):
+                case StopFound(before, stop):
+                    self._unsaid = _bytes(held, events[number:]) - len(before.encode())
+                    to_execute = self._called and not self.damaged
+                    finished = Finished("tool_calls" if to_execute else "stop", stop=stop)
+                    return [*passed, *self._text(before), finished]
+                case str(free):
+                    passed += self._text(free)
+        self._unsaid = len(self._scanner.held.encode()) if self._kind is Content else 0
+        return passed
+
+    def _held(self) -> Iterator[Event]:
+        """Held-back text that can't become a stop string any more."""
+        return iter(self._text(self._scanner.flush()))
+
+    def _text(self, text: str) -> list[Event]:
+        return [self._kind(text)] if text else []
+
+
+def _bytes(held: str, events: Sequence[Event]) -> int:
+    return len(
+        (held + "".join(event.text for event in events if isinstance(event, Content))).encode()
+    )
+
+
+def stopping(
+    splitter: Splitting, request: ChatRequest, asked: GenerationParams
+) -> Splitting | StopStrings:
+    """`splitter`, ended by the stop strings. They are not the job's: an engine can't distinguish an
+    answer from reasoning.
+    """
+    if not asked.stop:
+        return splitter
+    return StopStrings(
+        splitter,
+        asked.stop,
+        in_reasoning=asked.stop_in_reasoning,
+        inline=request.thinking.shown == "inline",
+    )
+
 
 PLAIN = GenerationParams()
 
@@ -405,3 +574,123 @@ def fingerprint(lease: Lease) -> str:
 @cache
 def _version() -> str:
     return version("roundhouse")
+
+
+def jobs_of(
+    prompts: Sequence[tuple[int, ...]], asked: GenerationParams, lease: Lease, request: int
+) -> list[Generation]:
+    """One for each choice. The nearer to the request wins, lowest first: engine, model, preset,
+    request.
+
+    `request`: its number, by which its jobs take turns in line. Raises InvalidRequest.
+    """
+    info = lease.local.info
+    if asked.after_samplers and not info.reports_after_samplers:
+        text = f"post_sampling_probs: {info.backend} returns the model's own probabilities alone."
+        raise InvalidRequest(text, param="post_sampling_probs")
+    defaults = info.generation_defaults or Sampling()
+    sampling = _biased(asked.sampling.over(lease.entry.sampling.over(defaults)), asked, lease)
+    return [
+        Generation(
+            prompt=prompt,
+            sampling=_varied(sampling, variant),
+            max_tokens=asked.max_tokens,
+            min_tokens=asked.min_tokens,
+            stop=asked.stop,
+            logprobs=asked.logprobs,
+            request=request,
+            slot=asked.slot if info.keeps_slots else None,
+            reports_progress=asked.reports_progress and info.reports_progress,
+            after_samplers=asked.after_samplers,
+        )
+        for prompt in prompts
+        for variant in range(asked.n)
+    ]
+
+
+def unmet(asked: GenerationParams, info: ModelInfo) -> Mapping[str, str]:
+    """Requested features besides sampling that this engine lacks, by the clients' names: why."""
+    features = (
+        ("id_slot", asked.slot is not None and not info.keeps_slots),
+        ("return_progress", asked.reports_progress and not info.reports_progress),
+    )
+    return {name: f"{info.backend} does not have it" for name, is_unmet in features if is_unmet}
+
+
+def _biased(sampling: Sampling, asked: GenerationParams, lease: Lease) -> Sampling:
+    """With the biases of texts as those of all their tokens."""
+    texts = asked.sampling.text_biases
+    if not texts:
+        return sampling
+    container = lease.local
+    added = tuple(
+        (token, bias) for text, bias in texts for token in container.tokenize(text, special=False)
+    )
+    return msgspec.structs.replace(sampling, logit_bias=sampling.logit_bias + added)
+
+
+def _varied(sampling: Sampling, variant: int) -> Sampling:
+    """Several choices with one seed would all be the same: each counts on from it."""
+    if sampling.seed is None or not variant:
+        return sampling
+    return msgspec.structs.replace(sampling, seed=sampling.seed + variant)
+
+
+BACKLOG = 64  # deltas of several choices that may wait for a slow client
+
+
+class MergedChoices:
+    """The deltas of several choices as they come, in one stream. `tasks` outlives them."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._send, self._receive = anyio.create_memory_object_stream[Delta | Exception](BACKLOG)
+
+    def add(self, choice: Choice, outputs: Outputs) -> None:
+        self._tasks.start_soon(self._forward, choice, outputs, self._send.clone())
+
+    async def _forward(
+        self,
+        choice: Choice,
+        outputs: Outputs,
+        send: anyio.abc.ObjectSendStream[Delta | Exception],
+    ) -> None:
+        async with send:
+            try:
+                async for delta in choice.deltas(outputs):
+                    await send.send(delta)
+            # the reader raises it, as with one choice
+            except (BackendError, GatewayError) as error:
+                await send.send(error)
+
+    def close(self) -> None:
+        """No more is read."""
+        self._send.close()
+        self._receive.close()
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        self._send.close()
+        async for item in self._receive:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+async def merged(
+    held: AsyncExitStack, choices: Sequence[Choice], outputs: Sequence[Outputs]
+) -> AsyncIterator[Delta]:
+    """The deltas of all choices, of which each has its outputs; they end with `held`."""
+    held.callback(_stop_all, outputs)
+    if len(choices) == 1:
+        return choices[0].deltas(outputs[0])
+    streams = MergedChoices(await held.enter_async_context(companions()))
+    held.callback(streams.close)
+    for choice, stream in zip(choices, outputs, strict=True):
+        streams.add(choice, stream)
+    return streams.deltas()
+
+
+def _stop_all(outputs: Sequence[Outputs]) -> None:
+    """Before the contexts wait for each of their jobs in turn, so that they all end at one step."""
+    for one in outputs:
+        one.stop()

@@ -11,9 +11,8 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backends.constraints.tokenizer import control_tokens
-from backends.protocol import Constraint, ModelContainer
-from backends.shapes import Shape
+from backends.constraints import control_tokens
+from backends.protocol import Constraint, ModelContainer, Shape
 from gateway.answers.interpreter import Interpreter
 from gateway.constraints.checking import fault_of
 from gateway.constraints.compiling import fault_unconstrained, grammar_of

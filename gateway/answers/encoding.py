@@ -14,11 +14,19 @@ from typing import TypeAlias
 import msgspec
 
 from backends.bounds import ENCODED_TEXTS, check_inputs
-from backends.encoding import ITEM, EncoderContainer, EncoderInput, cosine, shortened, values
-from backends.protocol import Task, Vectors
+from backends.protocol import (
+    ITEM,
+    EncoderContainer,
+    EncoderInput,
+    Task,
+    Vectors,
+    cosine,
+    shortened,
+    values,
+)
 from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer, RemoteVectors
 from gateway.access import Access
-from gateway.answers.remote_parameters import embedding_parameters, rerank_parameters
+from gateway.answers.remote import embedding_parameters, rerank_parameters
 from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage

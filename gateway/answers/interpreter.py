@@ -1,17 +1,41 @@
 """A model's chat template and output format, and why that format was chosen.
 
 Made once per template, because the analysis renders the template several times.
+
+Sampling overrides: defaults, forced values and additions that administrators set for requests.
+
+Per parameter: `override` stands in where a request says nothing; with `force` it stands whatever
+the request says; with `additive` a list goes in front of the request's. Presets are YAML files of
+that.
+
+A model's capabilities, loaded or not: read from its chat template, once for each model and
+template.
+
+Reading a template takes some ten milliseconds, so it happens in a worker thread, and a list of
+models doesn't wait for all of it: what isn't known in time is in the next list.
 """
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, TypeAlias
 
+import anyio
 import msgspec
 from anyio import to_thread
+from msgspec.structs import replace
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens, ThinkingBudget
-from backends.remote import Container
+from backends.remote import Container, RemoteTarget
+from config.document import parse
+from config.errors import ConfigError
 from gateway.answers.control_tokens import Spellings
-from gateway.answers.overrides import Templates
+from gateway.dialects.fields import read_fields
+from gateway.dialects.openai import read_text
+from gateway.dialects.parameters import SamplingWire
+from gateway.errors import InvalidRequest, InvalidTemplate
+from gateway.paths import listed
 from gateway.prompt import (
     DEFAULT_TEMPLATE,
     FULL,
@@ -21,8 +45,8 @@ from gateway.prompt import (
     TemplateTraits,
     with_reasoning,
 )
-from gateway.registry import ModelEntry
-from gateway.request import ChatRequest
+from gateway.registry import ModelEntry, ModelStatus
+from gateway.request import ChatRequest, GenerationParams, RequestedSampling
 from gateway.splitter import (
     FORMATS,
     Format,
@@ -34,6 +58,210 @@ from gateway.splitter import (
 )
 from gateway.splitter.grammar.places import Thinking
 from gateway.tasks import Wanted
+
+_LENGTHS = frozenset({"max_tokens", "min_tokens", "stop"})
+_KNOWN = frozenset(SamplingWire.__struct_fields__) | _LENGTHS
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The override of one parameter."""
+
+    override: Any
+    force: bool = False
+    additive: bool = False
+
+
+class OverridePreset(msgspec.Struct, frozen=True, kw_only=True):
+    """Overrides by parameter, as their author wrote them, and sorted as they are applied."""
+
+    name: str | None = None
+    overrides: Mapping[str, Override] = {}
+    default: GenerationParams = GenerationParams()
+    forced: GenerationParams = GenerationParams()
+    added: GenerationParams = GenerationParams()
+
+    def over(self, asked: GenerationParams) -> GenerationParams:
+        """`asked` with the overrides applied."""
+        if not self.overrides:
+            return asked
+        sampling = _over(_over(self.default.sampling, asked.sampling), self.forced.sampling)
+        limits = (self.forced.max_tokens, asked.max_tokens, self.default.max_tokens)
+        return replace(
+            asked,
+            sampling=_joined(self.added.sampling, sampling),
+            max_tokens=next((limit for limit in limits if limit is not None), None),
+            min_tokens=self.forced.min_tokens or asked.min_tokens or self.default.min_tokens,
+            stop=self.added.stop + (self.forced.stop or asked.stop or self.default.stop),
+        )
+
+
+def preset(given: Mapping[str, Any], name: str | None = None) -> OverridePreset:
+    """The overrides in `given`. Raises InvalidRequest, naming the parameter at fault."""
+    overrides = {key: _override(key, value) for key, value in given.items()}
+    kinds = {
+        "forced": {key: one for key, one in overrides.items() if one.force},
+        "added": {key: one for key, one in overrides.items() if one.additive and not one.force},
+    }
+    rest = overrides.keys() - kinds["forced"].keys() - kinds["added"].keys()
+    kinds["default"] = {key: overrides[key] for key in rest}
+    for key, one in kinds["added"].items():
+        if not isinstance(one.override, list):
+            raise InvalidRequest(f"{key}: only a list can be additive", param=key)
+    return OverridePreset(
+        name=name, overrides=overrides, **{kind: _answering(these) for kind, these in kinds.items()}
+    )
+
+
+class SamplingOverrides:
+    """The overrides in force, and the files to choose others from."""
+
+    def __init__(self, folder: Path | None, name: str | None = None) -> None:
+        """Raises ConfigError where the preset `name` can't be used."""
+        self._folder = folder
+        self.current = OverridePreset()
+        self._configured = name
+        if name is not None:
+            try:
+                self.current = self.read(name)
+            except InvalidRequest as error:
+                raise ConfigError("the configuration", "$.preset", error.message) from None
+
+    def apply(self, folder: Path | None, name: str | None, chosen: OverridePreset) -> None:
+        """From now on this is the folder, and `chosen` in force where the configuration names
+        another preset than before: what an administrator has chosen since stays.
+        """
+        self._folder = folder
+        if self._configured != name:
+            self._configured, self.current = name, chosen
+
+    def names(self) -> tuple[str, ...]:
+        """What may be chosen now. Scans the folder."""
+        return tuple(listed(self._folder, (".yml", ".yaml")))
+
+    def read(self, name: str) -> OverridePreset:
+        """The preset called `name`. Raises InvalidRequest. Blocks to read a small file."""
+        files = listed(self._folder, (".yml", ".yaml"))
+        if name not in files:
+            known = ", ".join(files) or "none"
+            raise InvalidRequest(f"There is no preset {name!r}; there is: {known}.", param="preset")
+        try:
+            given, _ = parse(files[name].read_text("utf-8"), files[name].name)
+        except (OSError, UnicodeDecodeError, ConfigError) as error:
+            raise InvalidRequest(f"{name} can't be read: {error}", param="preset") from error
+        if not isinstance(given, dict):
+            raise InvalidRequest(f"{name} holds no parameters by name", param="preset")
+        return preset(given, name)
+
+    def switch(self, chosen: OverridePreset) -> None:
+        """From the next request on."""
+        self.current = chosen
+
+    def unload(self) -> None:
+        """Requests get their own parameters again."""
+        self.current = OverridePreset()
+
+
+def _override(name: str, given: Any) -> Override:
+    try:
+        return msgspec.convert(given, Override)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name}: {error}", param=name) from None
+
+
+def _answering(overrides: Mapping[str, Override]) -> GenerationParams:
+    """As if a request had said so: the same spellings, the same limits."""
+    values = {name: one.override for name, one in overrides.items() if one.override is not None}
+    fields = read_fields(msgspec.json.encode(values))
+    for name in fields.values.keys() - _KNOWN:
+        raise InvalidRequest(f"{name} is no sampling parameter", param=name)
+    return read_text(msgspec.json.encode({**values, "prompt": ""})).request.answering
+
+
+def _over(low: RequestedSampling, high: RequestedSampling) -> RequestedSampling:
+    texts = low.text_biases if "logit_bias" not in high.named else ()
+    return RequestedSampling(
+        high.over(low.values), low.named | high.named, high.text_biases or texts
+    )
+
+
+def _joined(added: RequestedSampling, requested: RequestedSampling) -> RequestedSampling:
+    """Lists in front of those that are there."""
+    joined = {name: getattr(added.values, name) + _list(requested, name) for name in added.named}
+    return RequestedSampling(
+        replace(requested.values, **joined),
+        requested.named | added.named,
+        added.text_biases + requested.text_biases,
+    )
+
+
+def _list(requested: RequestedSampling, name: str) -> tuple[Any, ...]:
+    items: Iterable[Any] = getattr(requested.values, name) if name in requested.named else ()
+    return tuple(items)
+
+
+# ---------------------------------------------------------------------------------------- templates
+# Chat templates that administrators put in place of a model's own, until they take them back.
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """A template by its name, and its text at the time it was chosen."""
+
+    name: str
+    source: str
+
+
+class Templates:
+    """`folder` holds NAME.jinja files; None: there is nothing to choose from."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._chosen: dict[str, Chosen] = {}
+
+    def apply(self, folder: Path | None) -> None:
+        """From now on this is the folder; what was chosen stays."""
+        self._folder = folder
+
+    def names(self) -> tuple[str, ...]:
+        """What may be chosen now. Scans the folder."""
+        return tuple(self._files())
+
+    def read(self, name: str) -> Chosen:
+        """The template called `name`. Reads and tries it; blocks for some milliseconds.
+
+        Raises InvalidRequest for an unknown name and for a template that can't be used.
+        """
+        param = "prompt_template_name"
+        files = self._files()
+        if name not in files:
+            known = ", ".join(files) or "none"
+            raise InvalidRequest(f"There is no template {name!r}; there is: {known}.", param=param)
+        try:
+            source = files[name].read_text("utf-8")
+            ChatTemplate(source, SpecialTokens())
+        except (OSError, UnicodeDecodeError, InvalidTemplate) as error:
+            raise InvalidRequest(f"{name} can't be used: {error}", param=param) from error
+        return Chosen(name, source)
+
+    def switch(self, model: str, chosen: Chosen) -> None:
+        """From the next request on `model` uses `chosen`."""
+        self._chosen[model] = chosen
+
+    def unload(self, model: str) -> None:
+        """Back to the model's own."""
+        self._chosen.pop(model, None)
+
+    def chosen(self, model: str) -> str | None:
+        """The name of the template in place of the model's own."""
+        found = self._chosen.get(model)
+        return found.name if found else None
+
+    def source(self, entry: ModelEntry) -> str | None:
+        """The text in place of what the model carries: chosen, else configured."""
+        found = self._chosen.get(entry.name)
+        return found.source if found else entry.template
+
+    def _files(self) -> Mapping[str, Path]:
+        return listed(self._folder, (".jinja",))
 
 
 class Interpreter(msgspec.Struct, frozen=True):
@@ -198,3 +426,107 @@ def recognised_format(
         described = msgspec.structs.replace(found.format, syntaxes=syntaxes)
         found = Recognised(described, f"{found.why}; its tools are described in the prompt")
     return found
+
+
+MOST_MODELS = 4_096  # models, each with its templates
+PATIENCE = 0.025  # seconds a list waits for models not known yet
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known from a model's files or its container."""
+
+    # "tools", "reasoning", "vision"; "embedding" or "rerank", then nothing else; None: not known
+    capabilities: tuple[str, ...] | None
+    recognised: Recognised
+    template: str  # the text in force
+    efforts: tuple[str, ...] = ()  # of reasoning, that the template takes
+
+
+# Name, template, format, what another server reported, and whether it is loaded.
+ModelKey: TypeAlias = tuple[str, str | None, str | None, RemoteTarget | None, bool]
+
+
+class Capabilities:
+    """Caches what it found."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+        self._known: dict[ModelKey, Known] = {}
+        self._one_looks = Lock()
+
+    async def of(self, status: ModelStatus) -> Known | None:
+        """What is known of one model; None where its files can't be used."""
+        if status.entry is None:
+            return None
+        key = self._key(status, status.entry)
+        if key not in self._known:
+            source = self._source(status, status.entry)
+            analyse = partial(self._analyse, key, status, status.entry, source)
+            await to_thread.run_sync(analyse, abandon_on_cancel=True)
+        return self._known.get(key)
+
+    async def learn(self, statuses: Sequence[ModelStatus]) -> None:
+        """Analyse all of them, one by one, so that no caller waits long for a single one."""
+        for status in statuses:
+            await self.of(status)
+
+    async def of_all(self, statuses: Sequence[ModelStatus]) -> Mapping[str, Known]:
+        """What is known of all, by model id, within `PATIENCE`.
+
+        A model just loaded is reported as it was before, until its control tokens have been read.
+        """
+        with anyio.move_on_after(PATIENCE):
+            await self.learn(statuses)
+        found = {}
+        for status in statuses:
+            if status.entry is not None:
+                key = self._key(status, status.entry)
+                if known := self._known.get(key) or self._known.get((*key[:4], False)):
+                    found[status.id] = known
+        return found
+
+    def _key(self, status: ModelStatus, entry: ModelEntry) -> ModelKey:
+        source = self._source(status, entry)
+        return entry.name, source, entry.format, entry.files.remote, status.info is not None
+
+    def _source(self, status: ModelStatus, entry: ModelEntry) -> str | None:
+        own = status.info.chat_template if status.info else entry.files.chat_template
+        return self._templates.source(entry) or own
+
+    def _analyse(
+        self, key: ModelKey, status: ModelStatus, entry: ModelEntry, source: str | None
+    ) -> None:
+        """In a worker thread, one at a time: a second caller finds it cached."""
+        with self._one_looks:
+            if key not in self._known:
+                self._known[key] = _known(status, entry, source)
+                while len(self._known) > MOST_MODELS:  # templates can be switched without end
+                    del self._known[next(iter(self._known))]
+
+
+def _known(status: ModelStatus, entry: ModelEntry, source: str | None) -> Known:
+    if (remote := entry.files.remote) is not None and source is None:
+        elsewhere = Recognised(FORMATS["plain"], "the upstream takes its answers apart")
+        return Known(capabilities=remote.capabilities, recognised=elsewhere, template="")
+    if status.task != "generate":
+        no_text = Recognised(FORMATS["plain"], "it writes no text")
+        can = ("embedding",) if status.task == "embed" else ("rerank",)
+        return Known(capabilities=can, recognised=no_text, template="")
+    info, text = status.info, source or DEFAULT_TEMPLATE
+    vision = ("vision",) if "image" in status.modalities else ()
+    try:
+        traits = ChatTemplate(text, info.special if info else SpecialTokens()).traits
+    except InvalidTemplate as error:
+        recognised = recognised_format(entry, info, text, None)
+        broken = Recognised(recognised.format, f"{recognised.why}; but {error.message}")
+        return Known(capabilities=vision, recognised=broken, template=text)
+    recognised = recognised_format(entry, info, text, traits)
+    tools = ("tools",) if recognised.format.syntaxes else ()
+    thinks = traits.reasoning and recognised.format.reasoning is not None
+    reasoning = ("reasoning",) if thinks else ()
+    return Known(
+        capabilities=(*tools, *reasoning, *vision),
+        recognised=recognised,
+        template=text,
+        efforts=traits.efforts if thinks else (),
+    )

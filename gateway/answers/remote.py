@@ -2,16 +2,29 @@
 
 The other server renders and splits; `<think>` left in the content is split here, and reasoning is
 sent in the form the client requested.
+
+Requests for models that other servers run: which side splits the answer, the check of its shape,
+and chats that are rendered and split here.
+
+A chat is split here where its model has a template and a format of ours: the prompt goes over as a
+raw text, and what comes back is read like an engine's output. The other server tokenizes the
+prompt, so what a client spells like a control token becomes one.
+
+A request's parameters for another server: OpenAI's names, else vLLM's.
+
+What the client named is handed on, and nothing else: the other server has defaults of its own.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from backends.protocol import Cause, Ended, Generation, Output, Outputs, Piece, Sampling
 from backends.remote import (
     Caller,
     RemoteCall,
@@ -19,19 +32,19 @@ from backends.remote import (
     RemoteChat,
     RemoteContainer,
     RemoteDelta,
+    RemoteEmbedding,
     RemoteEvents,
     RemoteRequest,
+    RemoteRerank,
     RemoteText,
+    RemoteThinking,
     RemoteUsage,
 )
-from gateway.answers.answer import Answer
+from gateway.answers.answer import Answer, Choice, merged, stopping
+from gateway.answers.constraints import Constraints
+from gateway.answers.interpreter import Interpreter
 from gateway.answers.parameters import ignored_by_remote, parameters_sent, refuse_ignored
-from gateway.answers.remote_parameters import (
-    chat_parameters,
-    text_parameters,
-    thinking_of,
-    unmet_by_remote,
-)
+from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
     ArgumentsGrown,
@@ -45,9 +58,156 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
+from gateway.prompt import RenderedPrompt
 from gateway.registry import Lease, Waiting
-from gateway.request import ChatRequest, GenerationParams, Prompt, TextRequest
+from gateway.request import (
+    ChatRequest,
+    EmbeddingRequest,
+    GenerationParams,
+    Prompt,
+    RerankRequest,
+    TextRequest,
+)
 from gateway.splitter import FORMATS, Splitter
+
+Body: TypeAlias = dict[str, Any]  # JSON, on its way to a body
+
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens")  # OpenAI's older and newer name
+_BUDGETS = "thinking_budget"
+_SPELLED = {"ban_eos": "ignore_eos"}  # ours that no other server has: vLLM's name
+_BAN = -100.0  # OpenAI's strongest bias; JSON has no infinity
+
+
+def chat_parameters(request: ChatRequest, asked: GenerationParams, lease: Lease) -> Body:
+    """Everything of a chat but messages, tools, the shape and n. `asked`: with the presets."""
+    found = _shared(asked, lease)
+    if asked.logprobs is not None:
+        found["logprobs"] = True
+        found["top_logprobs"] = asked.logprobs
+    if asked.stop_in_reasoning:
+        found["stop_in_reasoning"] = True
+    if request.allow_control_tokens:
+        found["allow_control_tokens"] = True
+    if request.continue_final:
+        found |= {"continue_final_message": True, "add_generation_prompt": False}
+    elif [one.tool_calls for one in request.messages[-1:] if one.role == "assistant"] == [()]:
+        # Some servers would go on from the last message without being asked.
+        found |= {"continue_final_message": False, "add_generation_prompt": True}
+    return found | _thinking(request)
+
+
+def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease) -> Body:
+    """Everything of a text completion but prompts, the shape and n."""
+    found = _shared(asked, lease)
+    if asked.logprobs is not None:
+        found["logprobs"] = asked.logprobs
+    if request.suffix is not None:
+        found["suffix"] = request.suffix
+    if request.add_bos is not None:
+        found["add_bos_token"] = request.add_bos
+    return found
+
+
+def unmet_by_remote(asked: GenerationParams) -> tuple[str, ...]:
+    """Requested features that another server's API has no field for, by the clients' names."""
+    features = (
+        ("return_progress", asked.reports_progress),
+        ("logprobs_of", asked.logprobs_of != "content"),
+        ("return_tokens", asked.returns_tokens and not asked.streamed),
+    )
+    return tuple(name for name, is_asked in features if is_asked)
+
+
+def _refuse_local_only(asked: GenerationParams) -> None:
+    """Raises InvalidRequest for what takes the model's own vocabulary or samplers."""
+    where = "the model runs on another server"
+    if asked.sampling.text_biases:
+        text = f"logit_bias: Send token ids, because {where}."
+        raise InvalidRequest(text, param="logit_bias")
+    if asked.after_samplers:
+        text = f"post_sampling_probs: Not available, because {where}."
+        raise InvalidRequest(text, param="post_sampling_probs")
+
+
+def _shared(asked: GenerationParams, lease: Lease) -> Body:
+    _refuse_local_only(asked)
+    found: Body = dict(asked.further)
+    if asked.slot is not None:
+        found["id_slot"] = asked.slot
+    sampling = asked.sampling.over(lease.entry.sampling.over(Sampling()))
+    for name in sorted(asked.sampling.named | lease.entry.sampling.named):
+        found[_SPELLED.get(name, name)] = _plain(name, getattr(sampling, name))
+    if asked.max_tokens is not None:
+        spelled = asked.spelled.get("max_tokens", "max_tokens")
+        found[spelled if spelled in _MAX_TOKENS else "max_tokens"] = asked.max_tokens
+    if asked.min_tokens:
+        found["min_tokens"] = asked.min_tokens
+    if asked.stop:
+        found["stop"] = list(asked.stop)
+    remote = lease.entry.files.remote
+    if asked.keep_alive is not None and remote is not None and remote.roundhouse:
+        found["keep_alive"] = asked.keep_alive
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name != "logit_bias":
+        return value
+    return {str(token): _BAN if bias == -math.inf else bias for token, bias in value}
+
+
+def _thinking(request: ChatRequest) -> Body:
+    thinking, found = request.thinking, Body()
+    variables = dict(request.template_variables)
+    if "verbosity" in variables:
+        found["verbosity"] = variables.pop("verbosity")
+    if thinking.effort is not None:
+        found["reasoning_effort"] = thinking.effort
+    if thinking.enabled is not None and not (thinking.effort == "none" and not thinking.enabled):
+        variables.setdefault("enable_thinking", thinking.enabled)
+    if thinking.budget is not None:
+        found[_budget_name(request)] = thinking.budget
+        if thinking.closing:
+            found["reasoning_budget_message"] = thinking.closing
+    if variables:
+        found["chat_template_kwargs"] = variables
+    return found
+
+
+def _budget_name(request: ChatRequest) -> str:
+    return request.answering.spelled.get(_BUDGETS, _BUDGETS)
+
+
+def thinking_of(request: ChatRequest) -> RemoteThinking:
+    """The same for servers that name it differently."""
+    thinking = request.thinking
+    return RemoteThinking(
+        enabled=thinking.enabled,
+        effort=thinking.effort,
+        budget=thinking.budget,
+        budget_name=_budget_name(request),
+    )
+
+
+def embedding_parameters(request: EmbeddingRequest, caller: Caller) -> RemoteEmbedding:
+    """Everything of a request for vectors. Fields that only some servers know go over where the
+    client sent them.
+    """
+    found: Body = dict(request.further)
+    if request.dimensions is not None:
+        found["dimensions"] = request.dimensions
+    return RemoteEmbedding(inputs=request.inputs, parameters=found, caller=caller)
+
+
+def rerank_parameters(request: RerankRequest, caller: Caller) -> RemoteRerank:
+    """Everything of a request for scores."""
+    return RemoteRerank(
+        query=request.query,
+        documents=request.documents,
+        parameters=request.further,
+        caller=caller,
+    )
+
 
 QUIET = 10.0  # seconds; proxies commonly cut silent connections after 30 or 60
 THINK = FORMATS["think_text"]
@@ -352,3 +512,152 @@ def report_changes(
         answer.relaxed = (remote.shape.field,)
     if asked.reports:
         answer.parameters = parameters_sent(remote, changes, asked)
+
+
+class RemoteOutputs:
+    """The events of one raw answer as an engine's outputs, without token ids."""
+
+    def __init__(self, events: RemoteEvents) -> None:
+        self._outputs = self._read(events)
+        self._stopped = False
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self._outputs
+
+    async def __anext__(self) -> Output:
+        return await anext(self._outputs)
+
+    def stop(self) -> None:
+        """See `Outputs.stop`: no more is read."""
+        self._stopped = True
+
+    def offer(self, take: Callable[[Piece], bool], flush: Callable[[], None]) -> None:
+        """See `Outputs.offer`: there is no direct path here."""
+
+    async def _read(self, events: RemoteEvents) -> AsyncIterator[Output]:
+        usage, finished, stop = RemoteUsage(), "stop", None
+        async for batch in events:
+            for event in batch:
+                if isinstance(event, RemoteUsage):
+                    usage = event
+                    continue
+                if event.content or event.logprobs:
+                    yield Piece(event.content, (), event.logprobs)
+                if event.finished is not None:
+                    finished, stop = event.finished, event.stop
+                if self._stopped:
+                    break
+            if self._stopped:
+                break
+        yield Ended(
+            cause="stopped" if self._stopped else _cause(finished, stop),
+            stop_string=stop,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+        )
+
+
+def _cause(finished: str, stop: str | None) -> Cause:
+    if stop is not None:
+        return "stop_string"
+    return "max_tokens" if finished == "length" else "end_token"
+
+
+async def split_here(
+    held: AsyncExitStack,
+    target: LeasedRemote,
+    request: ChatRequest,
+    asked: GenerationParams,
+    prompt: tuple[Interpreter, RenderedPrompt],
+) -> Answer:
+    """One request for each choice; `held` holds them. Raises GatewayError."""
+    interpreter, rendered = prompt
+    if rendered.pictures:
+        text = "images: not for a model elsewhere whose prompts are made here (split: here)."
+        raise InvalidRequest(text, param="messages")
+    choices = [
+        Choice(
+            index,
+            Generation(prompt=()),
+            stopping(interpreter.splitter(request, rendered.framed), request, asked),
+            one_call=request.one_call,
+        )
+        for index in range(asked.n)
+    ]
+    remotes = [
+        _request(rendered.text, request, _varied(asked, index), target) for index in range(asked.n)
+    ]
+    changes = remote_changes(target, remotes[0], request.answering)
+    outputs: list[Outputs] = []
+    with translated():
+        for remote in remotes:
+            events = await held.enter_async_context(target.container.complete(remote))
+            outputs.append(RemoteOutputs(events))
+    source = await merged(held, choices, outputs)
+    answer = Answer(target.lease, ignored_by_remote(changes, asked), choices, source)
+    report_changes(answer, changes, remotes[0], asked)
+    return answer
+
+
+def _request(
+    text: str, request: ChatRequest, asked: GenerationParams, target: LeasedRemote
+) -> RemoteText:
+    raw = TextRequest(model=request.model, prompts=(text,), answering=asked)
+    parameters = text_parameters(raw, asked, target.lease)
+    return RemoteText(
+        prompts=(text,),
+        parameters=parameters,
+        shape=asked.shape,
+        caller=target.caller,
+    )
+
+
+def _varied(asked: GenerationParams, index: int) -> GenerationParams:
+    """Stop strings are found here, in the content alone; several choices count on from one seed."""
+    values = asked.sampling.values
+    if values.seed is not None and index:
+        values = msgspec.structs.replace(values, seed=values.seed + index)
+    sampling = msgspec.structs.replace(asked.sampling, values=values)
+    return msgspec.structs.replace(asked, stop=(), sampling=sampling)
+
+
+class RemotePipeline:
+    """One per server. What an answer holds is held by `held`; all raise GatewayError."""
+
+    def __init__(self, tokens: Tokens, constraints: Constraints) -> None:
+        self._tokens = tokens
+        self._constraints = constraints
+
+    async def chat(
+        self,
+        held: AsyncExitStack,
+        target: LeasedRemote,
+        request: ChatRequest,
+        asked: GenerationParams,
+    ) -> Answer:
+        """`asked`: with the presets."""
+        if target.container.splits:
+            answer = await remote_chat(held, target, request, asked)
+        else:
+            raw = await self._tokens.rendered(request, target.lease)
+            answer = await split_here(held, target, request, asked, raw)
+        if request.thinking.shown != "inline":  # what has reasoning in it has no such shape
+            self._check(answer, asked)
+        return answer
+
+    async def text(
+        self,
+        held: AsyncExitStack,
+        target: LeasedRemote,
+        request: TextRequest,
+        asked: GenerationParams,
+    ) -> Answer:
+        """`asked`: with the presets."""
+        answer = await remote_text(held, target, request, asked)
+        self._check(answer, asked)
+        return answer
+
+    def _check(self, answer: Answer, asked: GenerationParams) -> None:
+        if (check := self._constraints.remote(asked.shape)) is not None:
+            answer.check_with(check)

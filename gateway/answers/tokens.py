@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from backends.encoding import EncoderTokenizer
-from backends.protocol import ModelContainer, ModelInfo
+from backends.protocol import EncoderTokenizer, ModelContainer, ModelInfo
 from gateway.access import Access
 from gateway.answers.control_tokens import PromptTokenizer
 from gateway.answers.interpreter import Interpreter, Interpreters

@@ -9,12 +9,11 @@ import anyio
 from backends.catalog import BACKENDS, CPU, Placement
 from backends.errors import UpstreamError
 from backends.protocol import Sampling
-from backends.upstream.discovery import read_list
-from backends.upstream.roster import Roster
+from backends.upstream.fleet import Roster
+from backends.upstream.lists import read_list
 from config.loader import load_config
 from gateway.app import build
-from gateway.cli.configured import with_downloads, with_models
-from gateway.cli.findings import findings
+from gateway.cli.configured import findings, with_downloads, with_models
 from gateway.cli.listing import size, table
 from gateway.cli.serve import check_formats
 from gateway.http.metrics import Metrics

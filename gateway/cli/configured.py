@@ -1,9 +1,11 @@
 """The configuration of a command: the file's, with the models of its arguments and the user's
-folders. And `roundhouse config`, which prints every option with its default.
+folders; `roundhouse config`, which prints every option with its default; and what is wrong with a
+configuration that a server can start with all the same: folders, devices and models that it names
+and that are not there.
 """
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import bundled
 from backends.catalog import BACKENDS
 from backends.errors import LoadFailed, UnsupportedModel
 from config.errors import ConfigError, Source
-from config.folders import user_folder
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
+from config.values import user_folder
+from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry.library import HUB_SCHEME, ModelLibrary
 
 COMMAND_LINE = "the command line"
@@ -121,3 +124,55 @@ def with_downloads(config: Config) -> Config:
     folder = str(user_folder() / "models")
     hub = msgspec.structs.replace(config.hub, folder=folder)
     return msgspec.structs.replace(config, hub=hub, model_dirs=(folder,))
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`path`: the option, as errors of the configuration name it."""
+
+    path: str
+    problem: str
+
+
+def findings(config: Config, library: ModelLibrary, devices: Collection[str]) -> Iterator[Finding]:
+    """`library`: the models of `config`; `devices`: this machine's."""
+    yield from _folders(config)
+    for device in config.swap.memory:
+        if device not in devices:
+            problem = f"this machine has no such device; available: {', '.join(devices)}"
+            yield Finding(f"$.swap.memory.{device}", problem)
+    if all(upstream.models != "all" for upstream in config.upstreams):
+        yield from _models(config, library)  # else their servers may have models of that name
+
+
+def _folders(config: Config) -> Iterator[Finding]:
+    named = [(f"$.model_dirs[{place}]", path) for place, path in enumerate(config.model_dirs)]
+    named += [
+        ("$.template_dir", config.template_dir or ""),
+        ("$.preset_dir", config.preset_dir or ""),
+    ]
+    for path, folder in named:
+        is_made = folder == config.hub.folder  # by the first download
+        if folder and not is_made and not Path(folder).expanduser().is_dir():
+            yield Finding(path, f"there is no folder {folder}")
+
+
+def _models(config: Config, library: ModelLibrary) -> Iterator[Finding]:
+    for path, name in _named(config):
+        try:
+            library.resolve(name)
+        except ModelNotFound as error:
+            yield Finding(path, error.message)
+        except ModelUnavailable:  # it is listed with the reason
+            pass
+
+
+def _named(config: Config) -> Iterator[tuple[str, str]]:
+    """Where a model is named that must be described elsewhere."""
+    if config.default_model:
+        yield "$.default_model", config.default_model
+    for place, key in enumerate(config.keys):
+        for index, name in enumerate(key.models):
+            yield f"$.keys[{place}].models[{index}]", name
+    for place, upstream in enumerate(config.upstreams):
+        for index, name in enumerate(upstream.fallbacks):
+            yield f"$.upstreams[{place}].fallbacks[{index}]", name

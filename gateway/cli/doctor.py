@@ -10,10 +10,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from backends.catalog import BACKENDS, CPU, Backend, Installation, Placement
+from backends.catalog import (
+    BACKENDS,
+    CPU,
+    IN_WSL,
+    PLATFORMS,
+    Backend,
+    Installation,
+    Placement,
+    Platform,
+    Way,
+    absent,
+    command,
+)
 from backends.devices import Device, devices
 from backends.errors import BackendError
-from backends.installing import IN_WSL, PLATFORMS, Platform, Way, absent, command
 from gateway.cli.listing import size, table
 from gateway.registry.gauges import SystemGauge
 

@@ -1,17 +1,32 @@
-"""`roundhouse serve`: arguments -> configuration -> server."""
+"""`roundhouse serve`: arguments -> configuration -> server.
+
+Progress bars of loads and downloads, below the log of a server in a terminal. Elsewhere the log
+has lines of them.
+
+What `serve` prints when it listens: address, page, model, memory for models on each device, and
+a command to try, which works as it is printed.
+"""
 
 import gc
+import json
 import os
+import shlex
+import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from secrets import token_urlsafe
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import structlog
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from backends.catalog import BACKENDS
-from backends.gpus import number_by_bus
-from backends.installing import absent, command
+from backends.catalog import BACKENDS, absent, command
+from backends.devices import number_by_bus
 from backends.protocol import Sampling
 from backends.threads import prepare_process
 from config.errors import ConfigError, suggestion
@@ -19,27 +34,152 @@ from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
 from gateway.app import build
 from gateway.cli.configured import (
+    findings,
     refuse_empty,
     refuse_unusable,
     with_downloads,
     with_keys,
     with_models,
 )
-from gateway.cli.findings import findings
-from gateway.cli.greeting import Greeting
 from gateway.cli.listing import size
-from gateway.cli.progress import Bars
 from gateway.errors import GatewayError
 from gateway.http.metrics import Metrics
-from gateway.hub import SCHEME, cached_models
+from gateway.hub import SCHEME, DownloadProgress, cached_models
 from gateway.hub.startup import brought, downloaded, log_reporter
 from gateway.logs import LogLines, Writer, configure
-from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, Registry
+from gateway.registry import ModelEntry, ModelEvent, ModelLibrary, ModelProgressed, Registry
 from gateway.registry.gauges import SystemGauge
 from gateway.reloading import ConfigSource, Explained, Reloader
 from gateway.server import Server
 from gateway.server import run as run_server
 from gateway.splitter import FORMATS
+
+KEY_VARIABLE = "ROUNDHOUSE_KEY"  # which the other commands read, too
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - listened on, not called
+
+# By what a model does: the route to try, and the members of a body besides `model`.
+ATTEMPTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "generate": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "Hello!"}]},
+    ),
+    "embed": ("/v1/embeddings", {"input": "Hello!"}),
+    "rank": ("/v1/rerank", {"query": "Hello!", "documents": ["Good day!", "A tree."]}),
+}
+
+
+class Greeting(Struct, frozen=True, kw_only=True):
+    """Printed once, with the address."""
+
+    model: str  # "" where there is none yet
+    task: str  # the model's
+    room: Callable[[], str]  # memory for models
+    has_page: bool
+    needs_key: bool
+    new_key: str = ""  # that this start made
+
+    def print(self, address: str) -> None:
+        """To stdout."""
+        print("\n".join(["", *self._lines(address), ""]), flush=True)
+
+    def _lines(self, address: str) -> list[str]:
+        lines = [f"Roundhouse listens on {address}"]
+        if self.has_page:
+            lines.append(f"  page:  {_callable(address)}/")
+        lines.append(f"  model: {self.model or 'none yet: the model folders hold none'}")
+        lines.append(f"  room:  {self.room()}")
+        if self.new_key:
+            lines.append(f"  key:   {self.new_key} (made for this run, and shown only here)")
+        elif self.needs_key:
+            lines.append(f"  key:   one of the configured keys, as ${KEY_VARIABLE} below")
+        lines.append(f"  try:   {self._attempt(_callable(address))}")
+        return lines
+
+    def _attempt(self, address: str) -> str:
+        route, more = ATTEMPTS[self.task]
+        body = json.dumps({"model": self.model, **more}, ensure_ascii=False)
+        words = ["curl", f"{address}{route}", "-H", "content-type: application/json", "-d", body]
+        return shlex.join(words) + self._key_header()
+
+    def _key_header(self) -> str:
+        if self.new_key:
+            return f" -H {shlex.quote(f'authorization: Bearer {self.new_key}')}"
+        return f' -H "authorization: Bearer ${KEY_VARIABLE}"' if self.needs_key else ""
+
+
+def _callable(address: str) -> str:
+    """`address` as clients on this machine call it."""
+    parts = urlsplit(address)
+    host = EVERYWHERE.get(parts.hostname or "")
+    return address if host is None else f"{parts.scheme}://{host}:{parts.port}"
+
+
+COLUMNS = (
+    TextColumn("{task.description}", markup=False),
+    BarColumn(),
+    TextColumn("{task.percentage:.0f} %"),
+    TimeRemainingColumn(),
+)
+
+
+class Bars:
+    """A bar for each model that is on its way; nothing is drawn while there is none. What is
+    written to stderr meanwhile stands above them.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(file=sys.stderr)
+        self._tasks: dict[str, TaskID] = {}
+        self._progress: Progress | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is a terminal to draw in."""
+        return self._console.is_terminal
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for title in list(self._tasks):
+            self._drop(title)
+
+    def download(self, model: str) -> Callable[[DownloadProgress], None]:
+        """Shows one model's download."""
+        return lambda step: self._show(f"downloading {model}", step.done, step.total)
+
+    def on_model_event(self, event: ModelEvent) -> None:
+        """A load goes on, or is over."""
+        title = f"loading {event.model}"
+        if isinstance(event, ModelProgressed):
+            step = event.progress
+            self._show(title, step.done, step.total)
+        elif title in self._tasks:
+            self._drop(title)
+
+    def _show(self, title: str, done: int, total: int) -> None:
+        if not self.shown:
+            return
+        if self._progress is None:
+            self._progress = Progress(*COLUMNS, console=self._console, transient=True)
+            self._progress.start()
+        if title not in self._tasks:
+            self._tasks[title] = self._progress.add_task(title)
+        self._progress.update(self._tasks[title], completed=done, total=total)
+
+    def _drop(self, title: str) -> None:
+        """The last one takes the whole display away, and its thread."""
+        assert self._progress is not None
+        self._progress.remove_task(self._tasks.pop(title))
+        if not self._tasks:
+            self._progress.stop()
+            self._progress = None
+
 
 FEW = 5  # models named in a warning
 

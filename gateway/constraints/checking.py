@@ -17,10 +17,9 @@ import msgspec
 from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing import Registry
 
-from gateway.constraints.grammars import Check
+from gateway.constraints.grammars import Check, Pattern, UnusablePattern
 from gateway.constraints.keywords import FORMATS
-from gateway.constraints.patterns import Pattern, UnusablePattern
-from gateway.constraints.references import path
+from gateway.constraints.reading import path
 
 WORK = 500_000  # units; a keyword asked of a small value is one
 SECONDS = 1.0  # of processor time

@@ -9,8 +9,8 @@ import time
 
 from llguidance import LLMatcher
 
-from backends.constraints.limits import parser_limits
-from backends.shapes import (
+from backends.constraints import parser_limits
+from backends.protocol import (
     Choices,
     Grammar,
     JsonObject,
@@ -20,9 +20,17 @@ from backends.shapes import (
     StructuralTags,
 )
 from gateway.constraints.checking import SECONDS, Unchecked, fault_of
-from gateway.constraints.grammars import Check, Entry, ShapeGrammar, byte_tokenizer, proven
+from gateway.constraints.grammars import (
+    Check,
+    Entry,
+    ShapeGrammar,
+    byte_tokenizer,
+    choices_rule,
+    lark_grammar,
+    proven,
+    regex_rule,
+)
 from gateway.constraints.json_schema import schema_grammar
-from gateway.constraints.lark import choices_rule, lark_grammar, regex_rule
 from gateway.constraints.reading import read
 from gateway.constraints.structural_tags import tags_grammar
 from gateway.errors import InvalidRequest

@@ -1,16 +1,40 @@
 """A shape's grammar as llguidance takes it, what of the shape it doesn't carry, and whether
 llguidance can compile it.
+
+Regexes of JSON schemas, in linear time: by llguidance's engine, which is the one that the
+grammar has them from. Python's `re` would take exponential time for some, and hold all threads.
+
+They are ECMA-262's, searched for anywhere in a text. The engine has no lookarounds, so lookaheads
+at the beginning are read apart: there they are further patterns for the same text.
+
+Lark grammars as llguidance has them (its docs/syntax.md), from what a client wrote: Lark, or
+llama.cpp's GBNF by llguidance's converter.
+
+GBNF's notation: llama.cpp's grammars/README.md. The converter doesn't read escapes by number, and
+takes `.` for anything but a new line, so both are written otherwise before.
 """
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from backends.constraints.limits import parser_limits
+from backends.constraints import parser_limits
+from gateway.constraints.limits import (
+    CHOICE_LENGTH,
+    CHOICES,
+    CHOICES_LENGTH,
+    GRAMMAR_LENGTH,
+    GRAMMAR_LINES,
+    GRAMMAR_RULES,
+    GROUP_DEPTH,
+    REGEX_LENGTH,
+)
 from gateway.errors import InvalidRequest
 
 END = 256  # the token after those of the bytes
@@ -65,7 +89,7 @@ class ShapeGrammar(msgspec.Struct, frozen=True):
 
 class CompileBudget:
     """Processor time that may be spent on what one client sent. It is asked between two compiles;
-    none of them takes long, see `limits` and `backends.constraints.limits`.
+    none of them takes long, see `limits` and `backends.constraints`.
     """
 
     def __init__(self, seconds: float = 1.0) -> None:
@@ -139,3 +163,194 @@ def brief(message: str) -> str:
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     line = reasons[0] if reasons else lines[0]
     return line if len(line) <= 300 else line[:300] + "…"
+
+
+class UnusablePattern(Exception):
+    """The engine doesn't have such a regex, or gave up on it."""
+
+
+class Pattern:
+    """A regex, or a format that the engine knows, ready to be searched for."""
+
+    def __init__(self, pattern: str, format: str = "") -> None:
+        wanted = {"format": format} if format else {"pattern": pattern}
+        text = grammar_text(({"json_schema": {"type": "string", **wanted}},))
+        self._matcher = LLMatcher(byte_tokenizer(), text, log_level=0, limits=parser_limits())
+        if self._matcher.is_error():
+            raise UnusablePattern(f"the pattern {pattern!r:.200} can't be used: {self._why()}")
+
+    def found_in(self, text: str) -> bool:
+        """Raises Unusable where the engine gives up."""
+        self._matcher.reset()
+        written = list(_quoted(text))
+        taken = self._matcher.try_consume_tokens(written)
+        if self._matcher.is_error():
+            raise UnusablePattern(f"a pattern takes too long: {self._why()}")
+        return taken == len(written) and self._matcher.is_accepting()
+
+    def _why(self) -> str:
+        return brief(self._matcher.get_error())
+
+
+def lookaheads(pattern: str) -> list[tuple[bool, str]]:
+    """The patterns of which a text must have each (True) or must not (False), which together say
+    the same as `pattern`; empty where it has no lookaheads at its beginning.
+    """
+    if not pattern.startswith(("^(?=", "^(?!")):
+        return []
+    at, parts = 1, []
+    while pattern.startswith(("(?=", "(?!"), at):
+        end = _closing(pattern, at)
+        if end is None:
+            return []
+        parts.append((pattern[at + 2] == "=", f"^(?:{pattern[at + 3 : end]})"))
+        at = end + 1
+    if any(depth == 0 and character == "|" for depth, character, _ in _outside(pattern, at)):
+        return []
+    return [*parts, (True, f"^{pattern[at:]}")]
+
+
+def _closing(pattern: str, start: int) -> int | None:
+    """Where the parenthesis that opens at `start` closes."""
+    outside = _outside(pattern, start)
+    return next((at for depth, character, at in outside if depth == 0 and character == ")"), None)
+
+
+def _outside(pattern: str, start: int) -> Iterator[tuple[int, str, int]]:
+    """Each character from `start` on that is no escape and in no class, with the depth of groups
+    after it and its place.
+    """
+    depth, in_class, at = 0, False, start
+    while at < len(pattern):
+        character = pattern[at]
+        if character == "\\":
+            at += 2
+            continue
+        if in_class:
+            in_class = character != "]"
+        else:
+            in_class = character == "["
+            depth += (character == "(") - (character == ")")
+            yield depth, character, at
+        at += 1
+
+
+def _quoted(text: str) -> bytes:
+    """As JSON, with as few escapes as it allows."""
+    quoted = msgspec.json.encode(text)
+    return quoted.replace(b"\x7f", b"\\u007f")
+
+
+INLINE_SCHEMA = "%json"  # would be compiled without the limits of `reading` and `effort`
+
+
+def regex_rule(pattern: str, field: str) -> str:
+    r"""The grammar of what `pattern` matches as a whole. `\d` is an ASCII digit."""
+    REGEX_LENGTH.check(len(pattern), field)
+    return f"start: /{regex_to_lark(_whole(pattern, field), 'd')}/"
+
+
+def lark_grammar(text: str, field: str) -> str:
+    """A client's grammar: GBNF where it has rules like that, else Lark."""
+    GRAMMAR_LENGTH.check(len(text), field)
+    text = _whole(text, field)
+    if RULE in text:
+        return lark_of_gbnf(text, field)
+    GRAMMAR_LINES.check(sum(":" in line for line in text.splitlines()), field)
+    if INLINE_SCHEMA in text:
+        message = (
+            f"{field}: {INLINE_SCHEMA} is not taken; send the schema as one, or as a structural tag"
+        )
+        raise InvalidRequest(message, param=field)
+    return text
+
+
+def choices_rule(texts: tuple[str, ...], field: str) -> str:
+    """The grammar of one of `texts`."""
+    if not texts:
+        raise InvalidRequest(f"{field}: at least one choice is needed.", param=field)
+    CHOICES.check(len(texts), field)
+    CHOICE_LENGTH.check(max(map(len, texts)), field)
+    CHOICES_LENGTH.check(sum(map(len, texts)), field)
+    return f"start: {choice(literal(_whole(text, field)) for text in dict.fromkeys(texts))}"
+
+
+def literal(text: str) -> str:
+    """`text` as a string of a Lark grammar. Escapes are JSON's."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def choice(options: Iterable[str]) -> str:
+    """One of some expressions."""
+    return " | ".join(options)
+
+
+def _whole(text: str, field: str) -> str:
+    """`text`, which has no half of a surrogate pair. JSON can spell one; it is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        message = f"{field}: has half a surrogate pair, which is no character."
+        raise InvalidRequest(message, param=field) from None
+    return text
+
+
+def _escaped(character: str) -> str:
+    """Lark's lexer takes no control characters, and an escape is right for any other but the plain
+    ones; outside the basic plane it is a pair of surrogates.
+    """
+    if character.isascii() and character.isprintable() and character not in '"\\':
+        return character
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+RULE = "::="
+# A literal, a class, a comment, any character, a parenthesis. Each ends at the end of the text at
+# the latest, so that nothing is read twice.
+PART = re.compile(r'(?s)"(?:[^"\\]|\\.?)*"?|\[(?:[^\]\\]|\\.?)*\]?|#[^\n]*|[.()]')
+ESCAPE = re.compile(
+    r"(?s)\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)|[\x00-\x1f\x7f]"
+)
+ANY_CHARACTER = "[\\x00-\U0010ffff]"
+
+
+def lark_of_gbnf(text: str, field: str) -> str:
+    """The Lark grammar. Raises InvalidRequest with the converter's message."""
+    GRAMMAR_RULES.check(text.count(RULE), field)
+    GROUP_DEPTH.check(_depth(text), field)
+    try:
+        return gbnf_to_lark(PART.sub(_plainer, text))
+    except (Exception, RecursionError) as error:  # noqa: BLE001 - it raises bare `Exception`
+        raise InvalidRequest(f"{field}: not a GBNF grammar: {error}", param=field) from None
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for part in PART.findall(text):
+        depth += (part == "(") - (part == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _plainer(part: re.Match[str]) -> str:
+    text = part.group()
+    if text == ".":
+        return ANY_CHARACTER
+    return ESCAPE.sub(_character, text) if text[0] in '"[' else text
+
+
+def _character(escape: re.Match[str]) -> str:
+    digits = next(filter(None, escape.groups()), None)
+    if digits is not None:
+        return _spelled(int(digits, 16))
+    return escape.group() if escape.group()[0] == "\\" else _spelled(ord(escape.group()))
+
+
+def _spelled(code: int) -> str:
+    r"""`\x41` where the converter reads that; else the character itself."""
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        raise InvalidRequest(f"\\U{code:08x} is no character")
+    return chr(code)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from gateway.constraints.patterns import lookaheads
+from gateway.constraints.grammars import lookaheads
 
 # What stands there. `schema`: one; `schemas`: a list of them; `members`: an object of them.
 Holds: TypeAlias = Literal[

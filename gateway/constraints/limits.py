@@ -1,5 +1,5 @@
 """Limits on client schemas and grammars: a bound for each thing that costs time or memory, in one
-table. The compile itself is bounded by the fuel of `backends.constraints.limits`.
+table. The compile itself is bounded by the fuel of `backends.constraints`.
 """
 
 import msgspec

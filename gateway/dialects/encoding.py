@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from backends.encoding import values
+from backends.protocol import values
 from gateway.dialects.fields import Fields
 from gateway.request import EmbeddingRequest, Purpose, RerankRequest, ScoreRequest
 

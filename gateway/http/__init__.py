@@ -4,16 +4,12 @@ of HTTP.
 routes/             which path does what, one file for each API
 console/            the console's files and its event stream
 openapi/            the API's documentation
-services.py         the services that routes use
+services.py         the services that routes use; entries of the model lists
 auth.py             API keys to rights; without keys: requests that a web page may have caused
 exchange.py         one answer on its way to one client, as an ASGI response
-sse.py              streams on an ASGI connection; progress of a load or a download
-streams.py          streams that outlive their connection
-runs.py             answers in the background
-generations.py      answers that are polled and aborted
+sse.py              bodies and streams on an ASGI connection; progress of a load or a download
+detached.py         answers that outlive their connection: kept streams, in the background, polled
 request_record.py   the record of one request
 metrics.py          … of all of them
-cards.py            entries of the model lists
 errors.py           every error as the envelope
-plain.py            small bodies
 """

@@ -23,7 +23,7 @@ from gateway.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
 
 log = structlog.get_logger()

@@ -4,6 +4,9 @@ there.
 It runs in the request's own task and owns the pipeline's context: when the client leaves, its scope
 is cancelled, the jobs leave the device and the lease is given back, in that order, before the call
 returns.
+
+The way of a request through Roundhouses that are each other's upstreams, in a header: each adds
+its own id, and refuses what came through it before. Knows headers; no routes and no bodies.
 """
 
 import re
@@ -12,14 +15,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
-from litestar.types import Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 
+from backends.remote import HOPS, MOST_HOPS
 from gateway.answers.answer import Answer
 from gateway.answers.encoding import Encoded, is_long
 from gateway.answers.pipeline import OnWait
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, LoopDetected
 from gateway.events import Delta, Usage
-from gateway.http.plain import Plain
 from gateway.http.request_record import RequestRecord
 from gateway.http.sse import (
     DIRECT,
@@ -27,6 +30,7 @@ from gateway.http.sse import (
     SSE,
     EventStream,
     Framing,
+    Plain,
     cancel_when_left,
     client_error,
     sentence,
@@ -299,3 +303,33 @@ class EncodingResponse:
         )
         about = {name: value for name, value in zip(HEADERS, values, strict=False) if value}
         return {**about, TRUNCATED_HEADER: str(encoded.cut)} if encoded.cut else about
+
+
+_NAME = HOPS.encode()
+
+
+def counting_hops(server: str) -> Callable[[ASGIApp], ASGIApp]:
+    """A middleware for all routes; `server`: this server's id."""
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            given = [value for name, value in scope["headers"] if name == _NAME]
+            if given:
+                rest = [field for field in scope["headers"] if field[0] != _NAME]
+                way = checked(b",".join(given).decode("latin-1"), server)
+                scope["headers"] = [*rest, (_NAME, way.encode("latin-1"))]
+            await app(scope, receive, send)
+
+        return counted
+
+    return wrap
+
+
+def checked(given: str, server: str) -> str:
+    """The header with this server behind the others. Raises LoopDetected."""
+    way = [one.strip() for one in given.split(",")]
+    if server in way:
+        raise LoopDetected("The request came back here: servers are each other's upstreams.")
+    if len(way) >= MOST_HOPS:
+        raise LoopDetected(f"The request came through {MOST_HOPS} servers and more.")
+    return ", ".join((*way, server))

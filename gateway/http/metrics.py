@@ -43,7 +43,7 @@ from gateway.registry import (
     ModelStatus,
     ModelUnloaded,
 )
-from gateway.registry.survey import Ledger
+from gateway.registry.overview import Ledger
 
 
 class LlamaMetric(msgspec.Struct, frozen=True):

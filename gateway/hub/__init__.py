@@ -2,7 +2,7 @@
 
 from gateway.hub.cache import CachedFiles, CachedModels
 from gateway.hub.downloads import Downloads, DownloadState
-from gateway.hub.hub import Hub, cached_models
+from gateway.hub.hub import Hub, Uploads, cached_models
 from gateway.hub.repository import (
     SCHEME,
     DownloadProgress,
@@ -15,7 +15,6 @@ from gateway.hub.repository import (
     hub_model,
     needed,
 )
-from gateway.hub.uploads import Uploads
 
 __all__ = [
     "SCHEME",

@@ -16,7 +16,7 @@ import structlog
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
-from gateway.registry.sources import MAX_REASON, Seen, Unusable
+from gateway.registry.library import MAX_REASON, Seen, Unusable
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo

@@ -20,7 +20,7 @@ from config.settings import Config
 from gateway.errors import Forbidden, InvalidRequest, ModelUnavailable, NotFound
 from gateway.hub.cache import quantizations
 from gateway.registry.library import HUB_SCHEME
-from gateway.registry.memory import shares
+from gateway.registry.record import shares
 
 HUB = "https://huggingface.co"
 MOST_NAMED = 40  # files or quantizations in an error

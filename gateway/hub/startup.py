@@ -18,7 +18,7 @@ from config.settings import Config, ModelConfig
 from gateway.errors import GatewayError
 from gateway.hub import SCHEME, DownloadProgress, Fits, Hub, HubModel, fits_in, hub_model
 from gateway.registry.gauges import SystemGauge
-from gateway.registry.origin import origin_of
+from gateway.registry.library import origin_of
 from gateway.tasks import companions
 
 LOG_EVERY = 5.0  # seconds between log lines of a download

@@ -3,16 +3,27 @@
 A template comes with a model's files, so it is untrusted code. Everything in it that can repeat or
 grow is charged here before or right after it happens, so that no single operation can be much
 larger than what is left of the allowance.
+
+What a chat template may do with texts: str's methods, metered, and with the origin of each
+character kept (see `metering` and `traced`).
+
+The table is closed: a method that isn't in it is out of a template's reach.
 """
 
+import json
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
+from jinja2 import Environment, TemplateError
+from jinja2.sandbox import SandboxedFormatter
+from markupsafe import Markup
 
+from gateway.prompt import traced as origin
+from gateway.prompt.traced import clients, is_traced, joined, plain
 from gateway.tasks import Abandoned
 
 MAX_STEPS = 50_000_000  # nodes of the template gone through in loops, and items read
@@ -207,3 +218,311 @@ def metered(one: Meter) -> Iterator[None]:
         yield
     finally:
         _METER.reset(token)
+
+
+MAX_WIDTH = 10_000  # of a padded field, an indentation, a batch; decimal places
+PIECE = 96  # bytes of a short text in a list
+_SPACES = " \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+_LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+
+Operation = Callable[..., Any]
+
+
+def bounded(value: Any) -> int:
+    """A number of characters or items that a template names. Raises TemplateError."""
+    number = int(value)
+    if abs(number) > MAX_WIDTH:
+        raise TemplateError(f"the template asks for a width of more than {MAX_WIDTH}")
+    return number
+
+
+def shown(value: Any) -> str:
+    """`value` as it is printed."""
+    if isinstance(value, str):
+        return plain(value) if isinstance(value, Markup) else value
+    size = meter().weight(value)
+    meter().grow(2 * size)
+    text = str(value)
+    return clients(text) if is_traced(value) else text
+
+
+# ------------------------------------------------------------------------------------ str's methods
+
+
+def _bare(method: Operation) -> Operation:
+    """A method that makes no text: where something is, whether it is there."""
+
+    def run(text: str, *args: Any) -> Any:
+        return method(text, *args)
+
+    return run
+
+
+def _splitting(method: Operation, breaks: str) -> Operation:
+    """One that makes a list of pieces, charged before it is there. `breaks`: the characters it
+    splits at where no separator is given.
+    """
+
+    def run(text: str, *args: Any, **named: Any) -> Any:
+        given = (*args, *named.values())
+        at = [arg for arg in given if isinstance(arg, str)] or breaks
+        meter().grow(PIECE * sum(str.count(text, one) for one in at))
+        return method(text, *args, **named)
+
+    return run
+
+
+def _backwards(method: Operation) -> Operation:
+    """One that CPython searches from the end, in time that grows with both lengths."""
+
+    def run(text: str, *args: Any, **named: Any) -> Any:
+        for sought in (*args, *named.values()):
+            if isinstance(sought, str):
+                meter().step(len(text) * len(sought) >> 8)
+        return method(text, *args, **named)
+
+    return run
+
+
+def stripped(*, left: bool, right: bool) -> Operation:
+    """`str.strip`, `str.lstrip` (left alone), `str.rstrip` (right alone)."""
+
+    def run(text: str, characters: str | None = None) -> str:
+        meter().step(len(text) * len(characters or "") >> 8)
+        return origin.stripped(text, characters, left=left, right=right)
+
+    return run
+
+
+def _padded(text: str, size: Any, fill: str, *, left: bool, right: bool) -> str:
+    missing = max(0, bounded(size) - len(text)) if left != right else 0
+    return joined((fill * missing if left else "", text, fill * missing if right else ""))
+
+
+def _ljust(text: str, size: Any, fill: str = " ") -> str:
+    return _padded(text, size, fill, left=False, right=True)
+
+
+def _rjust(text: str, size: Any, fill: str = " ") -> str:
+    return _padded(text, size, fill, left=True, right=False)
+
+
+def center(text: str, size: Any = 80, fill: str = " ") -> str:
+    """As `str.center`."""
+    missing = max(0, bounded(size) - len(text))
+    before = missing // 2 + (missing & int(size) & 1)  # as CPython rounds
+    return joined((fill * before, text, fill * (missing - before)))
+
+
+def _zfill(text: str, size: Any) -> str:
+    result = str.zfill(text, bounded(size))
+    return clients(result) if is_traced(text) else result
+
+
+def _expandtabs(text: str, tabsize: Any = 8) -> str:
+    size = max(0, bounded(tabsize))
+    meter().grow(str.count(text, "\t") * size)
+    result = str.expandtabs(text, size)
+    return clients(result) if is_traced(text) else result
+
+
+def _removeprefix(text: str, prefix: str) -> str:
+    return text.removeprefix(prefix)
+
+
+def _removesuffix(text: str, suffix: str) -> str:
+    return text[: len(text) - len(suffix)] if suffix and text.endswith(suffix) else text
+
+
+def replaced(text: str, old: str, new: str, count: int = -1) -> str:
+    """As `str.replace`."""
+    places = str.count(text, old)
+    meter().grow((places if count < 0 else min(places, count)) * len(new) * 4)
+    return origin.replaced(text, old, new, count)
+
+
+def text_join(separator: str, items: Iterable[Any]) -> str:
+    """As `str.join`."""
+    if isinstance(items, str):
+        meter().grow(PIECE * len(items))
+    texts = list(meter().each(items, 1))
+    if any(not isinstance(text, str) for text in texts):
+        raise TypeError("only texts can be joined")
+    meter().grow(4 * len(separator) * len(texts))
+    meter().grow(sum(map(len, texts)))
+    return joined(texts, separator)
+
+
+TEXT_METHODS: Mapping[str, Operation] = {
+    **{
+        name: origin.recased(getattr(str, name))
+        for name in ("capitalize", "casefold", "lower", "swapcase", "title", "upper")
+    },
+    **{
+        name: _bare(getattr(str, name))
+        for name in (
+            *("count", "endswith", "find", "index", "startswith", "isalnum", "isalpha", "isascii"),
+            *("isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable"),
+            *("isspace", "istitle", "isupper"),
+        )
+    },
+    "rfind": _backwards(str.rfind),
+    "rindex": _backwards(str.rindex),
+    "split": _splitting(origin.split, _SPACES),
+    "rsplit": _backwards(_splitting(origin.rsplit, _SPACES)),
+    "splitlines": _splitting(origin.splitlines, _LINE_ENDS),
+    "partition": origin.partition,
+    "rpartition": _backwards(origin.rpartition),
+    "strip": stripped(left=True, right=True),
+    "lstrip": stripped(left=True, right=False),
+    "rstrip": stripped(left=False, right=True),
+    "removeprefix": _removeprefix,
+    "removesuffix": _removesuffix,
+    "replace": replaced,
+    "join": text_join,
+    "center": center,
+    "ljust": _ljust,
+    "rjust": _rjust,
+    "zfill": _zfill,
+    "expandtabs": _expandtabs,
+}
+
+
+def call_method(text: str, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """`text.name(*args)`, for a name of `TEXT_METHODS`."""
+    meter().step(1 + (len(text) >> 10))
+    return TEXT_METHODS[name](text, *args, **named)
+
+
+# --------------------------------------------------------------------------------------- formatting
+# Values written into texts by a chat template: `%`, `format`, `~` and JSON, metered and traced.
+
+
+_DIGITS = re.compile(r"\d+")
+_CONVERSION = re.compile(
+    r"%(?:\((?P<key>[^()]*)\))?(?P<flags>[#0\- +]*)(?P<width>\d*)(?:\.(?P<places>\d*))?"
+    r"[hlL]?(?P<kind>[diouxXeEfFgGcrsa%])"
+)
+
+
+class _Format(SandboxedFormatter):
+    """As `str.format`, with fields resolved by the sandbox."""
+
+    def pieces(self, form: str, args: Sequence[Any], named: Mapping[str, Any]) -> list[str]:
+        number = 0
+        found: list[str] = []
+        for literal, field, spec, conversion in self.parse(form):
+            found.append(clients(literal) if is_traced(form) else literal)
+            if field is None:
+                continue
+            by_place = field[:1] in ("", ".", "[")
+            value, _ = self.get_field(f"{number}{field}" if by_place else field, args, named)
+            number += by_place
+            if "{" in (spec or ""):
+                raise TemplateError("a format within a format is more than a template needs")
+            found.append(self._written(value, spec or "", conversion))
+        return found
+
+    def _written(self, value: Any, spec: str, conversion: str | None) -> str:
+        for digits in _DIGITS.findall(spec):
+            bounded(digits[:10])
+        if conversion is not None:
+            traced_value = is_traced(value)
+            meter().grow(4 * meter().weight(value))
+            value = self.convert_field(value, conversion)
+            value = clients(value) if traced_value else value
+        if not spec:
+            return shown(value)
+        result = format(plain(value) if isinstance(value, str) else value, spec)
+        return clients(result) if is_traced(value) else result
+
+
+def formatted(
+    environment: Environment, form: str, args: Sequence[Any], named: Mapping[str, Any]
+) -> str:
+    """As `form.format(*args, **named)`."""
+    meter().step(1 + (len(form) >> 4))
+    meter().grow(2 * PIECE * str.count(form, "{"))
+    pieces = _Format(environment).pieces(form, args, named)
+    meter().grow(sum(map(len, pieces)))
+    return joined(pieces)
+
+
+def percent(form: str, values: Any) -> str:
+    """As `form % values`. Widths are numbers, not stars."""
+    meter().step(1 + (len(form) >> 4))
+    meter().grow(2 * PIECE * str.count(form, "%"))
+    rest = list(values) if isinstance(values, tuple) else [values]
+    keyed = False
+    pieces: list[str] = []
+    at = 0
+    for found in re.finditer("%", form):
+        if found.start() < at:
+            continue
+        asked = _CONVERSION.match(form, found.start())
+        if asked is None:
+            raise TemplateError("the template uses a format that isn't known")
+        pieces.append(form[at : found.start()])
+        at = asked.end()
+        if asked["kind"] == "%":
+            pieces.append("%")
+            continue
+        if asked["key"] is not None:
+            keyed, value = True, values[asked["key"]]
+        elif rest:
+            value = rest.pop(0)
+        else:
+            raise TypeError("not enough arguments for format string")
+        pieces.append(_converted(asked, value))
+    if rest and not keyed and not isinstance(values, Mapping):
+        raise TypeError("not all arguments converted during string formatting")
+    pieces.append(form[at:])
+    meter().grow(sum(map(len, pieces)))
+    return joined(pieces)
+
+
+def _converted(asked: re.Match[str], value: Any) -> str:
+    for digits in (asked["width"], asked["places"]):
+        if digits:
+            bounded(digits[:10])
+    if asked["kind"] == "s" and not asked["width"] and asked["places"] is None:
+        return shown(value)
+    meter().grow(4 * meter().weight(value))
+    places = "" if asked["places"] is None else f".{asked['places']}"
+    bare = plain(value) if isinstance(value, str) else value
+    result = f"%{asked['flags']}{asked['width']}{places}{asked['kind']}" % (bare,)
+    return clients(result) if is_traced(value) else result
+
+
+def concatenated(items: Iterable[Any]) -> str:
+    """`a ~ b ~ c`."""
+    texts = [shown(item) for item in items]
+    meter().grow(sum(map(len, texts)))
+    return joined(texts)
+
+
+def tojson(
+    value: Any,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - the order is Hugging Face's
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    """JSON as models were trained on it. Jinja's own filter escapes `<` and `&` for HTML."""
+    if isinstance(indent, str):
+        indent = plain(indent)
+    step = indent if isinstance(indent, str) else " " * max(0, bounded(indent or 0))
+    between = sum(map(len, separators)) if separators else 2
+    size = meter().weight(value)
+    # A text's characters become six at most; each item stands in a line of its own.
+    meter().grow(size * 2 + (size >> 3) * (len(step) * 4 + between))
+    text = json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+    return clients(text) if is_traced(value) else text

@@ -3,33 +3,300 @@ hub's cache found.
 
 It loads nothing and knows no engine. The disk is scanned in `refresh` alone; everything else
 answers from the last scan.
+
+Resolves names to models: one that the library lists, after another scan where it is unknown, or
+one in memory whose files are gone.
+
+Sources of models: model folders, with the models that a backend recognises and those that none
+can use, and the models of other servers by our names.
+
+Where a downloaded model came from: a small file in its folder, from which it has its names of
+the hub.
 """
 
 import difflib
 import itertools
+import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+import anyio
 import msgspec
 import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
 
 from backends.catalog import BACKENDS, Catalog, ModelFiles
-from backends.errors import LoadFailed
+from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import Sampling
-from backends.upstream.fleet import Fleet
-from backends.upstream.roster import Roster, roster_of
+from backends.upstream.fleet import Fleet, Roster, roster_of
 from config.engines import EngineOptions
-from config.errors import ConfigError
+from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
 from config.settings import Config, ModelConfig
+from config.upstreams import UpstreamConfig
 from gateway.access import ADMIN, Access
-from gateway.errors import ModelNotFound, ModelUnavailable
-from gateway.registry.origin import Names, hub_names
-from gateway.registry.sources import ModelFolder, Recognise, Unusable, UpstreamModels, template_of
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.request import RequestedSampling
+
+FILE = ".hub.json"
+MAX_BYTES = 64 * 1024  # a folder may hold any file of that name
+
+Names: TypeAlias = tuple[str, ...]
+
+
+class HubOrigin(msgspec.Struct, frozen=True):
+    """`names`: what it was downloaded as, and what it is called in full: `owner/name:Q4_K_M`."""
+
+    repository: str  # "owner/name"
+    names: Names
+
+    def is_called(self, name: str) -> bool:
+        """Whether that is a name of it, in any case."""
+        return name.lower() in {self.repository.lower(), *map(str.lower, self.names)}
+
+
+def origin_of(folder: Path) -> HubOrigin | None:
+    """None: it was not downloaded, or the file is no such file. Blocks."""
+    try:
+        with (folder / FILE).open("rb") as file:
+            return msgspec.json.decode(file.read(MAX_BYTES), type=HubOrigin)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def write_origin(folder: Path, origin: HubOrigin) -> None:
+    """Blocks."""
+    (folder / FILE).write_bytes(msgspec.json.encode(origin))
+
+
+def downloads(root: Path) -> Iterator[tuple[Path, HubOrigin]]:
+    """The folders in `root` that hold a download, by name. Blocks."""
+    try:
+        folders = sorted(root.iterdir())
+    except OSError:
+        return
+    for folder in folders:
+        if (origin := origin_of(folder)) is not None:
+            yield folder, origin
+
+
+def hub_names(origins: Mapping[str, HubOrigin]) -> Mapping[str, Names]:
+    """By model, its names of the hub. A repository's own name is that of the model that was
+    downloaded by it, else of the first one of that repository.
+    """
+    taken = {name for origin in origins.values() for name in origin.names}
+    found: dict[str, Names] = {}
+    for model, origin in origins.items():
+        bare = () if origin.repository in taken else (origin.repository,)
+        taken.update(bare)
+        found[model] = (*origin.names, *bare)
+    return found
+
+
+Recognise: TypeAlias = Callable[[Path, str | None], ModelFiles]
+FolderState: TypeAlias = frozenset[tuple[str, int, int]]  # name, time of change in ns, bytes
+
+MAX_REASON = 500  # characters; a reason may quote the file
+LEADS_OUT = (
+    "This link leads out of its folder. Name the model in `models`, or the other folder in "
+    "`model_dirs`."
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Unusable(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that the config names, or a folder holds, but that can't be used, and why. It may
+    become usable later.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    reason: str
+    path: Path
+
+
+Seen: TypeAlias = ModelFiles | Unusable
+
+
+class FolderScan(msgspec.Struct, frozen=True):
+    """What was found directly in one folder, when it was in that state."""
+
+    state: FolderState
+    found: Mapping[str, Seen]
+    origin: HubOrigin | None
+
+
+class ModelFolder:
+    """The models under `root`: what the backends recognise in it, and again what changed.
+
+    A model is a file (the first part stands for a split one) or a folder. Its name is its path
+    below the root, so it can't lead out of it; a link that does is unusable, where a model is
+    behind it. A folder that isn't there has none, and may come later.
+    """
+
+    def __init__(self, root: Path, recognise: Recognise, catalog: Catalog = BACKENDS) -> None:
+        """`recognise`: the catalog's, or what stands in for it."""
+        self._root = root.expanduser().resolve()
+        self._recognise = recognise
+        self._catalog = catalog
+        self._seen: dict[Path, FolderScan] = {}
+
+    def models(self) -> dict[str, ModelFiles]:
+        """Name to files. Only folders in which something changed are scanned again.
+
+        Reads headers, so it may take a moment after a change. Unchanged models are the same
+        objects.
+        """
+        found: dict[Path, FolderScan] = {}
+        for folder, state in self._walk(self._root):
+            known = self._seen.get(folder)
+            if known is None or known.state != state:
+                known = FolderScan(state, self._scan(folder), origin_of(folder))
+            found[folder] = known
+        self._seen = found
+        return {name: one for name, one in self._all() if isinstance(one, ModelFiles)}
+
+    def unusable(self) -> Iterator[Unusable]:
+        """What the last scan found that is a model, but can't be used."""
+        return (one for _, one in self._all() if isinstance(one, Unusable))
+
+    def origins(self) -> Mapping[str, HubOrigin]:
+        """By name, the models that are alone in what was downloaded from a hub, as the last scan
+        found them.
+        """
+        found: dict[str, HubOrigin] = {}
+        for folder, scan in self._seen.items():
+            if scan.origin is not None:
+                inside = [name for name, one in self._below(folder) if isinstance(one, ModelFiles)]
+                found |= {name: scan.origin for name in inside if len(inside) == 1}
+        return found
+
+    def _below(self, folder: Path) -> Iterator[tuple[str, Seen]]:
+        for path, scan in self._seen.items():
+            if path.is_relative_to(folder):
+                yield from scan.found.items()
+
+    def _all(self) -> Iterator[tuple[str, Seen]]:
+        return (item for scan in self._seen.values() for item in scan.found.items())
+
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, FolderState]]:
+        """Every folder below, without following links, in the order of names."""
+        try:
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        entries = [entry for entry in found if _is_text(entry.name)]
+        yield folder, frozenset(_state(entry) for entry in entries)
+        for entry in entries:
+            # Hidden folders hold what isn't whole yet, and what tools keep for themselves.
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from self._walk(folder / entry.name)
+
+    def _scan(self, folder: Path) -> dict[str, Seen]:
+        """The folder as one model, or else the models that are files in it."""
+        whole = self._recognised(folder)
+        if isinstance(whole, ModelFiles) and whole.path == folder:
+            return {self._name(folder): whole}
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError:  # gone meanwhile
+            return {}
+        paths = [path for path in paths if _is_text(path.name)]
+        files = [path for path in paths if path.is_file() or self._leads_out(path)]
+        scanned = {self._name(path): self._recognised(path) for path in files}
+        found = {name: one for name, one in scanned.items() if one is not None}
+        if not found and isinstance(whole, Unusable):  # else it is for one of its files
+            return {whole.name: whole}
+        return found
+
+    def _recognised(self, path: Path) -> Seen | None:
+        try:
+            found = self._recognise(path, None)
+            return self._unusable(path, LEADS_OUT) if self._leads_out(path) else found
+        except UnsupportedModel:
+            return None
+        except Exception as error:  # noqa: BLE001 - a strange file in a folder must not stop the server
+            # What is strange about a file outside is nobody's business here.
+            return None if self._leads_out(path) else self._unusable(path, str(error))
+
+    def _leads_out(self, path: Path) -> bool:
+        return not Path(os.path.realpath(path)).is_relative_to(self._root)  # a circle leads nowhere
+
+    def _unusable(self, path: Path, reason: str) -> Unusable:
+        log.warning("not a usable model", path=str(path), reason=reason)
+        return Unusable(name=self._name(path), reason=reason[:MAX_REASON], path=path)
+
+    def _name(self, path: Path) -> str:
+        if path == self._root:
+            return path.name
+        relative = path.relative_to(self._root).as_posix()
+        return self._catalog.bare_name(relative)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is UTF-8; another can't be sent to a client, nor asked for by one."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _state(entry: os.DirEntry[str]) -> tuple[str, int, int]:
+    try:
+        status = entry.stat()
+    except OSError:  # a link to nowhere, or gone meanwhile
+        return entry.name, 0, 0
+    return entry.name, status.st_mtime_ns, 0 if entry.is_dir() else status.st_size
+
+
+class UpstreamModels:
+    """What the upstreams of a configuration offer, besides what their servers list.
+
+    Raises ConfigError for a template that can't be read.
+    """
+
+    def __init__(self, config: Config, roster: Roster) -> None:
+        self._roster = roster
+        self._configs = {one.name: one for one in config.upstreams}
+        self._templates = {
+            name: template_of(one, "upstream") for name, one in self._configs.items()
+        }
+
+    def named(self) -> Iterator[tuple[str, ModelFiles]]:
+        """What the configuration names."""
+        return (one for one in self._all() if self.config(one[1]).models != "all")
+
+    def discovered(self) -> Iterator[tuple[str, ModelFiles]]:
+        """What was found in lists of models."""
+        return (one for one in self._all() if self.config(one[1]).models == "all")
+
+    def config(self, files: ModelFiles) -> UpstreamConfig:
+        """Of the upstream that has this model."""
+        assert files.remote is not None, "it is another server's"
+        return self._configs[files.remote.upstream]
+
+    def template(self, files: ModelFiles) -> str | None:
+        """The chat template's text, where prompts are made here."""
+        return self._templates[self.config(files).name]
+
+    def _all(self) -> Iterator[tuple[str, ModelFiles]]:
+        return iter(self._roster.models().items())
+
+
+def template_of(configured: ModelConfig | UpstreamConfig, kind: str) -> str | None:
+    """The chat template that a model or an upstream names as a file; `kind` is for the error.
+    Raises ConfigError where it can't be read.
+    """
+    if configured.template is None:
+        return None
+    try:
+        return Path(configured.template).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        source = Source(f"{kind} {configured.name!r}")
+        raise source.error("$.template", f"can't be read: {error}") from None
+
 
 DEFAULT_NAMES = ("", "default")
 MAX_UNUSABLE = 100  # files in all folders that are listed with the reason
@@ -40,8 +307,6 @@ SCAN_EVERY = 1.0  # seconds between scans of the disk in the background
 HUB_SCHEME = "hf:"  # may stand before a hub's id
 LATEST = ":latest"  # may stand behind any name: Ollama's clients put it there
 REST = 4.0  # times as long as a scan took there is none: large folders must not take all the time
-
-log = structlog.get_logger(__name__)
 
 
 FileIdentity: TypeAlias = Mapping[Path, tuple[int, int, int, int]]
@@ -406,3 +671,84 @@ def _of_such_length(name: str, known: Sequence[str]) -> Sequence[str]:
     size, least = len(name), NEAR / (2 - NEAR)
     alike = (one for one in known if least * size <= len(one) <= min(MAX_NAME, size / least))
     return tuple(itertools.islice(alike, MAX_COMPARED))
+
+
+SCAN_PATIENCE = 2.0  # seconds that a scan of the folders waits for lists of upstreams
+
+
+class ModelNames:
+    """The models that a request may name. `present`: those in memory, as they were loaded;
+    `library`: what is configured now.
+    """
+
+    def __init__(self, library: ModelLibrary, changed: Callable[[str], None]) -> None:
+        """`changed` is called with each model that a scan finds changed."""
+        self.present: dict[str, ModelEntry] = {}
+        self.library = library
+        self._changed = changed
+        self._scan: anyio.Event | None = None  # of the next one, which has not begun
+
+    def follow(self, library: ModelLibrary) -> None:
+        """From now on these models can be named."""
+        self.library = library
+
+    def begin(self, tasks: TaskGroup) -> None:
+        """Scans run in `tasks`."""
+        self._tasks = tasks
+
+    def entries(self) -> Mapping[str, ModelEntry]:
+        """All models, by id."""
+        return {entry.name: entry for entry in self.library.entries()} | self.present
+
+    def resolve(self, name: str, access: Access = ADMIN) -> ModelEntry:
+        """See `Registry.resolve`."""
+        try:
+            return self.library.resolve(name, access)
+        except GatewayError:
+            if (entry := self._resident(name)) is None or not access.allows(entry.name):
+                raise
+            return entry  # its files are gone, but it is in memory
+
+    def _resident(self, name: str) -> ModelEntry | None:
+        """The model in memory that is called `name`, by id or alias, or is the default."""
+        if name in DEFAULT_NAMES:
+            name = self.library.default_name() or next(iter(self.present), "")
+        spelled = {name, name.removeprefix(HUB_SCHEME), name.removesuffix(LATEST)}
+        present = self.present.values()
+        return next((one for one in present if spelled & {one.name, *one.aliases}), None)
+
+    async def find(self, name: str, access: Access = ADMIN) -> ModelEntry:
+        """As `resolve`, but folders are scanned first where it is not known, or not usable."""
+        try:
+            return self.resolve(name, access)
+        except (ModelNotFound, ModelUnavailable):
+            await self.scan_soon().wait()
+            return self.resolve(name, access)
+
+    def scan_soon(self) -> anyio.Event:
+        """Set when a scan of the folders has ended that begins after this call; all callers before
+        it begins share it. Scans are as rare as `Library.due` says.
+        """
+        if self._scan is None:
+            self._scan = anyio.Event()
+            self._tasks.start_soon(self._scan_when_due, self._scan, name="scan model folders")
+        return self._scan
+
+    async def _scan_when_due(self, done: anyio.Event) -> None:
+        try:
+            await anyio.sleep(max(0.0, self.library.due - time.monotonic()))
+            self._scan = None
+            await self.refresh()
+        finally:
+            done.set()
+
+    async def refresh(self) -> None:
+        """Scan the model folders again, off the event loop, and request the lists of upstreams."""
+        with anyio.move_on_after(SCAN_PATIENCE):
+            await self.library.fleet.refresh()
+        before = self.library.known()
+        await to_thread.run_sync(self.library.refresh)
+        after = self.library.known()
+        for name in before.keys() | after.keys():
+            if before.get(name) is not after.get(name):
+                self._changed(name)

@@ -7,8 +7,15 @@ from anyio.abc import TaskGroup
 
 from gateway.registry.library import ModelEntry
 from gateway.registry.line import Alarm, Clock, Places, refusal
-from gateway.registry.loading import LoadPlanner
-from gateway.registry.moves import Arrived, Gone, LoadFailure, Moves, Outcome, Progressed
+from gateway.registry.moves import (
+    Arrived,
+    Gone,
+    LoadFailure,
+    LoadPlanner,
+    Moves,
+    Outcome,
+    Progressed,
+)
 from gateway.registry.record import CancelLoad, Grant, Load, Order, Refuse, Unload
 from gateway.registry.scheduler import Scheduler
 from gateway.registry.status import (

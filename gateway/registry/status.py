@@ -9,8 +9,9 @@ import anyio
 import msgspec
 
 from backends.catalog import ModelFiles
-from backends.encoding import EncoderContainer
+from backends.jobs import Slots
 from backends.protocol import (
+    EncoderContainer,
     MemoryNeed,
     Modality,
     ModelContainer,
@@ -19,7 +20,6 @@ from backends.protocol import (
     Task,
 )
 from backends.remote import Container, RemoteContainer
-from backends.slots import Slots
 from config.engines import EngineOptions
 from gateway.errors import InvalidRequest
 from gateway.registry.library import ModelEntry

@@ -1,9 +1,8 @@
 """Splits a model's text into reasoning, content and tool calls while it arrives."""
 
 from gateway.splitter.formats import FORMATS
-from gateway.splitter.phases import reasoning_ends
 from gateway.splitter.recognition import Recognised, recognise
-from gateway.splitter.splitter import Splitter, starts_in_reasoning
+from gateway.splitter.splitter import Splitter, reasoning_ends, starts_in_reasoning
 from gateway.splitter.syntax import Format
 
 __all__ = [

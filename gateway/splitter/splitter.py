@@ -2,19 +2,145 @@
 
 What each marker does stands in the phase tables; this file walks them. Text waits only while it may
 still become a marker of its phase, or is white space that a marker would take along.
+
+The splitter's state machine as a table: what every marker does in each phase.
+
+Messages with a header that says what their body is: harmony (gpt-oss) and Muse.
+
+Harmony's header: `<|start|>assistant to=functions.N<|channel|>commentary
+<|constrain|>json<|message|>`, each part optional, in several orders (OpenAI Harmony Response
+Format).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TypeAlias
+
+import msgspec
 
 from gateway.events import Content, Event, Finished, FinishReason, Reasoning
 from gateway.request import Tool
-from gateway.splitter import messages
 from gateway.splitter.calls import Calls
 from gateway.splitter.payloads import choice, named_json
-from gateway.splitter.phases import Phase, PhaseChange, phase_tables
-from gateway.splitter.reading import Malformed, Parsing, Reader, markers_of
+from gateway.splitter.reading import LONGEST, Malformed, Markers, Parsing, Reader, markers_of
 from gateway.splitter.syntax import Format, Headers, Syntax
+
+
+class Phase(Enum):
+    """What the text at hand is."""
+
+    CONTENT = auto()
+    REASONING = auto()
+
+
+class PhaseChange(Enum):
+    """What a marker does, other than begin a call."""
+
+    OPEN_REASONING = auto()
+    CLOSE_REASONING = auto()
+    OPEN_SHELL = auto()  # the answer proper begins
+    CLOSE_SHELL = auto()  # and ends
+
+
+Action: TypeAlias = PhaseChange | Syntax | Headers
+
+
+class PhaseTable(msgspec.Struct, frozen=True):
+    """One phase: its markers and what they do."""
+
+    markers: Markers
+    actions: Mapping[str, Action]
+
+
+def _table(actions: Mapping[str, Action]) -> PhaseTable:
+    return PhaseTable(Markers(tuple(actions)), actions)
+
+
+@lru_cache(maxsize=256)
+def phase_tables(format: Format, *, parse_tools: bool) -> Mapping[Phase, PhaseTable]:
+    """The machine for a format. Of two entries for a text the later one counts."""
+    opens, closes = _reasoning(format)
+    ends = format.headers.body_ends if format.headers is not None else ()
+    shells = _steps(format.shell_opens, PhaseChange.OPEN_SHELL)
+    shells |= _steps((*format.shell_closes, *ends), PhaseChange.CLOSE_SHELL)
+    syntaxes = format.syntaxes if parse_tools else ()
+    calls: dict[str, Action] = {opener: syntax for syntax in syntaxes for opener in syntax.openers}
+    inside = shells if format.special_tokens else {}
+    if format.calls_end_reasoning:
+        inside = inside | calls
+    return {
+        Phase.CONTENT: _table({**closes, **opens, **shells, **calls}),
+        Phase.REASONING: _table({**inside, **opens, **closes}),
+    }
+
+
+def reasoning_ends(format: Format, *, parse_tools: bool) -> tuple[str, ...]:
+    """All that ends reasoning, however the family writes it, calls included."""
+    actions = phase_tables(format, parse_tools=parse_tools)[Phase.REASONING].actions
+    return tuple(text for text, it in actions.items() if it is not PhaseChange.OPEN_REASONING)
+
+
+def _reasoning(format: Format) -> tuple[dict[str, Action], dict[str, Action]]:
+    """What opens reasoning and what closes it. With headers it is they that open."""
+    if (headers := format.headers) is not None:
+        opens: dict[str, Action] = dict.fromkeys(headers.openers, headers)
+        return opens, _steps(headers.body_ends, PhaseChange.CLOSE_REASONING)
+    if format.reasoning is None:
+        return {}, {}
+    return (
+        _steps(format.reasoning.opens, PhaseChange.OPEN_REASONING),
+        _steps(format.reasoning.closes, PhaseChange.CLOSE_REASONING),
+    )
+
+
+def _steps(texts: tuple[str, ...], step: PhaseChange) -> dict[str, Action]:
+    return dict.fromkeys(texts, step)
+
+
+_WORDS = re.compile(r"[^<\n]*")
+
+
+class Called(msgspec.Struct, frozen=True):
+    """The body is the arguments of this function."""
+
+    name: str
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """The body is for a builtin tool of the model's maker, which are not available here."""
+
+
+Destination: TypeAlias = Phase | Called | Dropped
+
+
+def read(reader: Reader, headers: Headers, opener: str) -> Parsing[str]:
+    """The whole header; "" if the output ended in it. Raises Malformed if it is none.
+
+    A header of more than `LONGEST` parts is none.
+    """
+    parts = [opener]
+    for _ in range(LONGEST):
+        parts.append((yield from reader.run(_WORDS)))
+        if not (yield from reader.peek()):
+            return ""
+        parts.append((yield from reader.expect(headers.end, *headers.inner)))
+        if parts[-1] == headers.end:
+            return "".join(parts)
+    raise reader.fault(f"a header of more than {LONGEST} parts")
+
+
+def destination(headers: Headers, head: str, calls: Calls) -> Destination:
+    """Where the body of a message goes."""
+    if found := re.search(headers.recipient, head):
+        return Called(found[1])
+    if found := re.search(headers.foreign, head):
+        return Called(found[1]) if calls.knows(found[1]) else Dropped()
+    found = re.search(headers.channel, head)
+    reasons = found is not None and found[1] in headers.reasoning
+    return Phase.REASONING if reasons else Phase.CONTENT
+
 
 # ------------------------------------------------------------------------------------------ stretch
 # Text on its way out as reasoning or content events, without the white space that adjoins markers.
@@ -280,7 +406,7 @@ class Splitter:
         """Reads a header, and does with the body what it says."""
         self._reader.keep(opener)
         try:
-            head = yield from messages.read(self._reader, headers, opener)
+            head = yield from read(self._reader, headers, opener)
             cut = "" if head else self._reader.kept()
         except Malformed as fault:
             self._give_up(fault, opener, self._reader.kept())
@@ -290,15 +416,15 @@ class Splitter:
         if not head:
             self._warning = f"the output ended in a header: {cut[:200]!r}"
             return
-        match messages.destination(headers, head, self._calls):
+        match destination(headers, head, self._calls):
             case Phase() as phase:
                 self._turn(phase, head if phase is Phase.REASONING else "")
-            case messages.Called(name) if self._parse_tools:
+            case Called(name) if self._parse_tools:
                 self._reader.keep(head)
                 ends = headers.body_ends
                 arguments = named_json.arguments(self._reader, self._calls, name, "", ends)
                 yield from self._calls_of(arguments, opener)
-            case messages.Called():
+            case Called():
                 self._turn(Phase.CONTENT)
                 self._stretch.write(head)
             case _:

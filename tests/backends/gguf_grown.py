@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import gguf
 import numpy
 
-from backends.llamacpp import logged
+from backends.llamacpp import loading
 from backends.llamacpp.library import api
 from tests.backends import gguf_raw
 from tests.backends.gguf_raw import ARRAY, BOOL, FLOAT32, INT32, UINT32, Entry, RawFile, RawTensor
@@ -133,13 +133,13 @@ def _grow(file: RawFile, path: Path) -> None:
 
 def _complaint(path: Path) -> str:
     """Why llama.cpp doesn't load it; nothing: it does."""
-    logged.listen()
+    loading.listen()
     if model := api.llama_model_load_from_file(
         str(path).encode(), api.llama_model_default_params()
     ):
         api.llama_model_free(model)
         return ""
-    return logged.last_errors()
+    return loading.last_errors()
 
 
 def _mended(file: RawFile, complaint: str) -> RawFile | None:

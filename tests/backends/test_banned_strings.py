@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.banned_strings import BannedStrings, Taken
 from backends.bounds import MOST_TRIES, SPARE_REWINDS
+from backends.transcript import BannedStrings, Taken
 
 LIMIT = 60
 

@@ -10,21 +10,22 @@ import msgspec
 import pytest
 
 from backends import bounds
-from backends.bound_kinds import Number, Texts
 from backends.bounds import (
     BUDGET,
     ENCODER_INPUT,
     GENERATION,
     GREEDY_BELOW,
     SAMPLING,
+    Number,
+    Texts,
     bounded,
     check_choice,
     check_inputs,
 )
-from backends.encoding import EncoderInput
 from backends.errors import InvalidJob, PromptTooLong
 from backends.protocol import (
     Constraint,
+    EncoderInput,
     Generation,
     Image,
     ModelInfo,
@@ -316,7 +317,7 @@ import random, sys
 import bundled
 import msgspec
 from backends import catalog
-from backends.bound_kinds import Number
+from backends.bounds import Number
 from backends.bounds import SAMPLING, bounded
 from backends.engine import Token
 from backends.llamacpp import loading

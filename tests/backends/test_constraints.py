@@ -11,9 +11,8 @@ import msgspec
 import pytest
 from anyio import to_thread
 
-from backends.constraints import grammars
-from backends.constraints.grammars import Grammars
-from backends.constraints.matcher import Matcher
+from backends import constraints
+from backends.constraints import Grammars, Matcher
 from backends.errors import GenerationFailed, InvalidJob
 from backends.protocol import Constraint, Generation, ModelContainer, ModelInfo, Sampling
 from config.engines import ScriptedOptions
@@ -286,12 +285,12 @@ async def test_nothing_is_left_of_a_grammar_that_nobody_waits_for(
 async def test_the_cache_is_bounded(letters: tuple[Letters, Grammars]) -> None:
     vocabulary, made = letters
     vocabulary.open.set()
-    for number in range(grammars.KEPT + 10):
+    for number in range(constraints.KEPT + 10):
         await made.matcher(JOB, regex(f"a{number}"))
-    assert made.kept == grammars.KEPT
-    for number in range(grammars.KEPT_BYTES // 200_000 + 2):
+    assert made.kept == constraints.KEPT
+    for number in range(constraints.KEPT_BYTES // 200_000 + 2):
         await made.matcher(JOB, lark('start: /[a-z]/ "' + "ab" * 100_000 + f'{number}"'))
-    assert made.kept * 200_000 <= grammars.KEPT_BYTES
+    assert made.kept * 200_000 <= constraints.KEPT_BYTES
 
 
 def _chain(link: str, last: str, levels: int) -> str:

@@ -8,9 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from backends import devices, ggml
-from backends.devices import merged, own_name
+from backends.devices import GpuMemory, merged, own_name
 from backends.ggml import GgmlDevice
-from backends.gpus import GpuMemory
 from gateway.registry.gauges import SystemGauge
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from anyio import to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.driver import DrivenContainer
 from backends.engine import JobFailed, Token
 from backends.errors import BackendError, GenerationFailed, InvalidJob, OutOfMemory

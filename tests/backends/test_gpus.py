@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from backends import gpus
-from backends.gpus import Card, number_by_bus, visible
+from backends import devices
+from backends.devices import Card, number_by_bus, visible
 
 A, B, C = "GPU-aa11", "GPU-ab22", "GPU-cc33"
 CARDS = (Card(A), Card(B), Card(C))
@@ -80,15 +80,15 @@ def test_of_a_divided_card_a_process_sees_one_instance(
 def test_lists_are_read_as_torch_reads_them(entries: list[str]) -> None:
     cuda = pytest.importorskip("torch").cuda
     variable = ",".join(entries)
-    before = os.environ.get(gpus.VISIBLE)
-    os.environ[gpus.VISIBLE] = variable
+    before = os.environ.get(devices.VISIBLE)
+    os.environ[devices.VISIBLE] = variable
     try:
         read: Sequence[Any] = cuda._parse_visible_devices()  # noqa: SLF001 - its reading of the list
     finally:
         if before is None:
-            del os.environ[gpus.VISIBLE]
+            del os.environ[devices.VISIBLE]
         else:
-            os.environ[gpus.VISIBLE] = before
+            os.environ[devices.VISIBLE] = before
     if read and isinstance(read[0], str):
         read = cuda._transform_uuid_to_ordinals(list(read), [A, B, C])  # noqa: SLF001 - as above
     assert visible(variable, CARDS) == [(A, B, C)[number] for number in read]
@@ -159,17 +159,17 @@ def test_an_order_by_speed_is_warned_of_at_the_start_and_not_at_every_reading() 
     with capture_logs() as lines:
         number_by_bus(environment, Driver())
         assert [line["log_level"] for line in lines] == ["warning"]
-        gpus.memory(environment, Driver())
+        devices.memory(environment, Driver())
         assert len(lines) == 1
 
 
 def test_a_lost_card_does_not_move_the_others() -> None:
-    found = gpus.memory({}, Driver(lost=[0]))
+    found = devices.memory({}, Driver(lost=[0]))
     assert {name: one.total for name, one in found.items()} == {"cuda:1": 101, "cuda:2": 102}
 
 
 def test_numbers_are_those_of_the_visible_cards() -> None:
-    found = gpus.memory({"CUDA_VISIBLE_DEVICES": "GPU-cc,GPU-aa"}, Driver())
+    found = devices.memory({"CUDA_VISIBLE_DEVICES": "GPU-cc,GPU-aa"}, Driver())
     assert {name: one.total for name, one in found.items()} == {"cuda:0": 102, "cuda:1": 100}
 
 
@@ -184,7 +184,7 @@ def test_numbers_are_those_of_the_visible_cards() -> None:
 def test_a_process_learns_what_it_has_itself(
     processes: list[tuple[int, int | None]], expected: int | None
 ) -> None:
-    found = gpus.memory({"CUDA_VISIBLE_DEVICES": "1"}, Driver(own=processes))
+    found = devices.memory({"CUDA_VISIBLE_DEVICES": "1"}, Driver(own=processes))
     assert found["cuda:0"].own == expected
 
 
@@ -192,6 +192,6 @@ def test_without_a_driver_there_are_no_cards() -> None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        assert gpus.memory({}) == {}
+        assert devices.memory({}) == {}
     else:
         pytest.skip("there is a driver here")

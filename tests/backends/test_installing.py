@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from backends.installing import SCRIPT, absent, command
+from backends.catalog import SCRIPT, absent, command
 
 
 def test_a_checkout_has_its_script() -> None:

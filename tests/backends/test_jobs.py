@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import anyio
 import pytest
 
-from backends.engine_thread import Questions, question
+from backends.driver import Questions, question
 from backends.errors import BackendError, GenerationFailed
 from backends.jobs import JobOutputs, Mailbox, deliver
 from backends.protocol import Ended, Output, Piece

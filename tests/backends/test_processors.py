@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.processors import IdleCores, cores, count, cpu_quota
+from backends.threads import IdleCores, cores, count, cpu_quota
 
 
 def write(path: Path, text: str) -> None:

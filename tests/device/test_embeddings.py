@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends import catalog
-from backends.encoding import values
+from backends.protocol import values
 from config.engines import LlamaCppOptions
 from tests.backends import random_bert
 from tests.device.conftest import SHORT

@@ -20,7 +20,7 @@ import bundled
 from backends.ggml import offloads
 from config.settings import Config
 from gateway.cli.configured import with_downloads
-from gateway.hub.fetching import CHUNK
+from gateway.hub.downloads import CHUNK
 from tests.gateway.hub.standin import standin
 from tests.hang import HANG
 from tests.served import ROOT, Serve, Served, command, scripted

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store.shares import share
+from gateway.store import share
 
 SIZES = st.lists(st.integers(0, 1_000))
 

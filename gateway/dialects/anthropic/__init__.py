@@ -3,9 +3,18 @@
 Pure: bytes in, structs out (`read_messages`); events in, bytes out (`MessagesReply`).
 """
 
-from gateway.dialects.anthropic.errors import error_body, error_event
-from gateway.dialects.anthropic.models import Able, ModelWire, model_body, model_page, model_wire
-from gateway.dialects.anthropic.reply import PING, MessagesReply, count_body
+from gateway.dialects.anthropic.reply import (
+    PING,
+    Able,
+    MessagesReply,
+    ModelWire,
+    count_body,
+    error_body,
+    error_event,
+    model_body,
+    model_page,
+    model_wire,
+)
 from gateway.dialects.anthropic.request import MessagesExchange, read_messages
 
 __all__ = [

@@ -3,37 +3,21 @@ HTTP.
 
 Both forms are made of the same events, so that a stream put together by a client equals the body it
 would have got. A block that says nothing is never begun.
+
+The structs of answers: blocks, the whole message, the events of a stream.
+
+The model list as Anthropic's clients read it.
+
+Anthropic's error envelope, with the field at fault and our code beside what its clients read.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from gateway.dialects.anthropic.errors import error_event
-from gateway.dialects.anthropic.reply_wire import (
-    Block,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    Count,
-    Ending,
-    Increment,
-    InputDelta,
-    MessageDelta,
-    MessageStart,
-    MessageStop,
-    MessageWhole,
-    OutputDetails,
-    Ping,
-    SignatureDelta,
-    StopReason,
-    TextBlock,
-    TextDelta,
-    ThinkingBlock,
-    ThinkingDelta,
-    ToolUseBlock,
-    UsageWire,
-)
 from gateway.dialects.anthropic.request import MessagesExchange
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, named_frame
 from gateway.errors import GatewayError
@@ -49,6 +33,189 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
+
+# By status, as Anthropic's API has them; its 529 is our 503.
+TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """`param` and `code` are ours."""
+
+    type: str
+    message: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    """The body of a failed request, and the last event of a broken stream."""
+
+    error: ErrorDetail
+    type: Literal["error"] = "error"
+
+
+def _envelope(error: GatewayError) -> ErrorEnvelope:
+    kind = TYPES.get(error.status_hint, "api_error")
+    return ErrorEnvelope(
+        ErrorDetail(type=kind, message=error.message, param=error.param, code=error.code)
+    )
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The JSON body that answers a request with `error`."""
+    return body(_envelope(error))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a broken stream."""
+    return named_frame(b"error", _envelope(error))
+
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Some of the answer."""
+
+    text: str
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
+    """Some reasoning. Clients send the signature back with it; it is not verified."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
+    """A call. `input` is a JSON object."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """Of the output tokens."""
+
+    thinking_tokens: int
+
+
+class UsageWire(msgspec.Struct, frozen=True, kw_only=True):
+    """`input_tokens` are those that were not found in the cache."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens_details: OutputDetails | UnsetType = UNSET
+
+
+class MessageWhole(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """The answer; in a stream's first event without content."""
+
+    id: str
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: tuple[Block, ...]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: UsageWire
+
+
+class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
+    """The first event."""
+
+    message: MessageWhole
+
+
+class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    """A block begins, empty."""
+
+    index: int
+    content_block: Block
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
+    """Some more of a text block."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
+    """Some more of a thinking block."""
+
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signature_delta"):
+    """The last delta of a thinking block."""
+
+    signature: str
+
+
+class InputDelta(msgspec.Struct, frozen=True, tag_field="type", tag="input_json_delta"):
+    """Some more of a call's input, as JSON text."""
+
+    partial_json: str
+
+
+Increment: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
+
+
+class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    """Some more of a block."""
+
+    index: int
+    delta: Increment
+
+
+class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    """A block is over."""
+
+    index: int
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Why the answer ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
+    """The last event but one: why it ended, and what all of it cost."""
+
+    delta: Ending
+    usage: UsageWire
+
+
+class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
+    """The last event."""
+
+
+class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
+    """Nothing new."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many tokens a prompt has."""
+
+    input_tokens: int
+
 
 PING = named_frame(b"ping", Ping())
 NO_INPUT = msgspec.Raw(b"{}")
@@ -254,3 +421,139 @@ def _usage(usage: Usage) -> UsageWire:
         cache_read_input_tokens=usage.cached_tokens,
         output_tokens_details=OutputDetails(usage.reasoning_tokens),
     )
+
+
+class Support(msgspec.Struct, frozen=True):
+    """Whether there is something."""
+
+    supported: bool
+
+
+class EffortSupport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which efforts make a difference to the model."""
+
+    supported: bool
+    low: Support
+    medium: Support
+    high: Support
+    xhigh: Support
+    max: Support
+
+
+class ThinkingTypes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which types of thinking have a meaning for the model; `disabled` always has."""
+
+    enabled: Support
+    adaptive: Support
+    between_tools: Support
+    disabled: Support
+
+
+class ThinkingSupport(msgspec.Struct, frozen=True):
+    """Whether the model thinks, and how it can be asked to."""
+
+    supported: bool
+    types: ThinkingTypes
+
+
+class ServerToolsSupport(msgspec.Struct, frozen=True):
+    """Tools that Anthropic's servers run: not supported here."""
+
+    supported: bool = False
+    code_execution: Support = Support(supported=False)
+    web_search: Support = Support(supported=False)
+
+
+NO = Support(supported=False)
+
+
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model can do, by Anthropic's names; features of its service alone are left out."""
+
+    image_input: Support
+    structured_outputs: Support
+    thinking: ThinkingSupport
+    effort: EffortSupport
+    batch: Support = NO
+    citations: Support = NO
+    code_execution: Support = NO
+    context_management: Support = NO
+    pdf_input: Support = NO
+    server_tools: ServerToolsSupport = ServerToolsSupport()
+
+
+class Able(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model. `efforts`: those that its template takes."""
+
+    sees: bool
+    thinks: bool
+    efforts: tuple[str, ...]
+    keeps_to_schemas: bool
+
+
+class ModelWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `max_input_tokens` is its context; `capabilities` are null while they are not
+    known.
+    """
+
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    max_tokens: int | None
+    capabilities: ModelCapabilities | None
+    lifecycle: Literal["active"] = "active"
+    type: Literal["model"] = "model"
+
+
+class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them are on one page."""
+
+    data: Sequence[ModelWire]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
+
+
+def model_wire(name: str, created: int, context_length: int | None, able: Able | None) -> ModelWire:
+    """One model; `created` is Unix time."""
+    return ModelWire(
+        id=name,
+        display_name=name,
+        created_at=datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        max_input_tokens=context_length,
+        max_tokens=context_length,
+        capabilities=None if able is None else _capabilities(able),
+    )
+
+
+def _capabilities(able: Able) -> ModelCapabilities:
+    thinks = Support(able.thinks)
+    levels = {
+        name: Support(name in able.efforts) for name in ("low", "medium", "high", "xhigh", "max")
+    }
+    types = ThinkingTypes(
+        enabled=thinks, adaptive=thinks, between_tools=thinks, disabled=Support(supported=True)
+    )
+    return ModelCapabilities(
+        image_input=Support(able.sees),
+        structured_outputs=Support(able.keeps_to_schemas),
+        thinking=ThinkingSupport(able.thinks, types),
+        effort=EffortSupport(supported=bool(able.efforts), **levels),
+    )
+
+
+def model_page(models: Sequence[ModelWire]) -> bytes:
+    """The JSON body that lists `models`, in their order."""
+    return body(
+        ModelPage(
+            data=models,
+            first_id=models[0].id if models else None,
+            last_id=models[-1].id if models else None,
+        )
+    )
+
+
+def model_body(model: ModelWire) -> bytes:
+    """The JSON body of one model."""
+    return body(model)

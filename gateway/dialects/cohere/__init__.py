@@ -5,8 +5,7 @@ Pure: bytes in, structs out (`read_chat`, `read_embed`); events in, bytes out (`
 """
 
 from gateway.dialects.cohere.embedding import CohereEmbedding, embed_body, read_embed
-from gateway.dialects.cohere.errors import error_body, error_event
-from gateway.dialects.cohere.reply import CohereReply
+from gateway.dialects.cohere.reply import CohereReply, error_body, error_event
 from gateway.dialects.cohere.request import CohereExchange, read_chat
 
 __all__ = [

@@ -1,13 +1,17 @@
-"""Cohere's reply: named events of a stream, or one body. Knows no HTTP."""
+"""Cohere's reply: named events of a stream, or one body. Knows no HTTP.
+
+Cohere's errors: a message, with the field at fault and our code beside it; and how a broken
+stream ends.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
-from gateway.dialects.cohere.errors import error_event
-from gateway.dialects.cohere.wire import (
+from gateway.dialects.cohere.request import (
     AnswerMessage,
     CallDelta,
     CalledFunction,
@@ -43,6 +47,38 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
+
+
+class CohereError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a failed request. `param` and `code` are ours."""
+
+    message: str
+    param: str | None
+    code: str | None
+
+
+class FailedDelta(msgspec.Struct, frozen=True):
+    """Why a stream broke."""
+
+    error: str
+    finish_reason: Literal["ERROR"] = "ERROR"
+
+
+class MessageFailed(msgspec.Struct, frozen=True, tag="message-end"):
+    """The last event of a broken stream."""
+
+    delta: FailedDelta
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The JSON body that answers a request with `error`."""
+    return body(CohereError(message=error.message, param=error.param, code=error.code))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a broken stream."""
+    return named_frame(b"message-end", MessageFailed(FailedDelta(error.message)))
+
 
 Kind = Literal["text", "thinking"]
 REASONS: dict[str, FinishReason] = {

@@ -4,8 +4,7 @@ abort.
 Pure: bytes in, structs out (`read_generate`); events in, bytes out (`KoboldReply`).
 """
 
-from gateway.dialects.kobold.errors import error_body, error_event
-from gateway.dialects.kobold.reply import KoboldReply
+from gateway.dialects.kobold.reply import KoboldReply, error_body, error_event
 from gateway.dialects.kobold.request import KoboldExchange, read_generate, read_keyed
 
 __all__ = [

@@ -1,18 +1,34 @@
 """Parses llama-server's completion and infill bodies.
 
 All that samples is read as OpenAI's text completion has it, whose fields know llama-server's names.
+
+llama-server's small bodies, in and out. Its completions are in `completion`.
+
+llama-server's own `/embedding`: every text's vector in a list of vectors, since where nothing is
+pooled there is one for each token. Knows no model.
+
+A load as `transformers serve` reports it: events with a `status`, at last `ready` or `error`.
+
+`generation_settings`: how an answer is generated, by llama-server's names. What this server has
+no such setting for is left out.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from gateway.dialects.fields import Fields, fields_of, json_object
+from backends.protocol import Generation, ModelInfo, Progress, Sampling
+from backends.sampling.order import order_of
+from gateway.dialects.bounds import check_order
+from gateway.dialects.encoding import EmbeddingExchange, Input, further, read_texts, written
+from gateway.dialects.fields import Fields, fields_of, json_object, read_fields
+from gateway.dialects.frames import body, frame
 from gateway.dialects.openai.request import TextExchange, read_text_fields
-from gateway.errors import InvalidRequest
-from gateway.request import Fill, FillFile, Prompt, TextRequest
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest
 
 MOST_FIELDS = 64  # of an answer, that a request may choose
 
@@ -167,3 +183,466 @@ def _part(part: Any, path: str) -> int | str:
 
 def _fault(path: str, message: str) -> InvalidRequest:
     return InvalidRequest(f"{path}: {message}", param=path)
+
+
+ANY_SEED = 2**32 - 1  # llama.cpp's LLAMA_DEFAULT_SEED
+OFF = -1.0  # of top_n_sigma
+
+
+class BiasWire(msgspec.Struct, frozen=True):
+    """What is added to a token's logit. Null: it is banned, because JSON has no infinity."""
+
+    token: int
+    bias: float | None
+
+
+class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters of one answer. The last ones are a running request's own: they are sent to its
+    client alone.
+    """
+
+    seed: int
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
+    samplers: Sequence[str]
+    ignore_eos: bool
+    n_probs: int
+    post_sampling_probs: bool
+    n_predict: int
+    max_tokens: int
+    min_tokens: int
+    n_ctx: int
+    stream: bool | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    stop: Sequence[str] | UnsetType = UNSET
+    logit_bias: Sequence[BiasWire] | UnsetType = UNSET
+    grammar: str | UnsetType = UNSET
+
+
+def settings(job: Generation, *, context_length: int) -> GenerationSettings:
+    """What `job` says of itself but texts: those are its client's alone."""
+    sampling = job.sampling
+    limit = -1 if job.max_tokens is None else job.max_tokens
+    middle, spread = _temperatures(sampling)
+    return GenerationSettings(
+        seed=ANY_SEED if sampling.seed is None else sampling.seed,
+        temperature=middle,
+        dynatemp_range=spread,
+        dynatemp_exponent=sampling.temp_exponent,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        top_n_sigma=sampling.top_n_sigma or OFF,
+        xtc_probability=sampling.xtc_probability,
+        xtc_threshold=sampling.xtc_threshold,
+        typical_p=sampling.typical_p,
+        repeat_last_n=sampling.penalty_range,
+        repeat_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        dry_multiplier=sampling.dry_multiplier,
+        dry_base=sampling.dry_base,
+        dry_allowed_length=sampling.dry_allowed_length,
+        dry_penalty_last_n=sampling.dry_range,
+        dry_sequence_breakers=sampling.dry_sequence_breakers,
+        mirostat=sampling.mirostat_mode,
+        mirostat_tau=sampling.mirostat_tau,
+        mirostat_eta=sampling.mirostat_eta,
+        adaptive_target=sampling.adaptive_target,
+        adaptive_decay=sampling.adaptive_decay,
+        samplers=order_of(sampling),
+        ignore_eos=sampling.ban_eos,
+        n_probs=job.logprobs or 0,
+        post_sampling_probs=job.after_samplers,
+        n_predict=limit,
+        max_tokens=limit,
+        min_tokens=job.min_tokens,
+        n_ctx=context_length,
+    )
+
+
+def own_settings(
+    job: Generation, *, context_length: int, model: str, stream: bool
+) -> GenerationSettings:
+    """All of it, for the client whose job it is."""
+    return msgspec.structs.replace(
+        settings(job, context_length=context_length),
+        model=model,
+        stream=stream,
+        stop=job.stop,
+        logit_bias=[BiasWire(token, _finite(bias)) for token, bias in job.sampling.logit_bias],
+        grammar=job.constraint.grammar if job.constraint else "",
+    )
+
+
+def _temperatures(sampling: Sampling) -> tuple[float, float]:
+    """The middle, and how far it goes to either side."""
+    low, high = sampling.min_temp, sampling.max_temp
+    if low == high:
+        return sampling.temperature, 0.0
+    return (low + high) / 2, (high - low) / 2
+
+
+def _finite(bias: float) -> float | None:
+    return bias if math.isfinite(bias) else None
+
+
+Token: TypeAlias = Annotated[int, Meta(ge=0)]
+
+NO_MODEL = ("", "undefined", "null")  # what SillyTavern sends where no model is selected
+
+
+class Tokenize(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of a text: `content` is llama-server's field, `prompt` vLLM's; or of a conversation:
+    `messages`, which the OpenAI dialect reads.
+    """
+
+    model: str | None = None
+    content: str | None = None
+    prompt: str | None = None
+    messages: list[Any] | None = None
+    add_special: bool | None = None
+    add_special_tokens: bool | None = None
+    parse_special: bool = True
+    with_pieces: bool = False
+    return_token_strs: bool = False
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a conversation is meant: a text goes before it."""
+        return self.messages is not None and self.content is None and self.prompt is None
+
+    @property
+    def field(self) -> str:
+        """What the client calls the text."""
+        return "content" if self.prompt is None or self.content is not None else "prompt"
+
+    @property
+    def text(self) -> str:
+        """What is to be tokenized."""
+        text = self.prompt if self.content is None else self.content
+        if text is None:
+            raise InvalidRequest("content: This field is required.", param="content")
+        return text
+
+    @property
+    def add_bos(self) -> bool:
+        """llama-server adds none by default, vLLM does."""
+        if self.content is not None:
+            return bool(self.add_special)
+        return self.add_special_tokens is not False
+
+
+# What of `Tokenize` has a meaning beside a conversation, and none to the OpenAI dialect.
+OF_CONVERSATIONS = frozenset({"with_pieces", "return_token_strs"})
+
+
+class Detokenize(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of tokens."""
+
+    tokens: list[Token]
+    model: str | None = None
+
+
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that names a model."""
+
+    model: Annotated[str, Meta(min_length=1)]
+
+
+class MaybeNamedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A body that may name a model."""
+
+    model: str | None = None
+    force: bool = False
+
+
+class PieceWire(msgspec.Struct, frozen=True):
+    """A token and its text; its bytes, where those alone are no text."""
+
+    id: int
+    piece: str | Sequence[int]
+
+
+def piece_wire(token: int, piece: bytes) -> PieceWire:
+    """`token`, which stands for the bytes `piece`."""
+    try:
+        return PieceWire(token, piece.decode())
+    except UnicodeDecodeError:
+        return PieceWire(token, tuple(piece))
+
+
+class LlamaTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens; `count`, `max_model_len` and `token_strs` are vLLM's."""
+
+    tokens: Sequence[int | PieceWire]
+    count: int
+    max_model_len: int
+    token_strs: Sequence[str] | UnsetType = UNSET
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's: what a client must know to write prompts itself. Null is a token that the model does
+    not have, or that isn't known before it is loaded.
+    """
+
+    tokenizer_class: str
+    model_max_length: int
+    vocab_size: int
+    add_bos_token: bool
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    additional_special_tokens: Sequence[str]
+    chat_template: str | None
+
+
+def tokenizer_info(info: ModelInfo) -> TokenizerInfo:
+    """What `info` says of a model's tokenizer."""
+    special = info.special
+    return TokenizerInfo(
+        tokenizer_class=info.backend,
+        model_max_length=info.context_length,
+        vocab_size=info.vocab_size,
+        add_bos_token=info.adds_bos,
+        bos_token=special.bos or None,
+        eos_token=special.eos or None,
+        pad_token=special.pad or None,
+        unk_token=special.unk or None,
+        additional_special_tokens=special.control,
+        chat_template=info.chat_template,
+    )
+
+
+class LlamaText(msgspec.Struct, frozen=True):
+    """A text, by llama-server's name and by vLLM's."""
+
+    content: str
+    prompt: str
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """A conversation as its model reads it."""
+
+    prompt: str
+
+
+class InputTokens(msgspec.Struct, frozen=True, tag_field="object", tag="response.input_tokens"):
+    """How many tokens a conversation has."""
+
+    input_tokens: int
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How answers are generated by default."""
+
+    n_ctx: int
+    params: GenerationSettings
+
+
+class Modalities(msgspec.Struct, frozen=True):
+    """What the model takes besides text."""
+
+    vision: bool
+    audio: bool = False
+
+
+class Props(msgspec.Struct, frozen=True, kw_only=True):
+    """What a frontend must know of a model. `chat_template` is never null: frontends hash it."""
+
+    total_slots: int
+    chat_template: str
+    default_generation_settings: Settings
+    modalities: Modalities
+    model_alias: str
+    build_info: str
+    is_sleeping: bool  # the model is not in memory
+    model_path: str | UnsetType = UNSET  # for administrators
+    bos_token: str | UnsetType = UNSET  # of a model in memory
+    eos_token: str | UnsetType = UNSET
+
+
+class LoadStages(msgspec.Struct, frozen=True):
+    """How far a load is: `value` of 1 in its stage. Only the current stage is known."""
+
+    stages: Sequence[str]
+    current: str
+    value: float
+
+
+class StateData(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's state; `failed` and `reason` where it can't be used, or its last load failed."""
+
+    status: str
+    progress: LoadStages | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class StateEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of `GET /models/sse`. No data: the model is gone."""
+
+    model: str
+    event: Literal["model_status", "model_remove"]
+    data: StateData | UnsetType = UNSET
+
+
+STAGES: Mapping[str, str] = {"vision": "mmproj_model", "draft": "spec_model"}  # else "text_model"
+
+
+def load_stages(progress: Progress) -> LoadStages:
+    """A load's progress in llama-server's words."""
+    stage = STAGES.get(progress.stage, "text_model")
+    value = min(1.0, progress.done / progress.total) if progress.total > 0 else 0.0
+    return LoadStages((stage,), stage, value)
+
+
+class Success(msgspec.Struct, frozen=True):
+    """It was done, or has begun."""
+
+    success: bool = True
+
+
+def read(data: bytes, shape: type[Any]) -> Any:
+    """The body as a `shape`; no body is an empty one. It is an order, and short. Raises
+    InvalidRequest, naming the field, and TooLarge.
+    """
+    check_order(data)
+    return _fields(data).read(shape)
+
+
+def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[str]]:
+    """A body that holds a text or tokens as a `shape`, and what of it says nothing to that, as it
+    is written. Raises as `read`.
+    """
+    fields = _fields(data)
+    return fields.read(shape), fields.beyond(frozenset(shape.__struct_fields__))
+
+
+def _fields(data: bytes) -> Fields:
+    values = json_object(data) if data.strip() else {}
+    given = {name: value for name, value in values.items() if value is not None}
+    if given.get("model") in NO_MODEL:
+        del given["model"]
+    return Fields(given, {})
+
+
+SUCCESS = body(Success())
+
+
+EUCLIDEAN = 2  # the length of a vector that models are normalized by
+
+
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts, or token ids, under either of two names."""
+
+    content: Input | None = None
+    input: Input | None = None
+    model: str = ""
+    embd_normalize: int = EUCLIDEAN
+
+
+class EmbeddedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One text's vector."""
+
+    index: int
+    embedding: Sequence[list[float] | str]
+
+
+_FIELDS = frozenset(EmbeddingBody.__struct_fields__)
+
+
+def read_embedding(content: bytes) -> EmbeddingExchange:
+    """What a body of `/embedding` means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(EmbeddingBody)
+    if wire.embd_normalize != EUCLIDEAN:
+        text = "embd_normalize: Vectors are normalized by their Euclidean length (2) alone."
+        raise InvalidRequest(text, param="embd_normalize")
+    field = "content" if wire.content is not None else "input"
+    texts = wire.input if wire.content is None else wire.content
+    if texts is None:
+        raise fields.wrong("content", "This field is required.")
+    return EmbeddingExchange(
+        request=EmbeddingRequest(
+            model=wire.model,
+            field=field,
+            inputs=read_texts(fields, field, texts),
+            further=further(fields, _FIELDS),
+        ),
+        ignored=fields.beyond(_FIELDS),
+    )
+
+
+def embedding_body(vectors: Sequence[bytes]) -> bytes:
+    """The JSON body of `vectors`."""
+    return body(
+        [
+            EmbeddedWire(index=at, embedding=[written(vector, base64=False)])
+            for at, vector in enumerate(vectors)
+        ]
+    )
+
+
+def asks_own_form(content: bytes) -> bool:
+    """Whether a body sent to `/embeddings`, which OpenAI's clients call too where they leave out
+    `/v1`, has llama-server's field. Raises InvalidRequest.
+    """
+    return "content" in read_fields(content).values
+
+
+class ProgressWire(msgspec.Struct, frozen=True):
+    """How far: the engine's own units (bytes, where it knows them)."""
+
+    current: int
+    total: int
+
+
+class LlamaLoadEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One step. `cached`: the model was there already."""
+
+    status: Literal["loading", "ready", "error"]
+    model: str
+    stage: str | UnsetType = UNSET
+    progress: ProgressWire | UnsetType = UNSET
+    cached: bool | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+def progress(model: str, news: Progress) -> bytes:
+    """Some more is loaded."""
+    wire = ProgressWire(news.done, news.total)
+    return frame(LlamaLoadEvent(status="loading", model=model, stage=news.stage, progress=wire))
+
+
+def ready(model: str, *, cached: bool) -> bytes:
+    """The last event of a load."""
+    return frame(LlamaLoadEvent(status="ready", model=model, cached=cached))
+
+
+def failed(model: str, error: GatewayError) -> bytes:
+    """The last event of a load that failed."""
+    return frame(LlamaLoadEvent(status="error", model=model, message=error.message))

@@ -3,15 +3,16 @@
 Pure: bytes in, structs out (`read_chat`, `read_generate`); events in, lines out (`OllamaReply`).
 """
 
-from gateway.dialects.ollama.embedding import (
+from gateway.dialects.ollama.presets import Preset, Presets, read_copy, read_create
+from gateway.dialects.ollama.reply import (
+    OllamaReply,
     embed_body,
+    error_body,
+    error_line,
     old_embed_body,
     read_embed,
     read_old_embed,
 )
-from gateway.dialects.ollama.errors import error_body, error_line
-from gateway.dialects.ollama.presets import Preset, Presets, read_copy, read_create
-from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import (
     OllamaExchange,
     Presence,

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.fields import fields_of, json_object, read_fields
-from gateway.dialects.ollama.request import without_latest
-from gateway.dialects.ollama.wire import NamedModel, OptionsWire
+from gateway.dialects.ollama.request import NamedModel, OptionsWire, without_latest
 from gateway.dialects.parameters import read_sampling, read_stop
 from gateway.errors import InvalidRequest, NotFound
 

@@ -1,17 +1,31 @@
 """Ollama's reply: lines of JSON, the last one with `done`. Knows no HTTP.
 
 Calls are sent whole, each in a line of its own. All times on the wire are nanoseconds.
+
+Model lists as Ollama's clients read them, and download progress. Knows no registry.
+
+Ollama's embeddings: `/api/embed`, and `/api/embeddings` as it was before. Knows no model.
+
+Texts that are too long are cut, unless `truncate` is false.
+
+Ollama's errors: a text, with the field at fault and our code beside it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
+from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
+from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, line
-from gateway.dialects.ollama.errors import error_line
+from gateway.dialects.ollama.presets import Preset
+from gateway.dialects.ollama.request import Presence, with_tag
+from gateway.dialects.parameters import read_keep_alive
 from gateway.errors import GatewayError
 from gateway.events import (
     ArgumentsGrown,
@@ -24,6 +38,29 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
+from gateway.request import EmbeddingRequest
+
+
+class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
+    """`param` and `code` are ours."""
+
+    error: str
+    param: str | None
+    code: str | None
+
+
+def _wire(error: GatewayError) -> ErrorWire:
+    return ErrorWire(error=error.message, param=error.param, code=error.code)
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The JSON body that answers a request with `error`."""
+    return body(_wire(error))
+
+
+def error_line(error: GatewayError) -> bytes:
+    """The last line of a broken stream."""
+    return line(_wire(error))
 
 
 class CalledWire(msgspec.Struct, frozen=True):
@@ -263,3 +300,273 @@ def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[LogprobWire]:
 
 def _candidate(one: Candidate) -> tuple[str, tuple[int, ...], float]:
     return one.text.decode(errors="replace"), tuple(one.text), max(one.logprob, -1e9)
+
+
+# The release whose API is spoken: clients refuse to talk to servers that are too old for them.
+SPOKEN = "0.12.0"
+FOR_GOOD = datetime(2318, 1, 1, tzinfo=UTC)  # the expiry of a model that never expires
+CAPABILITIES: Mapping[str, str] = {
+    "tools": "tools",
+    "reasoning": "thinking",
+    "vision": "vision",
+    "embedding": "embedding",
+}
+OTHER_TASKS = frozenset({"embedding", "rerank"})  # of models that complete nothing
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model. Sizes are bytes, `created` is Unix time."""
+
+    name: str
+    created: int
+    size: int
+    format: str
+    family: str
+    context_length: int
+    capabilities: Sequence[str] = ()
+    parent: str = ""  # the model that it was made of
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What kind of model it is; texts that are empty are not known."""
+
+    parent_model: str = ""
+    format: str
+    family: str
+    families: tuple[str, ...]
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in a list; the last two where it is in memory."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str | UnsetType = UNSET
+    context_length: int | UnsetType = UNSET
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Some models."""
+
+    models: Sequence[ListedModel]
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known of one model. Made models alone have a modelfile; no licence is known."""
+
+    modelfile: str = ""
+    parameters: str = ""
+    template: str
+    system: str | UnsetType = UNSET
+    license: str = ""
+    details: Details
+    model_info: Mapping[str, Any]
+    capabilities: tuple[str, ...]
+    modified_at: str
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Which API is spoken."""
+
+    version: str = SPOKEN
+
+
+class Status(msgspec.Struct, frozen=True):
+    """One step of a download; sizes are bytes."""
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
+
+
+def listed(seen: Seen) -> ListedModel:
+    """A model in a list."""
+    return ListedModel(
+        name=with_tag(seen.name),
+        model=with_tag(seen.name),
+        modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
+        size=seen.size,
+        digest=sha256(f"{seen.name} {seen.size} {seen.created}".encode()).hexdigest(),
+        details=_details(seen),
+    )
+
+
+def resident(seen: Seen, *, expires: datetime | None, size: int | None) -> ListedModel:
+    """A model in memory. `expires`: when it is unloaded if not used; None: never. `size`: bytes it
+    takes there; None: those on disk.
+    """
+    return msgspec.structs.replace(
+        listed(seen),
+        size=seen.size if size is None else size,
+        expires_at=moment(expires or FOR_GOOD),
+        context_length=seen.context_length,
+    )
+
+
+def models_body(models: Sequence[ListedModel]) -> bytes:
+    """The JSON body that lists `models`, in their order."""
+    return body(Models(models))
+
+
+def show_body(seen: Seen, *, template: str, preset: Preset | None = None) -> bytes:
+    """The JSON body of one model; of a made one with what its `preset` says."""
+    if preset is not None:
+        seen = msgspec.structs.replace(seen, parent=preset.base)
+    able = [CAPABILITIES[name] for name in seen.capabilities if name in CAPABILITIES]
+    writes = not OTHER_TASKS & set(seen.capabilities)
+    return body(
+        Shown(
+            template=template,
+            modelfile=preset.modelfile if preset else "",
+            parameters=preset.parameters if preset else "",
+            system=preset.system if preset and preset.system else UNSET,
+            details=_details(seen),
+            model_info={
+                "general.architecture": seen.family,
+                "general.basename": seen.name,
+                f"{seen.family}.context_length": seen.context_length,
+            },
+            capabilities=("completion", *able) if writes else tuple(able),
+            modified_at=moment(datetime.fromtimestamp(seen.created, UTC)),
+        )
+    )
+
+
+def version_body() -> bytes:
+    """The JSON body of the version."""
+    return body(Version())
+
+
+def pulling(file: str, done: int, total: int) -> bytes:
+    """The line of a step of a download."""
+    return line(Status(f"pulling {file}", digest=file, total=total, completed=done))
+
+
+def status_line(status: str) -> bytes:
+    """The line of a step that has no size; the last is "success"."""
+    return line(Status(status))
+
+
+def moment(time: datetime) -> str:
+    """RFC 3339, in UTC."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _details(seen: Seen) -> Details:
+    return Details(
+        parent_model=seen.parent, format=seen.format, family=seen.family, families=(seen.family,)
+    )
+
+
+class EmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts whose vectors are wanted; without any the model is loaded, or unloaded."""
+
+    model: str = ""
+    input: str | list[str] = []
+    truncate: bool = True
+    dimensions: int | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] = {}
+
+
+class OldEmbedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One text; without it the model is loaded, or unloaded."""
+
+    model: str = ""
+    prompt: str = ""
+    keep_alive: float | str | None = None
+    options: dict[str, Any] = {}
+
+
+class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+    """The vectors of all texts, in their order. Durations are nanoseconds."""
+
+    model: str
+    embeddings: Sequence[list[float] | str]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OldEmbedded(msgspec.Struct, frozen=True):
+    """One vector."""
+
+    embedding: list[float] | str
+
+
+_FIELDS = frozenset(EmbedWire.__struct_fields__)
+_OLD_FIELDS = frozenset(OldEmbedWire.__struct_fields__)
+
+
+def read_embed(content: bytes) -> EmbeddingExchange | Presence:
+    """What a body of `/api/embed` means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(EmbedWire)
+    keep_alive = read_keep_alive(fields, wire.keep_alive)
+    if not wire.input:
+        return Presence(model=wire.model, keep_alive=keep_alive)
+    texts: str | list[Any] = wire.input
+    return EmbeddingExchange(
+        request=EmbeddingRequest(
+            model=wire.model,
+            field="input",
+            inputs=read_texts(fields, "input", texts),
+            dimensions=positive(fields, "dimensions", wire.dimensions),
+            truncate=wire.truncate,
+            keep_alive=keep_alive,
+            further=further(fields, _FIELDS, "truncate"),
+        ),
+        ignored=(*fields.beyond(_FIELDS), *_options(wire.options)),
+    )
+
+
+def read_old_embed(content: bytes) -> EmbeddingExchange | Presence:
+    """What a body of `/api/embeddings` means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(OldEmbedWire)
+    keep_alive = read_keep_alive(fields, wire.keep_alive)
+    if not wire.prompt:
+        return Presence(model=wire.model, keep_alive=keep_alive)
+    return EmbeddingExchange(
+        request=EmbeddingRequest(
+            model=wire.model,
+            field="prompt",
+            inputs=(wire.prompt,),
+            truncate=True,
+            keep_alive=keep_alive,
+            further=further(fields, _OLD_FIELDS),
+        ),
+        ignored=(*fields.beyond(_OLD_FIELDS), *_options(wire.options)),
+    )
+
+
+def _options(options: dict[str, Any]) -> tuple[str, ...]:
+    """None of them has a meaning where nothing is generated; the context has its size."""
+    return tuple(f"options.{name}" for name in options if name != "num_ctx")[:64]
+
+
+def embed_body(
+    model: str, vectors: Sequence[bytes], tokens: int, *, seconds: float, load_seconds: float
+) -> bytes:
+    """The JSON body of `vectors`, which cost `tokens`."""
+    return body(
+        Embedded(
+            model=model,
+            embeddings=[written(vector, base64=False) for vector in vectors],
+            total_duration=int(seconds * 1e9),
+            load_duration=int(load_seconds * 1e9),
+            prompt_eval_count=tokens,
+        )
+    )
+
+
+def old_embed_body(vector: bytes) -> bytes:
+    """The JSON body of one vector."""
+    return body(OldEmbedded(written(vector, base64=False)))

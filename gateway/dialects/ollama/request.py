@@ -1,10 +1,18 @@
-"""Parses bodies of `/api/chat` and `/api/generate`. Knows no model."""
+"""Parses bodies of `/api/chat` and `/api/generate`. Knows no model.
 
-from typing import TypeAlias
+From Ollama's messages to ours. Knows no template.
+
+The structs of Ollama's bodies as clients send them.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from backends.shapes import JsonObject, JsonSchema
+from backends.protocol import JsonObject, JsonSchema
 from gateway.dialects.fields import (
     Fields,
     fields_of,
@@ -12,24 +20,222 @@ from gateway.dialects.fields import (
     read_fields,
     unread,
 )
-from gateway.dialects.ollama.messages import read_parts, read_tool, read_turns
-from gateway.dialects.ollama.wire import (
-    AnsweringWire,
-    ChatWire,
-    GenerateWire,
-    NamedModel,
-    OptionsWire,
-)
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.errors import InvalidRequest
 from gateway.request import (
     ChatRequest,
     GenerationParams,
+    ImagePart,
     Message,
+    Part,
+    Role,
     TextPart,
     TextRequest,
     Thinking,
+    Tool,
+    ToolCall,
 )
+
+Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+
+
+class FunctionCallWire(msgspec.Struct, frozen=True):
+    """What was called, and with what: an object, not its text."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class ToolCallWire(msgspec.Struct, frozen=True):
+    """A call of an earlier turn. Old clients send no id."""
+
+    function: FunctionCallWire
+    id: str | None = None
+
+
+class MessageWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. Images are base64, without a media type."""
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[ToolCallWire] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class FunctionWire(msgspec.Struct, frozen=True):
+    """A function the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolWire(msgspec.Struct, frozen=True):
+    """One tool. There is no other type."""
+
+    function: FunctionWire
+    type: str = "function"
+
+
+class AnsweringWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat and generate have in common."""
+
+    model: str = ""
+    stream: bool = True
+    think: bool | str | None = None
+    format: dict[str, Any] | str = ""
+    options: dict[str, Any] = {}
+    keep_alive: float | str | None = None
+    logprobs: bool = False
+    top_logprobs: Alternatives = 0
+
+
+class ChatWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation. Without messages it only loads the model, or unloads it."""
+
+    messages: list[MessageWire] = []
+    tools: list[ToolWire] = []
+
+
+class GenerateWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt. Without one it only loads the model, or unloads it."""
+
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    images: list[str] = []
+    raw: bool = False
+
+
+class OptionsWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Those of `options` that are no sampling parameters."""
+
+    max_tokens: Annotated[int, Meta(ge=-2)] = -1  # -1 and -2: as many as there is room for
+    stop: str | list[str] = []
+
+
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model; `name` is what `model` was called before."""
+
+    model: str = ""
+    name: str = ""
+    stream: bool = True
+
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+_MEDIA_TYPES = {
+    "iVBORw0KGgo": "image/png",
+    "/9j/": "image/jpeg",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+    "Qk": "image/bmp",
+}
+
+
+def read_turns(fields: Fields, turns: Sequence[MessageWire]) -> tuple[Message, ...]:
+    """The conversation. Results find their calls by id, by name, or by their order. Raises
+    InvalidRequest.
+    """
+    open_calls = _OpenCalls()
+    found = []
+    for k, wire in enumerate(turns):
+        path = f"messages[{k}]"
+        if (role := ROLES.get(wire.role)) is None:
+            names = ", ".join(repr(name) for name in ROLES)
+            raise fields.wrong(f"{path}.role", f"Expected one of {names}, got {wire.role!r:.64}.")
+        message = Message(
+            role=role,
+            parts=read_parts(path, wire.content or "", wire.images or ()),
+            reasoning=wire.thinking or None,
+            tool_calls=_calls(wire, k),
+            tool_call_id=open_calls.answered(wire) if role == "tool" else None,
+            name=wire.tool_name or None,
+        )
+        open_calls.add(message.tool_calls)
+        found.append(message)
+    return tuple(found)
+
+
+def read_parts(path: str, text: str, images: Sequence[str]) -> tuple[Part, ...]:
+    """The pictures, and behind them the text. `path` is where `images` stands; "": in the body."""
+    place = f"{path}.images" if path else "images"
+    pictures = (ImagePart(_url(data), field=f"{place}[{k}]") for k, data in enumerate(images))
+    return (*pictures, *((TextPart(text),) if text else ()))
+
+
+def _url(data: str) -> str:
+    """A `data:` URL; its media type is seen from the first bytes, which are base64 too. Open WebUI
+    sends addresses of pictures as they are.
+    """
+    if data.startswith(("data:", "http:", "https:")):
+        return data
+    kinds = (kind for begin, kind in _MEDIA_TYPES.items() if data.startswith(begin))
+    return f"data:{next(kinds, '')};base64,{data}"
+
+
+def _calls(wire: MessageWire, turn: int) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            call.id or f"call_{turn}_{k}",
+            call.function.name,
+            msgspec.json.encode(call.function.arguments).decode(),
+        )
+        for k, call in enumerate(wire.tool_calls or ())
+    )
+
+
+class _OpenCalls:
+    """Calls that no result has answered yet."""
+
+    def __init__(self) -> None:
+        self._open: set[str] = set()  # ids
+        # Ids by name, and under "" all of them, as they were made; answered ones leave late.
+        self._lines: dict[str, deque[str]] = {"": deque()}
+
+    def add(self, calls: Sequence[ToolCall]) -> None:
+        for call in calls:
+            self._open.add(call.id)
+            for name in ("", call.name):
+                self._lines.setdefault(name, deque()).append(call.id)
+
+    def answered(self, wire: MessageWire) -> str | None:
+        """The id of the call that a result answers, which is open no more."""
+        found = self._of(wire)
+        if found is None:
+            return wire.tool_call_id
+        self._open.remove(found)
+        return found
+
+    def _of(self, wire: MessageWire) -> str | None:
+        if wire.tool_call_id in self._open:
+            return wire.tool_call_id
+        line = self._lines.get(wire.tool_name or "", deque())
+        while line and line[0] not in self._open:
+            line.popleft()
+        return line[0] if line else None
+
+
+def read_tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
+    """One tool. Raises InvalidRequest."""
+    if wire.type != "function":
+        raise fields.wrong(f"{path}.type", f"Expected 'function', got {wire.type!r:.64}.")
+    if not wire.function.name:
+        raise fields.wrong(f"{path}.function.name", "A function needs a name.")
+    function = wire.function
+    return Tool(
+        name=function.name, description=function.description, parameters=function.parameters
+    )
+
 
 LATEST = ":latest"  # behind every name that has no tag of its own
 EFFORTS = ("low", "medium", "high", "max")

@@ -12,12 +12,13 @@ Pure: bytes in, structs out (`read_chat`, `read_text`); events in, bytes out (`C
 
 from gateway.dialects.openai.chat_reply import ChatLoading, ChatReply
 from gateway.dialects.openai.embeddings import embeddings_body, pooled_body, read_embeddings
-from gateway.dialects.openai.errors import error_body, error_event
 from gateway.dialects.openai.models import (
     ModelCard,
     OriginWire,
     StatusWire,
     Stored,
+    error_body,
+    error_event,
     model_card,
     model_list,
     stored_list,

@@ -11,24 +11,22 @@ from msgspec import UNSET, UnsetType
 
 from backends.protocol import TokenLogprob
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, frame
-from gateway.dialects.openai.errors import envelope
 from gateway.dialects.openai.logprobs import (
+    DONE,
     EchoedPrompt,
     TextCuts,
     TextLogprobs,
     TextOffsets,
-    together,
-)
-from gateway.dialects.openai.request import TextExchange
-from gateway.dialects.openai.usage import (
-    DONE,
     Timings,
     UsageSoFar,
     UsageWire,
     timings,
+    together,
     usage_so_far,
     usage_wire,
 )
+from gateway.dialects.openai.models import envelope
+from gateway.dialects.openai.request import TextExchange
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Parameters, Usage
 

@@ -1,16 +1,184 @@
 """From the items of a response to messages, and to the form in which they are kept. Knows no
 template and no store.
+
+Item references: items that are named instead of sent. An item's id contains the 32 digits of the
+response or conversation that holds it, so that it is found without an index.
+
+`encrypted_content`: reasoning that clients carry from one request to the next without reading
+it.
+
+OpenAI encrypts it, because its clients may not read it. Here it is returned as text anyway, so it
+is only packed: clients that send back nothing else of a reasoning item lose none of it, and nothing
+has to be stored.
+
+The structs of `/v1/responses` bodies as clients send them. Items stay JSON objects: they are
+kept, and listed again, as they came; `items` reads them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from gateway.dialects.fields import TOO_DEEP, Fields, fields_of, nests_deep
-from gateway.dialects.responses.encrypted_content import unpacked
-from gateway.dialects.responses.wire import Item, ItemWire, PartWire
+from gateway.errors import InvalidRequest, NotFound, TooLarge
 from gateway.request import ImagePart, Message, Part, Role, TextPart, ToolCall
+
+PREFIX = "roundhouse-1."
+
+
+def packed(text: str) -> str:
+    """What `encrypted_content` is of a reasoning of `text`."""
+    return PREFIX + urlsafe_b64encode(text.encode()).decode()
+
+
+def unpacked(content: str) -> str | None:
+    """The reasoning; None where it was packed elsewhere. Linear."""
+    if not content.startswith(PREFIX) or not content.isascii():
+        return None
+    try:
+        return urlsafe_b64decode(content.removeprefix(PREFIX)).decode()
+    except (Error, UnicodeDecodeError):
+        return None
+
+
+Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
+Item: TypeAlias = dict[str, Any]
+# A client's own notes, within OpenAI's limits.
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+
+
+class PartWire(msgspec.Struct, frozen=True):
+    """One part of a message; `type` says which of the fields count."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = None
+
+
+class ItemWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One item; `type` says which of the fields count. One with a role is a message."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[PartWire] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[PartWire] | None = None
+    summary: list[PartWire] = []
+    encrypted_content: str | None = None
+    text: str | None = None  # of a part that stands among the items
+    image_url: str | None = None
+    status: str | None = None  # what is sent is over
+
+
+class InputWire(msgspec.Struct, frozen=True):
+    """The items as they are read."""
+
+    input: list[ItemWire]
+
+
+class FunctionWire(msgspec.Struct, frozen=True):
+    """A function, as chat completions nest it."""
+
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool, flat or nested. Only functions can be called here."""
+
+    type: str = "function"
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    function: FunctionWire | None = None
+
+
+class NamedToolWire(msgspec.Struct, frozen=True):
+    """One of the allowed tools."""
+
+    name: str = ""
+    type: str = "function"
+
+
+class ToolChoiceWire(msgspec.Struct, frozen=True):
+    """The forms of `tool_choice` that are objects."""
+
+    type: str
+    name: str = ""
+    mode: str = "auto"
+    tools: list[NamedToolWire] = []
+
+
+class ReasoningWire(msgspec.Struct, frozen=True):
+    """How to reason, and whether that is sent as a summary."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None  # its name before
+
+
+class FormatWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of the answer."""
+
+    type: str = "text"
+    name: str | None = None  # OpenAI asks for one
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextWire(msgspec.Struct, frozen=True):
+    """How the answer is to be written."""
+
+    format: FormatWire = FormatWire()
+    verbosity: str | None = None
+
+
+class ConversationWire(msgspec.Struct, frozen=True):
+    """A conversation, by its id."""
+
+    id: str
+
+
+class CreateWire(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a body but the sampling parameters."""
+
+    model: str = ""
+    input: str | list[Item] = ""
+    instructions: str | None = None
+    tools: list[ToolWire] = []
+    tool_choice: str | ToolChoiceWire | None = None
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningWire = ReasoningWire()
+    text: TextWire = TextWire()
+    truncation: str = "disabled"
+    max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
+    top_logprobs: Alternatives = 0
+    include: list[str] = []
+    metadata: Metadata = {}
+    stream: bool = False
+    store: bool = True
+    background: bool = False
+    previous_response_id: str | None = None
+    conversation: str | ConversationWire | None = None
+    stop: str | list[str] = []  # ours, as `keep_alive`
+    keep_alive: float | str | None = None
+
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -188,3 +356,77 @@ def decoded(data: bytes) -> list[Any]:
 def history(parts: Sequence[bytes]) -> list[Any]:
     """Items of several arrays that were kept, in their order."""
     return [item for part in parts for item in decoded(part)]
+
+
+REFERENCE = "item_reference"
+LONGEST = 64 << 20  # bytes of all items that stand for references; as the largest body
+
+_ID = re.compile(r"[a-z]+_([0-9a-f]{32})[0-9a-f]+", re.ASCII)
+
+
+class _Named(msgspec.Struct, frozen=True):
+    id: Any
+
+
+def numbered(home: str) -> Callable[[], str]:
+    """Names of items that are kept in what `home` (32 digits) names, one after the other."""
+    numbers = count()
+    return lambda: f"{home}{next(numbers):04x}"
+
+
+def home_of(name: str) -> str | None:
+    """What an item of that id is kept in; None for an id that was not made here."""
+    found = _ID.fullmatch(name)
+    return found[1] if found else None
+
+
+def is_reference(item: Item) -> bool:
+    """OpenAI lets the type be left out."""
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and "role" not in item and "id" in item)
+
+
+def referred(items: Sequence[Item]) -> list[str]:
+    """The ids that `items` refer to. Raises InvalidRequest."""
+    found = []
+    for k, item in enumerate(items):
+        if is_reference(item):
+            if not isinstance(item.get("id"), str):
+                raise InvalidRequest(f"input[{k}].id: Expected an id.", param=f"input[{k}].id")
+            found.append(item["id"])
+    return found
+
+
+def among(parts: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Item]:
+    """The items that are `wanted`, of `parts` (arrays of items, as JSON). Raises TooLarge where
+    those that stand for references are too long together: one may be named many times.
+    """
+    times = Counter(wanted)
+    found: dict[str, Item] = {}
+    size = 0
+    for part in parts:
+        for raw in msgspec.json.decode(part, type=list[msgspec.Raw]):
+            name = msgspec.json.decode(raw, type=_Named).id
+            if isinstance(name, str) and name in times and name not in found:
+                size += len(raw) * times[name]
+                refuse_long(size)
+                found[name] = msgspec.json.decode(raw)
+    return found
+
+
+def refuse_long(size: int) -> None:
+    """Raises TooLarge."""
+    if size > LONGEST:
+        text = f"input: The items that are referred to have more than {LONGEST:,} bytes together."
+        raise TooLarge(text, param="input")
+
+
+def resolved(items: Sequence[Item], found: Mapping[str, Item]) -> tuple[Item, ...]:
+    """`items` with those of `found` in the place of references. Raises NotFound."""
+    whole = []
+    for k, item in enumerate(items):
+        if is_reference(item) and item["id"] not in found:
+            text = f"input[{k}].id: There is no item {item['id']!r:.80}; kept are items of stored"
+            raise NotFound(f"{text} responses and of conversations.", param=f"input[{k}].id")
+        whole.append(found[item["id"]] if is_reference(item) else item)
+    return tuple(whole)

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.frames import body
-from gateway.dialects.responses.items import as_items, read_items
-from gateway.dialects.responses.wire import Item, Metadata
+from gateway.dialects.responses.items import Item, Metadata, as_items, read_items
 
 PageLimit: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 INTERRUPTED = {"code": "server_error", "message": "The server ended before the response did."}

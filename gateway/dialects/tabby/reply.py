@@ -12,8 +12,7 @@ import msgspec
 
 from backends.protocol import Progress
 from gateway.dialects.frames import body, frame
-from gateway.dialects.openai.errors import ErrorDetail, envelope
-from gateway.dialects.openai.models import ModelCard
+from gateway.dialects.openai.models import ErrorDetail, ModelCard, envelope
 from gateway.errors import GatewayError
 
 Phase: TypeAlias = Literal["vision", "draft", "model", "embedding_model"]

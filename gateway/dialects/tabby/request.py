@@ -1,6 +1,12 @@
-"""Parses TabbyAPI's bodies to fields with one name each. Knows no model."""
+"""Parses TabbyAPI's bodies to fields with one name each. Knows no model.
 
-from collections.abc import Mapping
+TabbyAPI's load options as the options of our engines. An option that an engine lacks is named.
+
+A name that TabbyAPI doesn't have passes through: it may be one of ours, and the load refuses it if
+it isn't. Options that run code or name files are the configuration's alone.
+"""
+
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -8,6 +14,7 @@ from msgspec import Meta
 
 from gateway.dialects.bounds import check_order
 from gateway.dialects.fields import Fields, json_object
+from gateway.errors import InvalidRequest
 
 T = TypeVar("T")
 
@@ -205,3 +212,64 @@ def as_chat(body: bytes) -> bytes:
     """An encode call's body whose `text` is a conversation, as the OpenAI dialect reads it."""
     values = json_object(body)
     return msgspec.json.encode({**values, "messages": values["text"]})
+
+
+Options: TypeAlias = dict[str, Any]
+Translation: TypeAlias = Callable[[Any], Mapping[str, Any]]
+
+_ANY: Mapping[str, Translation] = {
+    "max_seq_len": lambda value: {"context_length": value},
+    "max_batch_size": lambda value: {"max_concurrent": value},
+}
+
+# What frontends send in every body, and what it then means: nothing.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "max_seq_len": (-1,),
+    "rope_scale": (1.0,),
+    "rope_alpha": (1.0, "auto"),
+    "gpu_split": ([],),
+    "gpu_split_auto": (True, False),  # a split itself says that it is not automatic
+    "autosplit_reserve": ([],),
+    "cache_mode": ("FP16", "fp16"),
+    "tensor_parallel": (False,),
+    "tensor_parallel_backend": ("native",),
+    "output_chunking": (True, False),
+    "skip_queue": (True, False),
+    "fasttensors": (True, False),
+}
+
+
+def engine_options(
+    asked: Mapping[str, Any],
+    backend: str,
+    own: Mapping[str, Translation],
+    configured_only: Collection[str],
+) -> Options:
+    """The options of `backend` that `asked` means. `own`: how it translates TabbyAPI's; what is
+    `configured_only` no request may set.
+
+    Raises InvalidRequest, which names the option as the client wrote it.
+    """
+    known = {**_ANY, **own}
+    automatic = asked.get("gpu_split_auto") is True  # then a split is only a leftover of the form
+    options: Options = {}
+    for name, value in asked.items():
+        if value in _NEUTRAL.get(name, ()) or (automatic and name == "gpu_split"):
+            continue
+        if name in configured_only:
+            text = f"{name} runs code or names files, so it is set in the configuration alone"
+            raise InvalidRequest(text, param=name)
+        if name in known:
+            options |= _translated(known[name], name, value)
+        elif name in LOAD_OPTIONS:
+            raise InvalidRequest(f"{backend} has no option like {name}", param=name)
+        else:
+            options[name] = value
+    return options
+
+
+def _translated(translation: Translation, name: str, value: Any) -> Mapping[str, Any]:
+    try:
+        return translation(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}", param=name) from None

@@ -4,8 +4,7 @@ Embeddings Inference, with vectors. Their rerank stands with the other reranking
 Pure: bytes in, structs out (`read_generate`, `read_embed`); events in, bytes out (`TgiReply`).
 """
 
-from gateway.dialects.tgi.errors import error_body, error_event
-from gateway.dialects.tgi.reply import TgiReply
+from gateway.dialects.tgi.reply import TgiReply, error_body, error_event
 from gateway.dialects.tgi.request import (
     TgiExchange,
     embed_body,

@@ -1,23 +1,58 @@
-"""TGI's reply: an event for each token, or the whole text at the end. Knows no HTTP."""
+"""TGI's reply: an event for each token, or the whole text at the end. Knows no HTTP.
+
+TGI's errors: a text and its type, by which its clients choose an exception; ours beside them.
+"""
 
 from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.frames import body, frame
-from gateway.dialects.tgi.errors import error_event
-from gateway.dialects.tgi.request import TgiExchange
-from gateway.dialects.tgi.wire import (
+from gateway.dialects.tgi.request import (
     Details,
     Finish,
     Generated,
     StreamDetails,
     StreamStep,
+    TgiExchange,
     TokenWire,
 )
 from gateway.errors import GatewayError
 from gateway.events import Content, Delta, Event, Finished, Usage
+
+
+class TgiError(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a failed request, and the last event of a broken stream. `param` and `code` are
+    ours.
+    """
+
+    error: str
+    error_type: Literal["validation", "overloaded", "generation"]
+    param: str | None
+    code: str | None
+
+
+def _wire(error: GatewayError) -> TgiError:
+    overloaded, own = error.status_hint in (429, 503), error.status_hint >= 500
+    return TgiError(
+        error=error.message,
+        error_type="overloaded" if overloaded else "generation" if own else "validation",
+        param=error.param,
+        code=error.code,
+    )
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The JSON body that answers a request with `error`."""
+    return body(_wire(error))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a broken stream."""
+    return frame(_wire(error))
 
 
 class TgiReply:

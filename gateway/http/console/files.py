@@ -16,7 +16,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from gateway.errors import NotFound
-from gateway.http.plain import Plain
+from gateway.http.sse import Plain
 
 FOLDER = Path(__file__).parents[2] / "console"
 INDEX = "index.html"

@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.dialects.anthropic import models as anthropic_models
-from gateway.dialects.anthropic import reply_wire as anthropic_reply
-from gateway.dialects.anthropic import wire as anthropic
-from gateway.dialects.cohere import wire as cohere
-from gateway.dialects.kobold import wire as kobold
+from gateway.dialects.anthropic import reply as anthropic_models
+from gateway.dialects.anthropic import reply as anthropic_reply
+from gateway.dialects.anthropic import request as anthropic
+from gateway.dialects.cohere import request as cohere
+from gateway.dialects.kobold import request as kobold
+from gateway.dialects.llamaserver import request as llama
 from gateway.dialects.llamaserver import request as llama_request
-from gateway.dialects.llamaserver import wire as llama
 from gateway.dialects.llamaserver.completion import Completion
 from gateway.dialects.ollama import reply as ollama_reply
-from gateway.dialects.ollama import wire as ollama
-from gateway.dialects.openai import chat_wire, messages, models, request, text_reply
+from gateway.dialects.ollama import request as ollama
+from gateway.dialects.openai import chat_reply, messages, models, request, text_reply
 from gateway.dialects.parameters import SamplingWire
-from gateway.dialects.responses import reply_wire as responses_reply
+from gateway.dialects.responses import items as responses
+from gateway.dialects.responses import reply as responses_reply
 from gateway.dialects.responses import stored
-from gateway.dialects.responses import wire as responses
-from gateway.dialects.tgi import wire as tgi
+from gateway.dialects.tgi import request as tgi
 from gateway.http.openapi.models import DEFAULT, REF, Body, Described, Schema
 from gateway.http.routes import anthropic as anthropic_routes
 from gateway.http.routes import cohere as cohere_routes
@@ -29,7 +29,7 @@ from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import responses as responses_routes
 from gateway.http.routes import tgi as tgi_routes
 from gateway.http.routes.llamaserver import completions as completion_routes
-from gateway.http.routes.llamaserver import texts as text_routes
+from gateway.http.routes.llamaserver import completions as text_routes
 
 USER = [{"role": "user", "content": "Say hello."}]
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -185,8 +185,8 @@ _ITEMS = {"A message": {"items": [{"type": "message", "role": "user", "content":
 ANSWERS: Mapping[Any, Described] = {
     openai_routes.chat_completions: Described(
         takes=CHAT,
-        gives=(chat_wire.ChatCompletion,),
-        events=(chat_wire.ChatChunk,),
+        gives=(chat_reply.ChatCompletion,),
+        events=(chat_reply.ChatChunk,),
         examples={
             "A conversation": {"model": DEFAULT, "messages": USER, "max_tokens": 8},
             "A stream with its usage": {

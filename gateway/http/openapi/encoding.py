@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.dialects import rerank
 from gateway.dialects.cohere import embedding as cohere
-from gateway.dialects.llamaserver import embedding as llama
-from gateway.dialects.ollama import embedding as ollama
+from gateway.dialects.llamaserver import request as llama
+from gateway.dialects.ollama import reply as ollama
 from gateway.dialects.openai import embeddings as openai
-from gateway.dialects.rerank import rerank, score
-from gateway.dialects.tgi import wire as tgi
+from gateway.dialects.tgi import request as tgi
 from gateway.http.openapi.models import Described
 from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import openai as openai_routes
 from gateway.http.routes import rerank as rerank_routes
 from gateway.http.routes import tgi as tgi_routes
-from gateway.http.routes.llamaserver import embeddings as llama_routes
+from gateway.http.routes.llamaserver import completions as llama_routes
 
 _EMBEDDINGS = Described(
     takes=openai.EmbeddingsWire,
@@ -71,8 +71,8 @@ ENCODING: Mapping[Any, Described] = {
         examples={"A text": {"input": "A man is eating."}},
     ),
     rerank_routes.score: Described(
-        takes=score.ScoreBody,
-        gives=(score.ScoreList,),
+        takes=rerank.ScoreBody,
+        gives=(rerank.ScoreList,),
         examples={"A text to several": {"text_1": "Who eats?", "text_2": ["A man.", "Rain."]}},
     ),
     rerank_routes.rerank_v2: Described(

@@ -6,40 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.dialects.cohere import embedding as cohere
-from gateway.dialects.kobold import wire as kobold
-from gateway.dialects.llamaserver import loading
-from gateway.dialects.llamaserver import slots as llama_slots
-from gateway.dialects.llamaserver import wire as llama
-from gateway.dialects.ollama import models as ollama_models
+from gateway.dialects.kobold import request as kobold
+from gateway.dialects.llamaserver import completion as llama_slots
+from gateway.dialects.llamaserver import request as llama
+from gateway.dialects.llamaserver import request as loading
 from gateway.dialects.ollama import presets as ollama_presets
-from gateway.dialects.ollama import wire as ollama
+from gateway.dialects.ollama import reply as ollama_models
+from gateway.dialects.ollama import request as ollama
 from gateway.dialects.openai.models import ModelCard, ModelList
 from gateway.dialects.tabby import reply as tabby_reply
 from gateway.dialects.tabby import request as tabby_bodies
-from gateway.dialects.tgi import wire as tgi
-from gateway.http.console.wire import ModelWire
+from gateway.dialects.tgi import request as tgi
+from gateway.http.console.gauges import ModelWire
 from gateway.http.openapi.models import DEFAULT, Described
 from gateway.http.request_record import RequestStanding
-from gateway.http.routes import (
-    admin,
-    console,
-    console_events,
-    console_hub,
-    console_models,
-    console_settings,
-    hub,
-)
+from gateway.http.routes import admin, console, console_models, hub
 from gateway.http.routes import cohere as cohere_routes
 from gateway.http.routes import kobold as kobold_routes
 from gateway.http.routes import ollama as ollama_routes
 from gateway.http.routes import tabby as tabby_routes
 from gateway.http.routes import tgi as tgi_routes
+from gateway.http.routes.llamaserver import completions as stream_routes
+from gateway.http.routes.llamaserver import completions as text_routes
 from gateway.http.routes.llamaserver import models as model_routes
-from gateway.http.routes.llamaserver import props as props_routes
+from gateway.http.routes.llamaserver import models as props_routes
+from gateway.http.routes.llamaserver import models as status_routes
 from gateway.http.routes.llamaserver import slots as slot_routes
-from gateway.http.routes.llamaserver import status as status_routes
-from gateway.http.routes.llamaserver import streams as stream_routes
-from gateway.http.routes.llamaserver import texts as text_routes
 from gateway.hub import DownloadState
 from gateway.reloading import ReloadReport
 
@@ -235,9 +227,9 @@ CONSOLE: Mapping[Any, Described] = {
     console.requests: Described(gives=(console.RequestsWire,)),
     console.cancel: Described(gives=(RequestStanding,)),
     console.logs: Described(gives=(console.LogWire,)),
-    console_events.events: Described(events=(console_events.SnapshotWire,)),
-    console_events.models: Described(gives=(console_events.ModelsWire,)),
-    console_events.memory: Described(gives=(console_events.MemoryWire,)),
+    console.events: Described(events=(console.SnapshotWire,)),
+    console.models: Described(gives=(console.ModelsWire,)),
+    console.memory: Described(gives=(console.MemoryWire,)),
     console_models.load: Described(
         takes=console_models.LoadOrder, gives=(ModelWire,), status=202, examples=_NAMED
     ),
@@ -257,18 +249,18 @@ CONSOLE: Mapping[Any, Described] = {
     console_models.remove: Described(
         takes=console_models.RemoveOrder, gives=(console_models.RemovedWire,)
     ),
-    console_hub.files: Described(gives=(console_hub.RepositoryWire,)),
-    console_hub.downloads: Described(gives=(console_hub.DownloadsWire,)),
-    console_hub.begin: Described(
-        takes=console_hub.DownloadOrder, gives=(DownloadState,), status=202
+    console_models.files: Described(gives=(console_models.RepositoryWire,)),
+    console_models.downloads: Described(gives=(console_models.DownloadsWire,)),
+    console_models.begin: Described(
+        takes=console_models.DownloadOrder, gives=(DownloadState,), status=202
     ),
-    console_hub.stop: Described(gives=(DownloadState,)),
-    console_hub.resume: Described(gives=(DownloadState,), status=202),
-    console_hub.remove: Described(gives=(console_hub.RemovedDownload,)),
-    console_hub.upload: Described(takes_file=True, gives=(console_hub.UploadedWire,), status=201),
+    console_models.stop: Described(gives=(DownloadState,)),
+    console_models.resume: Described(gives=(DownloadState,), status=202),
+    console_models.remove_download: Described(gives=(console_models.RemovedDownload,)),
+    console_models.upload: Described(
+        takes_file=True, gives=(console_models.UploadedWire,), status=201
+    ),
     console_models.sampling: Described(gives=(console_models.SamplingWire,)),
-    console_settings.settings: Described(gives=(console_settings.SettingsWire,)),
-    console_settings.check: Described(
-        takes=console_settings.CheckOrder, gives=(console_settings.CheckedWire,)
-    ),
+    console.settings: Described(gives=(console.SettingsWire,)),
+    console.check: Described(takes=console.CheckOrder, gives=(console.CheckedWire,)),
 }

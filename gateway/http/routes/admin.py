@@ -12,9 +12,9 @@ from backends.upstream.replicas import Replica
 from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import NotFound
-from gateway.http.plain import Plain
-from gateway.http.request_log import audit
+from gateway.http.request_record import audit
 from gateway.http.services import Services
+from gateway.http.sse import Plain
 
 AnyRequest = Request[Any, Any, Any]
 

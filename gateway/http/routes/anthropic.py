@@ -8,7 +8,7 @@ from litestar.types import ASGIApp
 from gateway.dialects import anthropic
 from gateway.http.auth import caller
 from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart

@@ -16,9 +16,9 @@ from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.plain import Plain
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
+from gateway.http.sse import Plain
 
 AnyRequest = Request[Any, Any, Any]
 

@@ -1,25 +1,43 @@
 """Routes of the console without another API: the caller's rights, and running requests.
 
 docs/console-api.md has the fields; they are filtered by the caller's rights.
+
+The console's stream of events: a snapshot, then what changes.
+
+The configuration for administrators: what is in force, where each value comes from, and the
+check of another text.
 """
 
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
+from anyio import to_thread
 from litestar import Request, get, post
 from litestar.types import ASGIApp
 
+from config.changes import MASK, Effect, effect_of, masked, masked_text
+from config.errors import ConfigError
+from config.facts import OptionFacts, all_facts
+from config.loader import DEFAULT, OptionOrigin
 from config.settings import ApisConfig, Config
+from config.shape import value_of
 from gateway.access import Access
+from gateway.dialects import openai
+from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
-from gateway.errors import GatewayError, InvalidRequest, NotFound
-from gateway.http.plain import Plain
-from gateway.http.request_log import audit
-from gateway.http.request_record import RequestStanding
+from gateway.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
+from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
+from gateway.http.console.gauges import GaugesWire, HistoryWire, ModelWire
+from gateway.http.console.publishing import model_updates
+from gateway.http.request_record import RequestStanding, audit
 from gateway.http.services import Services
+from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
+from gateway.hub import DownloadState
 from gateway.logs import Level, LogLine
+from gateway.reloading import Explained, ReloadReport
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -146,4 +164,245 @@ async def logs(
     return Plain(body(LogWire(lines=found, first=first, last=services.lines.last)))
 
 
-ROUTES = (me, requests, cancel, logs)
+LOG_LINES = 200  # of a snapshot
+
+
+class SnapshotWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything, as one caller may see it."""
+
+    time: float
+    me: MeWire
+    models: Sequence[ModelWire]
+    requests: Sequence[RequestStanding]
+    gauges: GaugesWire
+    history: HistoryWire
+    downloads: Sequence[DownloadState]
+    log: Sequence[LogLine]
+
+
+class ModelsWire(msgspec.Struct, frozen=True):
+    """All models the caller may use."""
+
+    models: Sequence[ModelWire]
+
+
+class MemoryWire(msgspec.Struct, frozen=True, kw_only=True):
+    """All numbers now, and in the last hour."""
+
+    gauges: GaugesWire
+    history: HistoryWire
+
+
+class FeedReader:
+    """One client on its way through the feed. Its key is checked again with each batch, so that one
+    which was removed or restricted gets no more than it may.
+    """
+
+    def __init__(self, services: Services, request: AnyRequest) -> None:
+        self._services = services
+        self._request = request
+        self._access = services.authenticator.admit(request.headers)
+        last = request.headers.get("last-event-id", "")
+        self._position = services.feed.number(last, self._access)
+
+    async def send_events(self, events: EventStream) -> None:
+        """Until the server stops or the key is gone."""
+        feed = self._services.feed
+        with feed.reading():
+            await events.begin()
+            while not feed.ended:
+                await events.write(await self._frames())
+                await feed.wait(self._position or 0)
+                if not self._is_let_in():
+                    return
+
+    def _is_let_in(self) -> bool:
+        try:
+            access = self._services.authenticator.admit(self._request.headers)
+        except InvalidKey:
+            return False
+        if access != self._access:
+            self._access, self._position = access, None
+        return True
+
+    async def _frames(self) -> bytes:
+        """The events to send; a snapshot where the next ones were dropped."""
+        feed, access = self._services.feed, self._access
+        missed = None if self._position is None else feed.since(self._position)
+        if missed is None:
+            self._position = feed.last  # what happens meanwhile is sent again
+            snapshot = await snapshot_for(self._services, access, address(self._request))
+            return frame("snapshot", snapshot, feed.id(self._position, access))
+        frames = b""
+        for number, event in missed:
+            self._position = number
+            if (one := seen_event(event, access)) is not None:
+                frames += frame(*one, feed.id(number, access))
+        return frames
+
+
+def frame(event: str, data: msgspec.Struct, id: str) -> bytes:
+    """One server-sent event. JSON has no line ends of its own."""
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
+        id.encode(),
+        event.encode(),
+        msgspec.json.encode(data),
+    )
+
+
+async def snapshot_for(services: Services, access: Access, server: str) -> SnapshotWire:
+    """Everything that the caller may see."""
+    is_admin = access.role == "admin"
+    return SnapshotWire(
+        time=time.time(),
+        me=who(services, access, server),
+        models=await models_for(services, access),
+        requests=services.activity.seen_by(access),
+        gauges=seen_gauges(await services.sampler.sample(), access),
+        history=seen_history(services.history.columns(), access),
+        downloads=services.downloads.states() if is_admin else (),
+        log=_log(services) if is_admin else (),
+    )
+
+
+def _log(services: Services) -> Sequence[LogLine]:
+    return services.lines.found(level="debug", text="", after=0, limit=LOG_LINES)
+
+
+async def models_for(services: Services, access: Access) -> list[ModelWire]:
+    """The models the caller may use, as it may see them."""
+    statuses = [one for one in services.registry.statuses() if access.allows(one.id)]
+    return [seen_model(one, access) for one in await model_updates(services, statuses)]
+
+
+@get("/v1/admin/events")
+async def events(request: AnyRequest, services: Services) -> ASGIApp:
+    """Everything as it is, and then each change; with `Last-Event-ID` what was missed."""
+    reader = FeedReader(services, request)
+    return ProgressStream(
+        reader.send_events, openai.error_event, quiet=services.config.server.comment_after
+    )
+
+
+@get("/v1/admin/models")
+async def models(request: AnyRequest, services: Services) -> ASGIApp:
+    """All models the caller may use, with what they take and when they go."""
+    access = services.authenticator.admit(request.headers)
+    return Plain(msgspec.json.encode(ModelsWire(await models_for(services, access))))
+
+
+@get("/v1/admin/memory")
+async def memory(request: AnyRequest, services: Services) -> ASGIApp:
+    """Who holds how much of each device, now and in the last hour."""
+    services.authenticator.admit(request.headers).require_admin()
+    gauges = await services.sampler.sample()
+    found = MemoryWire(gauges=gauges, history=services.history.columns())
+    return Plain(msgspec.json.encode(found))
+
+
+MOST_SETTINGS = 256 << 10  # of a text: reading YAML takes long
+NOT_ASKED = Explained(None, {})
+
+
+class SettingWire(OptionFacts, frozen=True, kw_only=True):
+    """One option as it is in force, and where that comes from."""
+
+    option: str
+    value: Any
+    source: str
+    where: str | None
+    effect: Effect  # of a change
+
+
+class SettingsWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration in force; `text` is the file's as it is now."""
+
+    file: str | None
+    text: str | None
+    options: Sequence[SettingWire]
+    reload: bool
+
+
+class CheckOrder(msgspec.Struct, frozen=True):
+    """A text that might become the file's."""
+
+    text: str
+
+
+class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a text, or what a reload would do with it."""
+
+    ok: bool
+    error: str | None = None
+    line: int | None = None
+    option: str | None = None
+    plan: ReloadReport | None = None
+
+
+@get("/v1/admin/settings")
+async def settings(request: AnyRequest, services: Services) -> ASGIApp:
+    """Every option, its value, and where that comes from."""
+    services.authenticator.admit(request.headers).require_admin()
+    source = services.reloader.source
+    explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
+    found = SettingsWire(
+        file=str(source.file) if source and source.file else None,
+        text=None if explained.text is None else masked_text(explained.text),
+        options=_options(services, explained),
+        reload=source is not None,
+    )
+    return Plain(body(found))
+
+
+def _options(services: Services, explained: Explained) -> list[SettingWire]:
+    config = masked(services.config)
+    found = []
+    for option, facts in all_facts(type(config)):
+        value = msgspec.to_builtins(value_of(config, option))
+        # What neither a file nor a variable sets was set on the command line.
+        other = DEFAULT if value == facts.default else OptionOrigin("command line")
+        origin = explained.origins.get(option, other)
+        found.append(
+            SettingWire(
+                option=".".join(option),
+                value=value,
+                source=origin.source,
+                where=origin.where,
+                effect=effect_of(option),
+                **msgspec.structs.asdict(facts),
+            )
+        )
+    return found
+
+
+@post("/v1/admin/settings/check", status_code=200)
+async def check(request: AnyRequest, services: Services) -> ASGIApp:
+    """Check a text as the configuration file; nothing of it is put in force."""
+    services.authenticator.admit(request.headers).require_admin()
+    text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
+    if len(text) > MOST_SETTINGS:
+        raise InvalidRequest(f"text: at most {MOST_SETTINGS} letters", param="text")
+
+    async def whole() -> bytes:
+        try:
+            plan = await services.reloader.check(_with_secrets(text))
+        except ConfigError as error:
+            return body(_refused(error))
+        return body(CheckedWire(ok=True, plan=plan))
+
+    return WholeErrand(whole)
+
+
+def _with_secrets(text: str) -> str:
+    """Some secret in place of each mask, since no two keys may be alike."""
+    first, *rest = text.split(MASK)
+    return first + "".join(f"masked-{number}{part}" for number, part in enumerate(rest))
+
+
+def _refused(error: ConfigError) -> CheckedWire:
+    _, _, line = error.source.rpartition(":")
+    number = int(line) if line.isascii() and line.isdigit() else None
+    return CheckedWire(ok=False, error=error.problem, line=number, option=error.path)
+
+
+ROUTES = (me, requests, cancel, logs, events, models, memory, settings, check)

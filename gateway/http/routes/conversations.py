@@ -8,12 +8,12 @@ from litestar import Request, delete, get, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
-from gateway.dialects.responses import items, references, stored
+from gateway.dialects.responses import items, stored
 from gateway.errors import NotFound
 from gateway.http.holding import held
-from gateway.http.plain import Plain
 from gateway.http.routes.responses import fresh_id
 from gateway.http.services import Services
+from gateway.http.sse import Plain
 from gateway.store import KeptConversation, KeptItem
 
 AnyRequest = Request[Any, Any, Any]
@@ -113,7 +113,7 @@ async def drop(
 
 def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:
     """Their ids begin with the conversation's; see `references`."""
-    new_id = references.numbered(conversation.removeprefix("conv_") + fresh_id()[:16])
+    new_id = items.numbered(conversation.removeprefix("conv_") + fresh_id()[:16])
     return [KeptItem(*one) for one in stored.ids_and_items(items.kept(new.items, new_id))]
 
 

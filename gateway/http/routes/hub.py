@@ -12,11 +12,11 @@ from litestar.types import ASGIApp
 from gateway.access import Access
 from gateway.dialects import openai
 from gateway.dialects.frames import body, frame
-from gateway.dialects.llamaserver import wire
+from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
-from gateway.http.request_log import audit
+from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
 from gateway.hub import SCHEME, DownloadProgress, Order, fits_in, hub_model

@@ -14,14 +14,13 @@ from gateway.answers.answer import Answer
 from gateway.dialects import kobold
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.frames import body
-from gateway.dialects.kobold import wire
+from gateway.dialects.kobold import request as wire
 from gateway.http.auth import caller
+from gateway.http.detached import Abortable, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.generations import Abortable, PolledAnswer
-from gateway.http.plain import JSON, Plain
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
-from gateway.http.sse import SSE
+from gateway.http.sse import JSON, SSE, Plain
 from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]

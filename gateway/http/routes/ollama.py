@@ -16,18 +16,17 @@ from litestar.types import ASGIApp
 from backends.remote import Caller
 from gateway.access import Access
 from gateway.answers.answer import Answer
-from gateway.answers.capabilities import Known
+from gateway.answers.interpreter import Known
 from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
-from gateway.dialects.ollama import models as wires
+from gateway.dialects.ollama import reply as wires
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.plain import Plain
-from gateway.http.request_log import audit, line_of
+from gateway.http.request_record import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
 from gateway.http.services import Services
-from gateway.http.sse import NDJSON, EventStream, Framing, ProgressStream, WholeErrand
+from gateway.http.sse import NDJSON, EventStream, Framing, Plain, ProgressStream, WholeErrand
 from gateway.hub import DownloadProgress
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, Waiting

@@ -10,19 +10,18 @@ from litestar.types import ASGIApp
 
 from backends.remote import HOPS
 from config.settings import Config
-from gateway.answers.capabilities import Known
+from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
-from gateway.dialects.llamaserver.embedding import asks_own_form
+from gateway.dialects.llamaserver.request import asks_own_form
 from gateway.errors import Forbidden
 from gateway.http.auth import caller
-from gateway.http.cards import card, placed
+from gateway.http.detached import HEADER, KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
-from gateway.http.plain import Plain
-from gateway.http.request_log import line_of
-from gateway.http.routes.llamaserver.embeddings import embedded
-from gateway.http.services import Services
-from gateway.http.streams import HEADER, KeptStreamResponse, checked_name
+from gateway.http.request_record import line_of
+from gateway.http.routes.llamaserver.completions import embedded
+from gateway.http.services import Services, card, placed
+from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
 
 AnyRequest = Request[Any, Any, Any]

@@ -9,7 +9,7 @@ from litestar.types import ASGIApp
 from gateway.dialects import rerank as dialect
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
 
 AnyRequest = Request[Any, Any, Any]

@@ -19,16 +19,15 @@ from gateway.access import Access
 from gateway.answers.answer import Answer
 from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
-from gateway.dialects.responses import items, references, stored
+from gateway.dialects.responses import items, stored
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
 from gateway.http.auth import caller
+from gateway.http.detached import Run
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import Held, held
-from gateway.http.plain import Plain
-from gateway.http.request_log import RequestLine, line_of
-from gateway.http.runs import Run
+from gateway.http.request_record import RequestLine, line_of
 from gateway.http.services import LONG_BODY, Services
-from gateway.http.sse import SSE, EventStream, ProgressStream, WholeErrand, client_error
+from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse, Part, Room
 
@@ -55,7 +54,7 @@ class _Making:
         self.exchange = exchange
         self.created = int(time.time())
         name = fresh_id()
-        new_id = references.numbered(name)
+        new_id = items.numbered(name)
         self.items = items.kept(exchange.items, new_id)
         self.reply = responses.ResponsesReply(
             exchange, id=f"resp_{name}", created=self.created, new_id=new_id
@@ -148,19 +147,17 @@ async def _read(
 ) -> responses.ResponsesExchange:
     """With the items that it refers to. Raises NotFound, InvalidRequest, TooLarge."""
     exchange = await services.read(responses.read_response, await request.body())
-    wanted = references.referred(exchange.items)
+    wanted = items.referred(exchange.items)
     if not wanted:
         return exchange
-    homes = dict.fromkeys(home for name in wanted if (home := references.home_of(name)))
+    homes = dict.fromkeys(home for name in wanted if (home := items.home_of(name)))
     if len(homes) > MOST_HOMES:
         text = f"input: Refers to items of more than {MOST_HOMES} responses."
         raise InvalidRequest(text, param="input")
     names = [f"{kind}_{home}" for home in homes for kind in ("resp", "conv")]
     room = held(request).take
     parts = await services.store.named(access.owner, names, frozenset(wanted), room)
-    return await services.bodies.run(
-        lambda _wanted: exchange.resolved(references.among(parts, wanted))
-    )
+    return await services.bodies.run(lambda _wanted: exchange.resolved(items.among(parts, wanted)))
 
 
 async def _asked(

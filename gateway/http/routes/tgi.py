@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from gateway.dialects import tgi
 from gateway.dialects.frames import body
 from gateway.dialects.parameters import MAX_STOPS
-from gateway.dialects.tgi.wire import InfoWire
+from gateway.dialects.tgi.request import InfoWire
 from gateway.http.auth import caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
-from gateway.http.plain import Plain
-from gateway.http.request_log import line_of
+from gateway.http.request_record import line_of
 from gateway.http.services import Services
+from gateway.http.sse import Plain
 
 AnyRequest = Request[Any, Any, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.constraints.finite import finite
+from gateway.constraints.json_schema import finite
 
 ASCII_SPACE = r"\t-\r\x1c-\x20"  # the inside of a character class
 SPACE = r"[\s\x1c-\x1f]"  # what Python's str.isspace and \s hold, in Rust's words

@@ -1,6 +1,6 @@
 """The places of one output, and what leads from one to another: the rules of its grammar.
 
-The phases are those of `gateway.splitter.phases`, with each marker and what it does, written as
+The phases are those of `gateway.splitter.splitter`, with each marker and what it does, written as
 rules that grow to the right: a rule is a place in the output and matches everything up to there.
 """
 

@@ -19,8 +19,7 @@ from gateway.splitter.grammar.schemas import (
     SchemaReader,
     StringValue,
 )
-from gateway.splitter.grammar.sections import Unwritable, gap
-from gateway.splitter.grammar.values import COMPACT, Values
+from gateway.splitter.grammar.sections import COMPACT, Unwritable, Values, gap
 
 _BOOLEANS = ('"true"', '"false"', '"True"', '"False"')
 _COLON, _COMMA = r"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}", r"[ \t\r\n]{0,16},[ \t\r\n]{0,16}"

@@ -12,8 +12,14 @@ from gateway.splitter.calls import Calls
 from gateway.splitter.grammar import raw
 from gateway.splitter.grammar.lark import Lark, literal, one_of, pattern_of
 from gateway.splitter.grammar.schemas import StringValue
-from gateway.splitter.grammar.sections import CallSection, WritableTool, gap, plain_names
-from gateway.splitter.grammar.values import Values, arguments
+from gateway.splitter.grammar.sections import (
+    CallSection,
+    Values,
+    WritableTool,
+    arguments,
+    gap,
+    plain_names,
+)
 from gateway.splitter.payloads import json_text, values
 from gateway.splitter.payloads.named_json import NAME
 from gateway.splitter.reading import Parsing, Reader, markers_of

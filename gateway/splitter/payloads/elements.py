@@ -22,12 +22,13 @@ from gateway.splitter.grammar.sections import (
     CallSection,
     Unwritable,
     WritableTool,
+    arguments,
     gap,
     in_order,
+    json_type,
     opened_calls,
     plain_names,
 )
-from gateway.splitter.grammar.values import arguments, json_type
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
 from gateway.splitter.payloads.sections import PayloadSection

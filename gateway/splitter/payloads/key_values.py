@@ -10,12 +10,12 @@ from gateway.splitter.grammar.sections import (
     CallSection,
     Unwritable,
     WritableTool,
+    arguments,
     gap,
     in_order,
     opened_calls,
     plain_names,
 )
-from gateway.splitter.grammar.values import arguments
 from gateway.splitter.payloads import element_values, json_text, sections
 from gateway.splitter.payloads.element_values import Border
 from gateway.splitter.payloads.named_json import NAME

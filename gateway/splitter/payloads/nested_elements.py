@@ -15,15 +15,16 @@ from gateway.splitter.grammar.free_text import until
 from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.grammar.schemas import Alternative, ArrayValue, ObjectValue, StringValue
 from gateway.splitter.grammar.sections import (
+    DEEPEST,
     CallSection,
     Unwritable,
     WritableTool,
+    arguments,
     gap,
     in_order,
     plain_names,
     repeated,
 )
-from gateway.splitter.grammar.values import DEEPEST, arguments
 from gateway.splitter.payloads import json_text, sections
 from gateway.splitter.payloads.elements import attributes
 from gateway.splitter.payloads.sections import PayloadSection

@@ -9,15 +9,17 @@ from gateway.splitter.calls import Calls
 from gateway.splitter.grammar.lark import SPACE, Lark, literal, one_of, pattern_of
 from gateway.splitter.grammar.schemas import StringValue
 from gateway.splitter.grammar.sections import (
+    COMPACT,
     CallSection,
     Unmarked,
     Unwritable,
+    Values,
     WritableTool,
+    arguments,
     gap,
     members,
     repeated,
 )
-from gateway.splitter.grammar.values import COMPACT, Values, arguments
 from gateway.splitter.payloads import json_calls, python_text
 from gateway.splitter.payloads.json_text import escaped
 from gateway.splitter.reading import Malformed, Parsing, Reader

@@ -1,10 +1,10 @@
-"""A model's own `generation_config.json` becomes sampling defaults."""
+"""A model's own `model_folder.json` becomes sampling defaults."""
 
 from pathlib import Path
 
 import pytest
 
-from backends.huggingface import generation_config
+from backends.huggingface import model_folder
 from backends.protocol import Sampling
 
 
@@ -20,25 +20,25 @@ def test_what_is_named_is_taken_and_the_rest_stays_neutral() -> None:
         "eos_token_id": [1, 2],
         "transformers_version": "5.0.0",
     }
-    assert generation_config.sampling(config) == Sampling(
+    assert model_folder.sampling(config) == Sampling(
         temperature=0.6, top_k=20, top_p=0.95, banned_tokens=(7, 9), logit_bias=((5, -1.5),)
     )
 
 
 def test_not_to_sample_is_greedy() -> None:
-    assert generation_config.sampling({"do_sample": False, "temperature": 0.6}).temperature == 0
-    assert generation_config.sampling({"temperature": 0.6}).temperature == 0.6
+    assert model_folder.sampling({"do_sample": False, "temperature": 0.6}).temperature == 0
+    assert model_folder.sampling({"temperature": 0.6}).temperature == 0.6
 
 
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"temperature": "hot"}', '{"eos_token_id": 1}'], ids=repr
 )
 def test_a_file_that_says_nothing_usable_gives_no_defaults(tmp_path: Path, content: str) -> None:
-    (tmp_path / generation_config.FILE).write_text(content)
-    assert generation_config.read(tmp_path) is None
-    assert generation_config.read(tmp_path / "nowhere") is None
+    (tmp_path / model_folder.FILE).write_text(content)
+    assert model_folder.read(tmp_path) is None
+    assert model_folder.read(tmp_path / "nowhere") is None
 
 
 def test_nonsense_from_a_client_is_an_error() -> None:
     with pytest.raises((ValueError, TypeError)):
-        generation_config.sampling({"top_p": "most"})
+        model_folder.sampling({"top_p": "most"})

@@ -25,8 +25,7 @@ from tokenizers import (
 )
 
 import bundled
-from backends.huggingface.long_text import LongText
-from backends.huggingface.vocabulary import HfVocabulary
+from backends.huggingface.vocabulary import HfVocabulary, LongText
 from tests.every import for_every
 from tests.hang import HANG
 

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from backends import catalog
-from backends.encoding import EncoderContainer, values
+from backends.protocol import EncoderContainer, values
 from config.engines import LlamaCppOptions
 from tests.backends.encoder_contract import PROMISES, EncoderSubject
 

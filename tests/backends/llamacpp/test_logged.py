@@ -3,7 +3,7 @@
 import bundled
 from backends import catalog
 from backends.llamacpp import loading
-from backends.llamacpp.logged import layers_in
+from backends.llamacpp.loading import layers_in
 from config.engines import LlamaCppOptions
 
 # As llama.cpp writes it: two cards, and what didn't fit on them in main memory.

@@ -10,7 +10,7 @@ from transformers import AutoModel
 
 import bundled
 from backends import catalog
-from backends.encoding import values
+from backends.protocol import values
 from config.engines import LlamaCppOptions
 
 pytestmark = pytest.mark.anyio

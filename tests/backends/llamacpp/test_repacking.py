@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from backends import catalog
-from backends.llamacpp import files, repacking
+from backends.llamacpp import files, memory
 from backends.llamacpp.gguf import Tensor
-from backends.llamacpp.logged import counted
-from backends.llamacpp.repacking import CpuLayouts
+from backends.llamacpp.loading import counted
+from backends.llamacpp.memory import CpuLayouts
 from backends.protocol import Generation, Sampling
 from config.engines import LlamaCppOptions
 from tests.backends import contract, random_gguf
@@ -71,7 +71,7 @@ def test_amx_is_not_used_where_its_first_product_would_end_the_process(
     assert BROKEN.bears([norm, matrix]) == borne
     assert AMX.bears([norm, matrix])
     if not borne:
-        assert repacking.added_bytes([norm, matrix], BROKEN) == 0
+        assert memory.added_bytes([norm, matrix], BROKEN) == 0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_amx_is_not_used_where_its_first_product_would_end_the_process(
 def test_a_library_names_its_compiler(named: bytes, sound: bool, tmp_path: Path) -> None:
     library = tmp_path / "libggml-cpu.so"
     library.write_bytes(bytes(5000) + named + b"\0.shstrtab\0")
-    assert repacking.is_sound(library) == sound
+    assert memory.is_sound(library) == sound
 
 
 @pytest.mark.parametrize(("layouts", "added"), [(AMX, 2 * 256 * 32_000), (AVX2, 0)])
@@ -107,8 +107,8 @@ def test_an_embedding_that_is_the_output_too_is_held_twice_where_it_is_repacked(
 def test_an_embedding_beside_an_output_is_held_once() -> None:
     embedding = Tensor("token_embd.weight", F16, (256, 64))
     output = Tensor("output.weight", F16, (256, 64))
-    assert repacking.added_bytes([embedding], AMX) == embedding.size
-    assert repacking.added_bytes([embedding, output], AMX) == 0
+    assert memory.added_bytes([embedding], AMX) == embedding.size
+    assert memory.added_bytes([embedding, output], AMX) == 0
 
 
 def test_a_mapping_counts_what_is_used_of_it() -> None:

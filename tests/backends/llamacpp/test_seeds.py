@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
-from backends.llamacpp.rows import draw_among
+from backends.llamacpp.engine import draw_among
 from backends.llamacpp.sampling import Chain
 from backends.llamacpp.vocabulary import LlamaVocabulary
 from backends.protocol import Generation, ModelContainer, Sampling

@@ -14,7 +14,7 @@ import pytest
 import bundled
 from backends import catalog
 from backends.errors import InvalidJob
-from backends.llamacpp.slots import packed, unpacked
+from backends.llamacpp.kv_cache import packed, unpacked
 from backends.protocol import (
     Ended,
     Generation,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bundled
-from backends.llamacpp.writers import changeable
+from backends.llamacpp.files import changeable
 from tests.served import Serve
 
 

@@ -21,8 +21,7 @@ from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, Sampling
 from backends.sampling.batch import SamplerBatch, logprobs
 from backends.sampling.draw import Draw, way
-from backends.sampling.dry import Dry
-from backends.sampling.state import SamplerState, SamplingContext
+from backends.sampling.state import Dry, SamplerState, SamplingContext
 from backends.sampling.truncation import wider, window
 from backends.transformers.sampler import Sampler
 

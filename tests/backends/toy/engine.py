@@ -5,7 +5,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 
 from backends.catalog import ModelFiles
-from backends.constraints.matcher import Mask
+from backends.constraints import Mask
 from backends.engine import Token
 from backends.protocol import Candidate, Generation, ModelInfo, TokenLogprob
 from tests.backends.toy.files import Table

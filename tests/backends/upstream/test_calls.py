@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends.errors import UpstreamError
-from backends.upstream.calls import MOST_CALLS, CallOrder, StreamedCallWire
+from backends.upstream.reading import MOST_CALLS, CallOrder, StreamedCallWire
 
 
 def wire(

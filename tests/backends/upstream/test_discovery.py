@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends.errors import UpstreamError
-from backends.upstream.discovery import read_list
+from backends.upstream.lists import read_list
 
 
 def listed(**fields: Any) -> Any:

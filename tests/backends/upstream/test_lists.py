@@ -10,8 +10,7 @@ import pytest
 
 from backends.errors import LoadFailed
 from backends.remote import RemoteTarget
-from backends.upstream.fleet import Fleet
-from backends.upstream.roster import Roster
+from backends.upstream.fleet import Fleet, Roster
 from backends.upstream.upstream import Upstream, client_of
 from tests.backends.upstream.far import Far, Says, config, far, silent, with_status
 from tests.hang import HANG

@@ -5,11 +5,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.conversation import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
+from backends.protocol import (
+    ImagePart,
+    JsonSchema,
+    Message,
+    NamedTool,
+    Regex,
+    TextPart,
+    Tool,
+    ToolCall,
+)
 from backends.remote import RemoteChat, RemoteThinking
-from backends.shapes import JsonSchema, Regex
-from backends.upstream.messages.body import NO_FIELD, messages_body, messages_changes
-from backends.upstream.messages.signatures import Signatures, digest_of
+from backends.upstream.messages import (
+    NO_FIELD,
+    Signatures,
+    digest_of,
+    messages_body,
+    messages_changes,
+)
 from backends.upstream.wire import DROPPED
 from config.upstreams import UpstreamConfig
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import respx
 
-from backends.conversation import Message, TextPart
 from backends.errors import UpstreamError
+from backends.protocol import Message, TextPart
 from backends.remote import (
     RemoteCall,
     RemoteChat,
@@ -19,8 +19,7 @@ from backends.remote import (
     RemoteText,
     RemoteUsage,
 )
-from backends.upstream.messages.reading import MessagesReader
-from backends.upstream.messages.signatures import Signatures
+from backends.upstream.messages import MessagesReader, Signatures
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of
 from config.upstreams import UpstreamConfig
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backends.upstream.posting import DirectClient, post
+from backends.upstream.http1 import DirectClient, post
 from backends.upstream.upstream import client_of
 from tests.backends.upstream.far import config, far, with_status
 

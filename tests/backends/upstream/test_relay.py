@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.conversation import Message, TextPart
 from backends.errors import LoadFailed, UpstreamError
+from backends.protocol import Message, TextPart
 from backends.remote import (
     Caller,
     RemoteCall,

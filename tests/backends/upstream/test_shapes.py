@@ -6,19 +6,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.conversation import Message, TextPart
-from backends.remote import RemoteChat, RemoteText
-from backends.shapes import (
+from backends.protocol import (
     Choices,
     Grammar,
     JsonObject,
     JsonSchema,
+    Message,
     Regex,
     Shape,
     StructuralTags,
+    TextPart,
 )
-from backends.upstream.shapes import gbnf_of, regex_of, spelled
-from backends.upstream.wire import chat_body, chat_changes, text_body
+from backends.remote import RemoteChat, RemoteText
+from backends.upstream.wire import chat_body, chat_changes, gbnf_of, regex_of, spelled, text_body
 from config.upstreams import ServerKind, UpstreamConfig
 
 SCHEMA: dict[str, Any] = {"type": "object", "required": ["size"]}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.errors import UpstreamError
-from backends.upstream.sse import EventReader
+from backends.upstream.reading import EventReader
 
 
 def reader(**limits: int) -> EventReader:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.encoding import values
+from backends.protocol import values
 from backends.upstream.faults import Unhealthy
-from backends.upstream.vectors import read_scores, read_vectors
+from backends.upstream.reading import read_scores, read_vectors
 
 
 def body(answer: Any) -> bytes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from backends.conversation import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
+from backends.protocol import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
 from backends.remote import RemoteChat, RemoteText
 from backends.upstream.wire import chat_body, text_body
 from config.upstreams import UpstreamConfig

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from backends.jobs import JobOutputs, Mailbox
 from backends.protocol import Candidate, Ended, Generation, Output, Piece, TokenLogprob
-from gateway.answers.answer import Choice
-from gateway.answers.stopping import StopStrings
+from gateway.answers.answer import Choice, StopStrings
 from gateway.events import (
     ArgumentsGrown,
     Content,

@@ -8,8 +8,7 @@ import pytest
 import bundled
 from backends.remote import RemoteTarget
 from config.settings import Config, ModelConfig
-from gateway.answers.capabilities import Capabilities
-from gateway.answers.overrides import Templates
+from gateway.answers.interpreter import Capabilities, Templates
 from gateway.registry import History, ModelLibrary, ModelStatus, Registry
 
 pytestmark = pytest.mark.anyio

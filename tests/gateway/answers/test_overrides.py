@@ -8,7 +8,7 @@ import pytest
 
 from backends.protocol import Sampling
 from config.errors import ConfigError
-from gateway.answers.overrides import SamplingOverrides, preset
+from gateway.answers.interpreter import SamplingOverrides, preset
 from gateway.dialects.openai import read_text
 from gateway.errors import InvalidRequest
 from gateway.request import GenerationParams

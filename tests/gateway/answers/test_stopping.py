@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gateway.answers.stopping import StopStrings, Unsplit
+from gateway.answers.answer import StopStrings, Unsplit
 from gateway.events import (
     ArgumentsGrown,
     Content,

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from backends.protocol import ModelContainer, ModelInfo, SpecialTokens
-from gateway.answers.interpreter import MOST_INTERPRETERS, Interpreters
-from gateway.answers.overrides import Templates
+from gateway.answers.interpreter import MOST_INTERPRETERS, Interpreters, Templates
 from gateway.answers.tokens import LONG_TEXT, Tokens, refuse_too_long
 from gateway.errors import ContextLengthExceeded
 from gateway.tasks import Abandoned, Wanted, WorkerThreads

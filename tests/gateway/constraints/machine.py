@@ -11,8 +11,8 @@ import llguidance
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from backends.constraints.limits import parser_limits
-from backends.shapes import JsonSchema, Shape
+from backends.constraints import parser_limits
+from backends.protocol import JsonSchema, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import ShapeGrammar
 

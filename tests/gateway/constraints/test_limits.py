@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backends.shapes import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
+from backends.protocol import Choices, Grammar, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints import limits
 from gateway.constraints.compiling import grammar_of
 from gateway.constraints.grammars import CompileBudget

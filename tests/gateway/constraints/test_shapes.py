@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from backends.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
+from backends.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape
 from gateway.constraints.compiling import grammar_of
 from gateway.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine, machine

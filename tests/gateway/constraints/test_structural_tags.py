@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backends.shapes import StructuralTags
+from backends.protocol import StructuralTags
 from gateway.constraints.compiling import grammar_of
 from gateway.errors import InvalidRequest
 from tests.gateway.constraints.machine import Machine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.shapes import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
+from backends.protocol import Choices, Grammar, JsonObject, JsonSchema, Regex, Shape, StructuralTags
 from gateway.constraints.compiling import fault_unconstrained
 
 TAGS = (

@@ -9,15 +9,14 @@ import anyio
 import msgspec
 import pytest
 
-from backends.slots import SlotState
+from backends.jobs import SlotState
 from config.settings import KeyConfig, ServerConfig
 from gateway.access import ADMIN, Access
 from gateway.http.console.feed import Feed, ModelRemoved
 from gateway.http.console.gauges import kept_tokens
-from gateway.http.console.models import progress_of
-from gateway.http.console.publishing import poll_forever
+from gateway.http.console.publishing import poll_forever, progress_of
 from gateway.registry import ModelStatus
-from gateway.registry.survey import NO_PARTS, ModelCost
+from gateway.registry.overview import NO_PARTS, ModelCost
 from gateway.reloading import ConfigSource
 from tests.gateway.http.serving import HELLO, Running, config, serving
 from tests.hang import HANG

@@ -18,8 +18,14 @@ from gateway.access import ADMIN
 from gateway.events import Usage
 from gateway.http.auth import LINES, WINDOW, Refusals
 from gateway.http.metrics import Metrics
-from gateway.http.request_log import RequestLine
-from gateway.http.request_record import GAPS, Activity, RequestRecord, RequestReport, Waits
+from gateway.http.request_record import (
+    GAPS,
+    Activity,
+    RequestLine,
+    RequestRecord,
+    RequestReport,
+    Waits,
+)
 from gateway.registry import ModelLoaded, ModelLoadFailed, ModelUnloaded
 from tests.gateway.http.serving import LASTING, Running, config, send_chat, serving, state
 from tests.hang import HANG

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from gateway.errors import QueueFull
-from gateway.http.runs import Run, Runs
+from gateway.http.detached import Run, Runs
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import Config, KeyConfig, LlamaServerConfig
 from gateway.errors import InvalidRequest, QueueFull
-from gateway.http.streams import KeptStream, KeptStreams
+from gateway.http.detached import KeptStream, KeptStreams
 from tests.gateway.http.serving import LASTING, Running, config, events, serving, state
 from tests.hang import HANG
 

@@ -4,7 +4,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 import pytest
 
-from gateway.pictures.addresses import NOT_PUBLIC, address, is_public
+from gateway.answers.pictures import NOT_PUBLIC, address, is_public
 from tests.every import for_every
 
 

@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.pictures.decoding import carried
-from gateway.pictures.quota import ImageRefused
+from gateway.answers.pictures import ImageRefused, carried
 
 DATA = bytes(range(256)) + b"!"
 PACKED = b64encode(DATA).decode()

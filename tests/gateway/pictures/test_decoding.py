@@ -10,8 +10,7 @@ import pytest
 from PIL import Image as Pillow
 
 from backends.protocol import Image
-from gateway.pictures.decoding import FORMATS, decode
-from gateway.pictures.quota import ImageRefused
+from gateway.answers.pictures import FORMATS, ImageRefused, decode
 from tests.gateway.pictures.hosts import RED, encoded
 
 PLENTY = 1_000_000

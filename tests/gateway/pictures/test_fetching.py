@@ -7,9 +7,7 @@ import anyio
 import pytest
 
 from config.settings import ImagesConfig
-from gateway.pictures.addresses import Address
-from gateway.pictures.fetching import Fetching, Resolver, system_resolver
-from gateway.pictures.quota import ImageRefused
+from gateway.answers.pictures import Address, Fetching, ImageRefused, Resolver, system_resolver
 from tests.gateway.pictures.hosts import (
     CERTIFICATE,
     RED,

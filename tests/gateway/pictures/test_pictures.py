@@ -10,9 +10,8 @@ import pytest
 
 from backends.protocol import Image
 from config.settings import ImagesConfig
+from gateway.answers.pictures import ImageLoader, PlacedImage, Quota, images_in
 from gateway.errors import InvalidRequest, QueueFull
-from gateway.pictures import ImageLoader, PlacedImage, images_in
-from gateway.pictures.quota import Quota
 from gateway.request import ImagePart, Message, TextPart
 from tests.gateway.pictures.hosts import RED, Lookups, answer, encoded, hosting
 from tests.hang import HANG

@@ -10,10 +10,8 @@ from jinja2.filters import FILTERS
 from backends.protocol import SpecialTokens
 from gateway.errors import InvalidRequest, InvalidTemplate
 from gateway.prompt import ChatTemplate
-from gateway.prompt.environment import CompiledTemplate, TemplateRefused
-from gateway.prompt.filters import metered_filters
-from gateway.prompt.metering import AT_ONCE, Allowance, LimitExceeded, Meter
-from gateway.prompt.operations import TEXT_METHODS
+from gateway.prompt.environment import CompiledTemplate, TemplateRefused, metered_filters
+from gateway.prompt.metering import AT_ONCE, TEXT_METHODS, Allowance, LimitExceeded, Meter
 from gateway.prompt.template import RenderedPrompt
 from gateway.request import ChatRequest, Message, TextPart
 from gateway.tasks import Abandoned

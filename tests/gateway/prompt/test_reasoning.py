@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.prompt.reasoning import closed, ends_open, unwrapped, without_opener
+from gateway.prompt.conversation import closed, ends_open, unwrapped, without_opener
 
 OPENERS = {
     "<think>": "</think>",

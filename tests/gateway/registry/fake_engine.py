@@ -15,8 +15,8 @@ from anyio.abc import TaskGroup
 
 from backends.catalog import Cards, ModelFiles, Placement
 from backends.errors import UnsupportedModel
+from backends.jobs import Slots
 from backends.protocol import Generation, MemoryNeed, ModelInfo, Outputs, Progress, Report
-from backends.slots import Slots
 from config.engines import EngineOptions
 from config.settings import Config, ModelConfig, SwapConfig
 from gateway.errors import GatewayError

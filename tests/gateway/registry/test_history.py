@@ -7,7 +7,7 @@ import pytest
 
 from backends.catalog import ModelFiles
 from config.engines import ScriptedOptions
-from gateway.registry.history import History, Measurement
+from gateway.registry.record import History, Measurement
 
 OPTIONS = ScriptedOptions()
 MEASURED = Measurement(size=55, load_seconds=1.5)

@@ -14,8 +14,7 @@ from config.errors import ConfigError
 from config.settings import Config, EnginesConfig, ModelConfig, SwapConfig
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry import ModelLibrary
-from gateway.registry.library import MAX_UNUSABLE
-from gateway.registry.sources import LEADS_OUT
+from gateway.registry.library import LEADS_OUT, MAX_UNUSABLE
 from tests.backends.projectors import write_projector
 
 

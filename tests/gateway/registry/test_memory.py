@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.protocol import MemoryNeed
-from gateway.registry.memory import GIB, MIB, arithmetic, corrected, placed, shares
-from gateway.registry.record import Evicted
+from gateway.registry.record import GIB, MIB, Evicted, arithmetic, corrected, placed, shares
 
 needs = st.builds(
     MemoryNeed,

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.registry import Registry
-from gateway.registry.survey import NO_PARTS, Fit, Parts, scaled
+from gateway.registry.overview import NO_PARTS, Fit, Parts, scaled
 from tests.every import for_every
 from tests.gateway.registry.fake_engine import Client, FakeEngine, model, registry_of
 

@@ -22,7 +22,7 @@ import msgspec
 
 from gateway.request import Tool
 from gateway.splitter import FORMATS, Format, Splitter
-from gateway.splitter.phases import phase_tables
+from gateway.splitter.splitter import phase_tables
 from tests.gateway.splitter.renderers import RENDERERS
 
 TOKEN = 4  # characters of a piece

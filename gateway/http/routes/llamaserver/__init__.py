@@ -2,24 +2,6 @@
 people.
 """
 
-from gateway.http.routes.llamaserver import (
-    completions,
-    embeddings,
-    models,
-    props,
-    slots,
-    status,
-    streams,
-    texts,
-)
+from gateway.http.routes.llamaserver import completions, models, slots
 
-ROUTES = (
-    *status.ROUTES,
-    *models.ROUTES,
-    *props.ROUTES,
-    *slots.ROUTES,
-    *texts.ROUTES,
-    *completions.ROUTES,
-    *embeddings.ROUTES,
-    *streams.ROUTES,
-)
+ROUTES = (*models.ROUTES, *slots.ROUTES, *completions.ROUTES)

@@ -1,22 +1,43 @@
-"""llama-server's text completion and infill."""
+"""llama-server's text completion and infill.
 
-from collections.abc import Callable
-from typing import Any
+Vectors in llama-server's own form.
 
-from litestar import Request, post
+Tokenizing, detokenizing and rendering of prompts, without an answer.
+
+Chat streams that are taken up again: begun with the header `X-Conversation-Id`, read from any
+place by the key that began them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, delete, get, post
 from litestar.types import ASGIApp
+from msgspec import UNSET, Meta
+from msgspec.structs import replace
 
+from backends.protocol import ModelInfo
+from gateway.access import Access
 from gateway.dialects import openai
+from gateway.dialects.frames import body
+from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import CompletionReply
 from gateway.dialects.llamaserver.request import (
     CompletionExchange,
+    embedding_body,
     read_completion,
+    read_embedding,
     read_infill,
 )
+from gateway.errors import InvalidRequest, NotFound
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, WireOptions
-from gateway.http.request_log import line_of
-from gateway.http.services import Services
+from gateway.http.detached import KeptStreamResponse, checked_name
+from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
+from gateway.http.request_record import line_of
+from gateway.http.services import Services, card
+from gateway.http.sse import Plain, WholeErrand
+from gateway.request import ChatRequest
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -56,4 +77,227 @@ async def _answered(
     )
 
 
-ROUTES = (completion, infill)
+@post("/embedding")
+async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
+    """The vectors of texts or token ids, each in a list of vectors."""
+    return await embedded(request, services)
+
+
+async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
+    """An answer in llama-server's form, whatever the path."""
+    access = services.authenticator.admit(request.headers)
+    exchange = await services.read(read_embedding, await request.body())
+    request_id = line_of(request).id
+    whose = caller(request.headers, request_id)
+    return EncodingResponse(
+        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda encoded: embedding_body(encoded.vectors),
+        services.account("embedding", exchange.request.model, line_of(request), access),
+        services.bodies,
+        exchange.ignored,
+    )
+
+
+UNOPENED = "add_generation_prompt"  # ignored where it is false and an answer is wanted
+
+
+@post("/tokenize")
+async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
+    """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
+    access = services.authenticator.admit(request.headers)
+    data = await request.body()
+    left: Sequence[str]
+    order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
+    name = await services.wording.named(order.model, access)
+    if order.is_chat:
+        tokens, left = await _of_conversation(services, access, name, data)
+    else:
+        tokens = await _of_text(services, access, name, order)
+    pieces: Sequence[bytes] = ()
+    if order.with_pieces or order.return_token_strs:
+        pieces = await services.wording.pieces(name, tokens, access)
+    found = wire.LlamaTokens(
+        tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
+        count=len(tokens),
+        max_model_len=card(services.registry.status(name), None, None).context_length or 0,
+        token_strs=[one.decode(errors="replace") for one in pieces]
+        if order.return_token_strs
+        else UNSET,
+    )
+    return Plain(body(found), headers=ignoring(left))
+
+
+async def _of_text(
+    services: Services, access: Access, name: str, order: wire.Tokenize
+) -> Sequence[int]:
+    return await services.wording.encode(
+        name,
+        order.text,
+        access,
+        special=order.parse_special,
+        add_bos=order.add_bos,
+        param=order.field,
+    )
+
+
+async def _of_conversation(
+    services: Services, access: Access, name: str, data: bytes
+) -> tuple[Sequence[int], Sequence[str]]:
+    """The tokens, and what of the body says nothing to them."""
+    request, ignored = await _conversation(services, data)
+    left = [one for one in ignored if one not in wire.OF_CONVERSATIONS]
+    return await services.wording.encode_chat(name, request, access), left
+
+
+async def _conversation(services: Services, data: bytes) -> tuple[ChatRequest, Sequence[str]]:
+    """The conversation, and the fields without a meaning. A prompt that isn't to be answered may
+    end before the model's turn (`add_generation_prompt`), which an answer can't.
+    """
+    read = await services.read(openai.read_chat, data)
+    if UNOPENED not in read.ignored:
+        return read.request, read.ignored
+    left = [name for name in read.ignored if name != UNOPENED]
+    return replace(read.request, opens_turn=False), left
+
+
+@post("/detokenize")
+async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text of tokens."""
+    access = services.authenticator.admit(request.headers)
+    order, left = await services.read(
+        lambda data: wire.read_text(data, wire.Detokenize), await request.body()
+    )
+    text = await services.wording.decode(order.model, order.tokens, access)
+    return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
+
+
+@get("/tokenizer_info")
+async def tokenizer_info(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
+    """The special tokens and the template of a model, as vLLM has it: of the named one, the one in
+    use, or the default. Nothing is loaded for it: the tokens are told of a model in memory.
+    """
+    access = services.authenticator.admit(request.headers)
+    if model in wire.NO_MODEL:
+        status = await services.answering(access)
+    else:
+        status = services.status((await services.find(model, access)).name, access)
+    entry = status.entry
+    assert entry is not None, "a name that resolves has its files"
+    known = await services.capabilities.of(status)
+    length = card(status, known, None).context_length or entry.files.context_length
+    info = status.info or ModelInfo(
+        backend=entry.files.backend,
+        format=entry.files.format,
+        architecture=entry.files.architecture,
+        context_length=length,
+        max_concurrent=entry.options.max_concurrent,
+        vocab_size=entry.files.vocab_size,
+        size_bytes=entry.files.size_bytes,
+        chat_template=known.template if known else None,
+    )
+    return Plain(body(wire.tokenizer_info(info)))
+
+
+@post("/apply-template")
+async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
+    """The text that a conversation becomes for its model."""
+    access = services.authenticator.admit(request.headers)
+    asked, left = await _conversation(services, await request.body())
+
+    async def whole() -> bytes:
+        text = await services.wording.render_chat(asked.model, asked, access)
+        return body(wire.Rendered(text))
+
+    return WholeErrand(whole, ignoring(left))
+
+
+@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
+    """How many tokens a conversation has, its pictures left out."""
+    access = services.authenticator.admit(request.headers)
+    asked, left = await _conversation(services, await request.body())
+
+    async def whole() -> bytes:
+        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        return body(wire.InputTokens(len(tokens)))
+
+    return WholeErrand(whole, ignoring(left))
+
+
+MOST_NAMED = 1_000  # conversations in one question
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """Conversations that the caller knows. There is no list of those it doesn't."""
+
+    conversation_ids: Annotated[list[str], Meta(max_length=MOST_NAMED)]
+
+
+class StreamWire(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream that can be read. Times are Unix time; 0: not yet."""
+
+    conversation_id: str
+    is_done: bool
+    total_bytes: int
+    started_at: int
+    completed_at: int
+
+
+def _number(text: str, param: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequest(f"{param}: Expected a number from 0 on.", param=param)
+    return int(text)
+
+
+@get("/v1/stream")
+async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
+    """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
+    access = services.authenticator.admit(request.headers)
+    stream = services.streams.of(access.owner, checked_name(conv_id, "conv_id"))
+    if stream is None:
+        raise NotFound("There is no stream of that conversation, or no more.", param="conv_id")
+    if (event := request.query_params.get("from_event")) is not None:
+        return KeptStreamResponse(stream, stream.place_of(_number(event, "from_event")))
+    place = _number(request.query_params.get("from") or "0", "from")
+    stream.check(place)
+    return KeptStreamResponse(stream, place)
+
+
+@delete("/v1/stream", status_code=204)
+async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
+    """End a conversation's stream and forget it; harmless where there is none."""
+    access = services.authenticator.admit(request.headers)
+    services.streams.stop(access.owner, checked_name(conv_id, "conv_id"))
+
+
+@post("/v1/streams/lookup", status_code=200)
+async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
+    """Which of these conversations have a stream that can be read."""
+    access = services.authenticator.admit(request.headers)
+    asked = wire.read(await request.body(), Lookup)
+    found: Sequence[StreamWire] = [
+        StreamWire(
+            conversation_id=stream.name[1],
+            is_done=bool(stream.ended_at),
+            total_bytes=stream.size,
+            started_at=int(stream.began_at),
+            completed_at=int(stream.ended_at),
+        )
+        for stream in services.streams.named(access.owner, asked.conversation_ids)
+    ]
+    return Plain(body(found))
+
+
+ROUTES = (
+    completion,
+    infill,
+    embedding,
+    tokenize,
+    detokenize,
+    tokenizer_info,
+    apply_template,
+    input_tokens,
+    resume,
+    stop,
+    lookup,
+)

@@ -15,17 +15,15 @@ from litestar import Request, get, post
 from litestar.types import ASGIApp
 
 from backends.errors import BackendError
-from backends.slots import Slots, SlotState
+from backends.jobs import Slots, SlotState
 from gateway.access import Access
 from gateway.dialects.frames import body
-from gateway.dialects.llamaserver import slots as wires
-from gateway.dialects.llamaserver import wire
+from gateway.dialects.llamaserver import completion as wires
+from gateway.dialects.llamaserver import request as wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
-from gateway.http.cards import card
-from gateway.http.plain import Plain
-from gateway.http.request_log import audit
-from gateway.http.services import Services
-from gateway.http.sse import WholeErrand
+from gateway.http.request_record import audit
+from gateway.http.services import Services, card
+from gateway.http.sse import Plain, WholeErrand
 from gateway.paths import within
 from gateway.registry import ModelStatus
 

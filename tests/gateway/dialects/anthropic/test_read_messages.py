@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.shapes import JsonSchema
+from backends.protocol import JsonSchema
 from gateway.dialects.anthropic import MessagesExchange, read_messages
 from gateway.errors import InvalidRequest
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.shapes import Grammar
+from backends.protocol import Grammar
 from gateway.dialects import kobold
 from gateway.dialects.kobold import KoboldExchange
-from gateway.dialects.kobold.wire import MAX_LENGTH
+from gateway.dialects.kobold.request import MAX_LENGTH
 from gateway.errors import InvalidRequest
 
 SILLY_TAVERN: dict[str, Any] = {  # src/endpoints/backends/kobold.js, with its defaults

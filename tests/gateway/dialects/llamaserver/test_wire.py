@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from backends.protocol import Candidate, Progress, TokenLogprob
-from gateway.dialects.llamaserver import loading, wire
+from gateway.dialects.llamaserver import request as loading
+from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import CompletionReply, chosen
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.errors import InvalidRequest, ModelUnavailable

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.shapes import JsonObject, JsonSchema
+from backends.protocol import JsonObject, JsonSchema
 from gateway.dialects.ollama import (
     OllamaExchange,
     Presence,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.shapes import (
+from backends.protocol import (
     Choices,
     Grammar,
     JsonObject,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.shapes import JsonObject, JsonSchema
+from backends.protocol import JsonObject, JsonSchema
 from gateway.dialects.responses import ResponsesExchange, read_response
 from gateway.dialects.responses.items import kept
 from gateway.errors import InvalidRequest

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Candidate, TokenLogprob
-from backends.shapes import JsonSchema, Regex, Shape
+from backends.protocol import Candidate, JsonSchema, Regex, Shape, TokenLogprob
 from gateway.dialects import tgi
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.events import Content, Delta, Finished, Usage

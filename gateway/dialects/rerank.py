@@ -1,0 +1,266 @@
+"""Reranking as Jina and Cohere have it, on which llama-server, vLLM and others agree; and TEI's, by
+its `texts` field. Scores of pairs as vLLM has them.
+
+Pure: bytes in, a request out (`read_rerank`, `read_score`); scores in, bytes out (`rerank_body`,
+`score_body`).
+
+Parses bodies of `/v1/rerank` and `/v2/rerank`, and makes the bodies of their results. Knows no
+model.
+
+Documents are cut where they are too long, unless `truncate` is false: Jina and Cohere do so too.
+
+vLLM's `/v1/score`: how well each text of a pair fits the other. Knows no model.
+
+`text_1` and `text_2` are vLLM's fields, `queries` and `documents` its newer names for them: one
+text to each of several, or as many of both.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from backends.protocol import values
+from gateway.dialects.encoding import Limit, RerankExchange, ScoreExchange, further, limit, positive
+from gateway.dialects.fields import Fields, read_fields
+from gateway.dialects.frames import body
+from gateway.request import RerankRequest, ScoreRequest
+
+
+class DocumentWire(msgspec.Struct, frozen=True):
+    """A document as an object; its other fields are not read."""
+
+    text: str
+
+
+class RerankWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents to be ranked by how well they answer the query. `texts`: TEI's name for them."""
+
+    query: str
+    documents: list[str | DocumentWire] | None = None
+    texts: list[str] | None = None
+    model: str = ""
+    top_n: int | None = None
+    top_k: int | None = None  # Voyage's name for it
+    return_documents: bool = False
+    return_text: bool = False
+    truncate: bool = True
+    truncation: bool = True  # Voyage's name for it
+    truncate_prompt_tokens: Limit | None = None
+
+
+class RankedDocument(msgspec.Struct, frozen=True):
+    """A document, repeated in the result."""
+
+    text: str
+
+
+class RankedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """One document's score; `index`: its place in the request."""
+
+    index: int
+    relevance_score: float
+    document: RankedDocument | UnsetType = UNSET
+
+
+class ScoreWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The same in TEI's form."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+class RerankUsage(msgspec.Struct, frozen=True):
+    """What it cost."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class ApiVersion(msgspec.Struct, frozen=True):
+    """Which of Cohere's versions was asked."""
+
+    version: str
+
+
+class BilledTokens(msgspec.Struct, frozen=True):
+    """Cohere's count."""
+
+    input_tokens: int
+
+
+class RerankMeta(msgspec.Struct, frozen=True):
+    """Cohere's metadata."""
+
+    api_version: ApiVersion
+    tokens: BilledTokens
+
+
+class RerankList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """The documents, the best first. `usage` is Jina's, `meta` Cohere's, and `data` Voyage's name
+    for the results, sent to its clients.
+    """
+
+    id: str
+    model: str
+    results: Sequence[RankedWire]
+    data: Sequence[RankedWire] | UnsetType = UNSET
+    usage: RerankUsage
+    meta: RerankMeta
+
+
+VOYAGE = frozenset(("top_k", "truncation"))  # its client sends them always
+_RERANK_FIELDS = frozenset(RerankWire.__struct_fields__)
+_EXTRA = ("truncate", "truncate_prompt_tokens")
+
+
+def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
+    """`version`: Cohere's, of the path. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(RerankWire)
+    field, documents = _documents(fields, wire)
+    top_n, top_k = (positive(fields, name, getattr(wire, name)) for name in ("top_n", "top_k"))
+    return RerankExchange(
+        request=RerankRequest(
+            model=wire.model,
+            field=field,
+            query=wire.query,
+            documents=documents,
+            truncate=wire.truncate and wire.truncation,
+            most_tokens=limit(wire.truncate_prompt_tokens),
+            further=further(fields, _RERANK_FIELDS, *_EXTRA),
+        ),
+        top_n=top_k if top_n is None else top_n,
+        texts=wire.return_documents or wire.return_text,
+        bare=field == "texts",
+        voyage=not VOYAGE.isdisjoint(fields.values),
+        version=version,
+        ignored=fields.beyond(_RERANK_FIELDS),
+    )
+
+
+def _documents(fields: Fields, wire: RerankWire) -> tuple[str, tuple[str, ...]]:
+    """What the client called them, and their texts."""
+    field = "texts" if wire.documents is None and wire.texts is not None else "documents"
+    given = wire.texts if field == "texts" else wire.documents
+    if not given:
+        raise fields.wrong(field, "At least one document is required.")
+    return field, tuple(one if isinstance(one, str) else one.text for one in given)
+
+
+def rerank_body(
+    exchange: RerankExchange, *, id: str, model: str, scores: Sequence[bytes], tokens: int
+) -> bytes:
+    """The JSON body of `scores`, one for each document, which cost `tokens`."""
+    found = [values(score)[0] for score in scores]
+    best = sorted(range(len(found)), key=lambda at: (-found[at], at))[: exchange.top_n]
+    documents = exchange.request.documents
+    if exchange.bare:
+        return body([_score(at, found[at], documents[at], exchange) for at in best])
+    results = [_ranked(at, found[at], documents[at], exchange) for at in best]
+    return body(
+        RerankList(
+            id=id,
+            model=model,
+            results=results,
+            data=results if exchange.voyage else UNSET,
+            usage=RerankUsage(tokens, tokens),
+            meta=RerankMeta(ApiVersion(exchange.version), BilledTokens(tokens)),
+        )
+    )
+
+
+def _ranked(at: int, score: float, text: str, exchange: RerankExchange) -> RankedWire:
+    document = RankedDocument(text) if exchange.texts else UNSET
+    return RankedWire(index=at, relevance_score=score, document=document)
+
+
+def _score(at: int, score: float, text: str, exchange: RerankExchange) -> ScoreWire:
+    return ScoreWire(index=at, score=score, text=text if exchange.texts else UNSET)
+
+
+Texts: TypeAlias = str | list[str]
+
+
+class ScoreBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Texts to be compared."""
+
+    model: str = ""
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    truncate_prompt_tokens: Limit | None = None
+
+
+class PairScore(msgspec.Struct, frozen=True, tag_field="object", tag="score"):
+    """The score of one pair."""
+
+    index: int
+    score: float
+
+
+class ScoreUsage(msgspec.Struct, frozen=True):
+    """What it cost."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class ScoreList(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
+    """The scores of all pairs, in their order. `created` is Unix time."""
+
+    id: str
+    created: int
+    model: str
+    data: Sequence[PairScore]
+    usage: ScoreUsage
+
+
+_SCORE_FIELDS = frozenset(ScoreBody.__struct_fields__)
+
+
+def read_score(content: bytes) -> ScoreExchange:
+    """What a body of `/v1/score` means. Raises InvalidRequest, which names the field."""
+    fields = read_fields(content)
+    wire = fields.read(ScoreBody)
+    first = _texts(fields, ("text_1", wire.text_1), ("queries", wire.queries))
+    second = _texts(fields, ("text_2", wire.text_2), ("documents", wire.documents))
+    if len(first) == 1:
+        first *= len(second)
+    if len(first) != len(second):
+        name = "text_2" if wire.documents is None else "documents"
+        message = f"Expected as many texts as those they are compared with: {len(first)}."
+        raise fields.wrong(name, message)
+    return ScoreExchange(
+        request=ScoreRequest(
+            model=wire.model,
+            field="text_2" if wire.documents is None else "documents",
+            pairs=tuple(zip(first, second, strict=True)),
+            truncate=wire.truncate_prompt_tokens is not None,
+            most_tokens=limit(wire.truncate_prompt_tokens),
+            further=further(fields, _SCORE_FIELDS, "truncate_prompt_tokens"),
+        ),
+        ignored=fields.beyond(_SCORE_FIELDS),
+    )
+
+
+def _texts(fields: Fields, *named: tuple[str, Texts | None]) -> tuple[str, ...]:
+    """Those of the first name that has any."""
+    name, given = next((one for one in named if one[1] is not None), named[0])
+    if not given:
+        raise fields.wrong(name, "At least one text is required.")
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def score_body(id: str, *, created: int, model: str, scores: Sequence[bytes], tokens: int) -> bytes:
+    """The JSON body of `scores`, one for each pair, which cost `tokens`."""
+    data = [PairScore(at, values(score)[0]) for at, score in enumerate(scores)]
+    usage = ScoreUsage(tokens, tokens)
+    return body(ScoreList(id=id, created=created, model=model, data=data, usage=usage))
+
+
+__all__ = ["read_rerank", "read_score", "rerank_body", "score_body"]
