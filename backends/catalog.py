@@ -5,11 +5,13 @@ A backend folder holds three modules. `files` and `options` are cheap and import
 first recognises a model on disk and estimates its memory, the second says what its options are
 called elsewhere. `container` imports the engine, so it is imported only when a model is loaded.
 
-Commands that install missing packages where this code runs: in a checkout, or from an index; and
-an engine's installation by platform.
+Commands that install missing packages where this code runs: in a checkout, in a tool's environment
+of uv, or with pip; and an engine's installation by platform.
 """
 
 import re
+import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import combinations, islice
@@ -53,17 +55,32 @@ IN_WSL = Way("as Linux, in WSL2")
 SUITE = "the whole suite"
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "install"
+RECEIPT = Path(sys.prefix) / "uv-receipt.toml"  # which uv leaves in a tool's environment
+
+BINDINGS_ALONE = "CMAKE_ARGS=-DLLAMA_BUILD=OFF "  # llama-cpp-python without compiling a library
 
 
-# Set before pip: llama-cpp-python's bindings alone, for the library that comes prebuilt.
-FIRST = {"llamacpp": "CMAKE_ARGS=-DLLAMA_BUILD=OFF "}
+def command(extra: str, *, script: Path = SCRIPT, receipt: Path = RECEIPT) -> str:
+    """What installs an extra of this project. A checkout's script applies its constraints.
 
-
-def command(extra: str, *, script: Path = SCRIPT) -> str:
-    """What installs an extra of this project. A checkout's script keeps to its constraints."""
+    uv makes a tool's environment anew, so the extras that it has are in its command, and the place
+    that the tool came from: the name alone is another project's on PyPI. pip finds it installed.
+    """
     if script.is_file():
         return f"scripts/install {extra}"
-    return f"{FIRST.get(extra, '')}pip install 'roundhouse[{extra}]'"
+    extras, origin = _installed_by_uv(receipt) if receipt.is_file() else ([], "")
+    extras = list(dict.fromkeys([*extras, extra]))
+    first = BINDINGS_ALONE if "llamacpp" in extras else ""
+    tool = "uv tool install --force" if receipt.is_file() else "pip install"
+    return f"{first}{tool} 'roundhouse[{','.join(extras)}]{origin}'"
+
+
+def _installed_by_uv(receipt: Path) -> tuple[list[str], str]:
+    """The extras of the tool, and ` @ ` with its path or URL."""
+    written = tomllib.loads(receipt.read_text("utf-8")).get("tool", {}).get("requirements", [])
+    ours: Mapping[str, Any] = next((one for one in written if one.get("name") == "roundhouse"), {})
+    origin = ours.get("path") or ours.get("url") or (f"git+{ours['git']}" if "git" in ours else "")
+    return ours.get("extras", []), f" @ {origin}" if origin else ""
 
 
 def absent(packages: tuple[str, ...]) -> Iterator[str]:

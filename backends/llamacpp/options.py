@@ -34,7 +34,7 @@ def _frequency_scale(scale: float) -> Mapping[str, Any]:
 INSTALLATION = Installation(
     package="llama-cpp-python",
     described=prebuilt.described,
-    for_cards="CMAKE_ARGS=-DGGML_CUDA=on scripts/install llamacpp",
+    for_cards=prebuilt.compiling("-DGGML_CUDA=on"),
     uses_shared=True,
     ways={
         "Linux, CPUs": Way("make run", SUITE),

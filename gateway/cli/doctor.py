@@ -15,6 +15,7 @@ from backends.catalog import (
     CPU,
     IN_WSL,
     PLATFORMS,
+    SCRIPT,
     Backend,
     Installation,
     Placement,
@@ -120,9 +121,11 @@ def _devices() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _ways(here: Platform) -> Iterator[tuple[str, str, str, str]]:
+    """The table's commands are a checkout's; elsewhere those that work there."""
     for engine, way in TABLE[here].items():
         if way.command:
-            yield engine, way.command, way.note or "-", way.tried or "no"
+            shown = way.command if SCRIPT.is_file() else command(engine)
+            yield engine, shown, way.note or "-", way.tried or "no"
         else:
             yield engine, f"not possible: {way.note}", "-", "-"
 
