@@ -20,6 +20,7 @@ RUN := $(VENV)/.run-$(DIGEST)
 TEST := $(VENV)/.test-$(DIGEST)
 DEV := $(VENV)/.dev-$(DIGEST)
 GPU := $(VENV)/.gpu-$(DIGEST)
+GATEWAY := $(VENV)/.gateway-$(DIGEST)
 
 # Each worker and each server that a test starts would compile all modules again. A server takes a
 # fifth of a second to stop, so there is a worker more than cores, up to four.
@@ -28,7 +29,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 
 export VENV
 .NOTPARALLEL:
-.PHONY: help run test check format lint types floors test-slow test-long test-browser test-gpu test-vulkan bench schema clean
+.PHONY: help run test test-gateway check format lint types floors test-slow test-long test-browser test-gpu test-vulkan bench schema clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -38,6 +39,9 @@ run: $(RUN) ## serve the bundled model on 127.0.0.1:8000
 
 test: $(TEST) ## the suite, but for what is slow or needs a GPU
 	@$(PYTEST) $(PARALLEL) $(ARGS)
+
+test-gateway: $(GATEWAY) ## the gateway's and the configuration's tests: no compiler, no torch, 350 MB
+	@$(PYTEST) $(PARALLEL) tests/config tests/gateway $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
 	@$(PYTEST) -m "slow and not long and not gpu" $(PARALLEL) $(ARGS)
@@ -86,7 +90,10 @@ $(RUN):
 $(TEST):
 	@scripts/install --build llamacpp,transformers,adapters,test
 	@$(BIN)/python -m pip install -q --no-deps -c constraints.txt exllamav2 exllamav3 # their source, for tests; not CUDA
-	@touch $@ $(RUN)
+	@touch $@ $(RUN) $(GATEWAY)
+
+$(GATEWAY):
+	@scripts/install llamacpp,test-gateway && touch $@ $(RUN)
 
 $(DEV):
 	@scripts/install dev && touch $@

@@ -5,14 +5,16 @@ have in their site-packages, too. In a wheel they are `roundhouse.gateway` and s
 and the few names of modules in texts, are rewritten here. What is left over fails the build.
 
 The README of the metadata is the checkout's, but for links to its files, which would lead nowhere
-on an index page. With a `Repository` among the project's URLs they lead there, else they are text.
+on an index page. A build on GitHub knows its repository: they lead there, and so do the project's
+URLs. Elsewhere the links are text, and there are no URLs.
 """
 
 import ast
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +91,29 @@ def indexed(readme: str, repository: str | None) -> str:
     return LINK.sub(rf"[\1]({repository.rstrip('/')}/blob/main/\2)", readme)
 
 
-class Readme(MetadataHookInterface):
+def urls(environment: Mapping[str, str]) -> dict[str, str]:
+    """The project's, where the build runs on GitHub (its "default environment variables")."""
+    server, name = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
+    if not server or not name:
+        return {}
+    repository = f"{server}/{name}"
+    return {
+        "Repository": repository,
+        "Documentation": f"{repository}/tree/main/docs",
+        "Changelog": f"{repository}/blob/main/CHANGELOG.md",
+        "Issues": f"{repository}/issues",
+    }
+
+
+class Metadata(MetadataHookInterface):
     """Hatch's hook for metadata."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Add the README to it."""
+        """Add the README and the URLs to it."""
         text = Path(self.root, "README.md").read_text("utf-8")
-        repository = metadata.get("urls", {}).get("Repository")
-        readme = {"content-type": "text/markdown", "text": indexed(text, repository)}
-        metadata["readme"] = readme
+        found = metadata["urls"] = urls(os.environ)
+        shown = indexed(text, found.get("Repository"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": shown}
 
 
 class OnePackage(BuildHookInterface):

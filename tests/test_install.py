@@ -135,6 +135,15 @@ def test_a_prebuilt_library_that_does_not_answer_is_compiled_instead(machine: Ma
     assert "--force-reinstall --no-deps --no-binary llama-cpp-python" in calls[-1]
 
 
+def test_in_an_image_dependencies_are_installed_before_the_sources(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.root = tmp_path / "image"
+    shutil.copytree(ROOT / "scripts", machine.root / "scripts")
+    assert len(machine.installs("llamacpp", NO_PROOF="1")) == 3
+    assert not any(".proof" in call for call in machine.recorded())
+
+
 def test_what_was_compiled_is_kept_and_what_is_prebuilt_is_replaced(machine: Machine) -> None:
     machine.installs("--build llamacpp", CMAKE_ARGS="-DGGML_BLAS=on")
     kept = machine.run("llamacpp", CMAKE_ARGS="-DGGML_BLAS=on")

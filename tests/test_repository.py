@@ -1,7 +1,14 @@
 """The files around the program: they can be read, and they agree with what they speak of."""
 
 import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +18,7 @@ import yaml
 from config.loader import load_config
 from config.settings import ServerConfig
 from gateway.cli.arguments import parser
+from tests.served import Serve
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted({*ROOT.glob(".github/**/*.yml"), *ROOT.glob("deploy/*.yaml")})
@@ -37,14 +45,150 @@ def test_ci_installs_it_where_there_is_no_compiler() -> None:
     assert not any(tool in " ".join(commands) for tool in ("gcc", "build-essential", "cmake"))
 
 
-def test_a_container_for_cards_is_built_for_cards_that_are_not_there_yet() -> None:
-    """llama.cpp asks the machine that builds for its cards, unless it is told not to."""
-    service = yaml.safe_load((ROOT / "deploy/compose.cuda.yaml").read_text())["services"]
-    arguments = service["roundhouse"]["build"]["args"]
-    assert arguments["CMAKE_ARGS"].split() == ["-DGGML_CUDA=on", "-DGGML_NATIVE=off"]
-    docker = (ROOT / "deploy/Dockerfile").read_text()
-    assert all(f"ARG {name}" in docker for name in arguments)
-    assert all(f"{name}={value}" in docker for name, value in arguments.items())
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile: each one's name and the rest of its line, continued lines joined."""
+    plain = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE).replace("\\\n", " ")
+    lines = [line.split(None, 1) for line in plain.splitlines() if line.strip()]
+    return [(name, rest.strip()) for name, rest in lines]
+
+
+def test_the_image_has_two_stages_and_the_second_one_no_compiler() -> None:
+    names = [name for name, _ in instructions()]
+    assert names.count("FROM") == 2
+    build, run = DOCKERFILE.split("\nFROM ")[1:]
+    assert "build-essential" in build
+    assert not any(tool in run for tool in ("build-essential", "cmake", "git", "python3-venv"))
+
+
+def test_a_change_of_the_code_installs_nothing_again() -> None:
+    """What is installed is installed before the sources are copied, and needs what was copied."""
+    build = instructions()[: [name for name, _ in instructions()].index("ENV")]
+    installed = next(i for i, (_, rest) in enumerate(build) if "scripts/install" in rest)
+    copied = " ".join(rest for name, rest in build[:installed] if name == "COPY").split()
+    assert ("COPY", ". .") in build[installed:]
+    assert {"pyproject.toml", "constraints.txt", "hatch_build.py", "scripts"} <= set(copied)
+    assert not {".", "gateway", "backends", "README.md"} & set(copied)
+
+
+def test_the_container_runs_as_its_own_user_with_its_state_in_volumes() -> None:
+    found = dict(instructions())  # the last of each
+    assert found["USER"] == "10001:10001"
+    assert json.loads(found["VOLUME"]) == ["/models", "/var/lib/roundhouse"]
+    names = [name for name, _ in instructions()]
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    assert "test" not in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_health_check_succeeds_where_a_server_answers_and_fails_elsewhere(
+    serve: Serve,
+) -> None:
+    command = json.loads(dict(instructions())["HEALTHCHECK"].partition("CMD ")[2])
+    server = serve()
+    port = server.url.rpartition(":")[2]
+    environment = {"PATH": os.environ["PATH"], "ROUNDHOUSE_SERVER_PORT": port}
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    server.stop()
+    done = subprocess.run(command, env=environment, check=False, stderr=subprocess.DEVNULL)
+    assert done.returncode == 1
+
+
+def image_arguments() -> dict[str, dict[str, str]]:
+    """Of every image that is built: by compose, and by the workflow for each kind."""
+    compose = yaml.safe_load((ROOT / "deploy/compose.cuda.yaml").read_text())["services"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/image.yml").read_text())["jobs"]["image"]
+    kinds = {
+        kind["kind"]: {"BASE": kind["base"], "PREBUILT_INDEX": kind["index"]}
+        for kind in workflow["strategy"]["matrix"]["include"]
+    }
+    return {"compose": compose["roundhouse"]["build"]["args"], **kinds}
+
+
+def test_images_for_cards_are_for_cards_that_are_not_there_yet() -> None:
+    """No card is seen while an image is built: the index of the prebuilt library is named."""
+    arguments = image_arguments()
+    assert arguments["compose"] == arguments["cuda"]
+    assert arguments["cuda"]["PREBUILT_INDEX"].endswith("/cu128")
+    assert "12.8" in arguments["cuda"]["BASE"]
+    declared = [rest.partition("=")[0] for name, rest in instructions() if name == "ARG"]
+    assert all(set(one) <= set(declared) for one in arguments.values())
+    page = (ROOT / "docs/docker.md").read_text()
+    assert all(f"{name}={value}" in page for name, value in arguments["cuda"].items())
+
+
+def test_every_file_that_a_workflow_runs_exists() -> None:
+    for path in ROOT.glob(".github/workflows/*.yml"):
+        for name in re.findall(r"(?:\./)?((?:scripts|deploy|\.ci)/\w+)", path.read_text()):
+            assert (ROOT / name).exists(), (path.name, name)
+
+
+# ------------------------------------------------------------------------------------- releases
+
+
+def checkout(folder: Path, changelog: str) -> Path:
+    """The files that a release is made of, with another changelog."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    for name in listed.stdout.splitlines():
+        if not name.startswith(("tests/", "benchmarks/", "training/", "docs/images/")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    (folder / "CHANGELOG.md").write_text(changelog)
+    return folder
+
+
+def release(folder: Path, tag: str) -> subprocess.CompletedProcess[str]:
+    command = [str(folder / "scripts/release"), tag]
+    environment = {**os.environ, "PYTHON": sys.executable, "GITHUB_REPOSITORY": "a/b"}
+    environment["GITHUB_SERVER_URL"] = "https://example.org"
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_a_tag_that_is_not_the_version_and_a_version_without_notes_are_no_release(
+    tmp_path: Path,
+) -> None:
+    folder = checkout(tmp_path, f"# Changelog\n\n## Unreleased\n\n- a\n\n## {VERSION}0\n\n- b\n")
+    wrong = release(folder, "v9.9.9")
+    assert (wrong.returncode, f"pyproject.toml has the version {VERSION}" in wrong.stderr) == (
+        1,
+        True,
+    )
+    silent = release(folder, f"v{VERSION}")
+    assert (silent.returncode, f"no heading '## {VERSION} (date)'" in silent.stderr) == (1, True)
+    assert not (folder / "dist").exists()
+
+
+@pytest.mark.slow
+def test_a_release_is_a_wheel_a_source_distribution_their_digests_and_the_notes(
+    tmp_path: Path,
+) -> None:
+    notes = "### Added\n\n- a release"
+    folder = checkout(
+        tmp_path, f"# C\n\n## {VERSION} (2026-11-23)\n\n{notes}\n\n## 0.0.1\n\n- old\n"
+    )
+    done = release(folder, f"v{VERSION}")
+    assert done.returncode == 0, done.stderr
+    dist = folder / "dist"
+    made = {f"roundhouse-{VERSION}-py3-none-any.whl", f"roundhouse-{VERSION}.tar.gz"}
+    assert {path.name for path in dist.iterdir()} == made | {"NOTES.md", "SHA256SUMS"}
+    assert (dist / "NOTES.md").read_text().strip() == notes
+    assert (
+        subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=dist, check=False).returncode
+        == 0
+    )
+    with zipfile.ZipFile(dist / f"roundhouse-{VERSION}-py3-none-any.whl") as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+        metadata = wheel.read(name).decode()
+    assert "Project-URL: Repository, https://example.org/a/b" in metadata
+    assert "Author: The Roundhouse maintainers" in metadata
+    assert "](https://example.org/a/b/blob/main/docs/installation.md" in metadata
 
 
 def test_systemd_waits_for_running_answers() -> None:
@@ -58,12 +202,16 @@ def test_systemd_waits_for_running_answers() -> None:
     assert parser().parse_args(command[1:]).command == "serve"
 
 
-def test_the_containers_variables_are_options(tmp_path: Path) -> None:
+def test_the_containers_variables_are_options() -> None:
     compose: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())
     variables = compose["services"]["roundhouse"]["environment"]
-    image = {"ROUNDHOUSE_SERVER_HOST": "0.0.0.0", "ROUNDHOUSE_MODEL_DIRS": str(tmp_path)}
-    config = load_config(None, {**image, **variables})
+    (image,) = (rest for name, rest in instructions() if name == "ENV")
+    found = dict(pair.split("=", 1) for pair in image.split())
+    found = {name: value for name, value in found.items() if name.startswith("ROUNDHOUSE_")}
+    state = "/var/lib/roundhouse"
+    config = load_config(None, {**found, **variables})
     assert config.server.allow_open
     assert config.server.hosts == ("roundhouse",)
-    docker = (ROOT / "deploy/Dockerfile").read_text()
-    assert all(name in docker for name in image)
+    assert config.server.host == "0.0.0.0"
+    assert config.model_dirs == ("/models", f"{state}/models")
+    assert (config.hub.folder, config.store.path) == (f"{state}/models", f"{state}/store.sqlite")
