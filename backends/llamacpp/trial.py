@@ -20,7 +20,6 @@ import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -29,6 +28,7 @@ import structlog
 from backends.catalog import ModelFiles
 from backends.errors import BackendError, LoadFailed
 from backends.llamacpp.files import fitted, recognise
+from backends.llamacpp.library import api
 from backends.protocol import EncoderContainer, Generation, Image, ModelContainer, Sampling
 from config.engines import LlamaCppOptions
 from config.values import user_folder
@@ -69,9 +69,10 @@ async def check(files: ModelFiles, options: LlamaCppOptions, seconds: float = SE
 
 def _verdict(files: ModelFiles, options: LlamaCppOptions) -> Path:
     """The empty file that stands for "it survived", named after all that a trial depends on."""
-    paths = (*files.parts, *([files.projector] if files.projector else ()))
+    library = Path(api._lib._name).resolve()  # noqa: SLF001 - compiled anew, it has the same version
+    paths = (library, *files.parts, *([files.projector] if files.projector else ()))
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    facts = (stats, version("llama-cpp-python"), _reduced(options, CELLS))
+    facts = (stats, _reduced(options, CELLS))
     digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
     return user_folder() / "tried" / digest[:32]
 

@@ -14,6 +14,7 @@ import pytest
 from backends.catalog import ModelFiles, recognise
 from backends.errors import LoadFailed
 from backends.llamacpp import container, trial
+from backends.llamacpp.library import api
 from config.engines import LlamaCppOptions
 from tests.backends import gguf_grown, gguf_raw
 from tests.backends.llamacpp import random_projector
@@ -70,6 +71,18 @@ async def test_what_survived_is_remembered_as_it_was(
     await trial.check(files, OPTIONS)
     assert remembered() == first  # nothing was tried
     os.utime(files.path, ns=(0, 0))  # it may be another file by now
+    await trial.check(files, OPTIONS)
+    assert len(remembered()) == 2
+
+
+async def test_another_library_tries_again(
+    tmp_path: Path, remembered: Remembered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = grown("llama", {}, tmp_path)
+    await trial.check(files, OPTIONS)
+    another = tmp_path / "libllama.so"
+    another.write_bytes(b"compiled anew")
+    monkeypatch.setattr(api._lib, "_name", str(another))  # noqa: SLF001
     await trial.check(files, OPTIONS)
     assert len(remembered()) == 2
 
