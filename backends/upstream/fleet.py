@@ -14,11 +14,13 @@ import anyio
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, UpstreamError
 from backends.protocol import Report
 from backends.remote import MOST_HOPS, RemoteContainer, RemoteStanding, RemoteTarget
+from backends.upstream.lists import NOTHING_KEPT, KeptLists
 from backends.upstream.loading import bring, send_away
 from backends.upstream.replicas import Replica
 from backends.upstream.upstream import Upstream, UpstreamModel, client_of, modalities
@@ -30,11 +32,21 @@ BACKEND = "upstream"
 
 class Roster(msgspec.Struct, frozen=True):
     """Upstreams by name, in the configuration's order. Their servers' lists change. `server`: this
-    server's id, by which Roundhouses that list each other know what is their own.
+    server's id, by which Roundhouses that list each other know what is their own. `kept`: the
+    servers' last lists.
     """
 
     upstreams: Mapping[str, Upstream] = {}
     server: str = ""
+    kept: KeptLists = NOTHING_KEPT
+
+    @property
+    def is_known(self) -> bool:
+        """The names of all models are: of each upstream by the configuration, or by a list."""
+        return all(
+            upstream.config.models != "all" or upstream.lists.offers is not None
+            for upstream in self.upstreams.values()
+        )
 
     def models(self) -> Mapping[str, ModelFiles]:
         """What is offered now, by our names: the named ones, and what was discovered last. Of what
@@ -74,26 +86,31 @@ def _names(upstream: Upstream) -> Mapping[str, str]:
     return config.models
 
 
-def roster_of(configs: tuple[UpstreamConfig, ...], before: Roster | None = None) -> Roster:
-    """An upstream that is configured as `before` is the same. Reads certificates, which blocks.
-    Raises ConfigError for certificates that can't be read.
+def roster_of(configs: tuple[UpstreamConfig, ...], before: Roster) -> Roster:
+    """An upstream that is configured as `before` is the same. Reads certificates and kept lists,
+    which blocks. Raises ConfigError for certificates that can't be read.
     """
-    known = before.upstreams if before else {}
-    server = before.server if before else uuid.uuid4().hex
-    upstreams = {one.name: _upstream(one, known.get(one.name), server) for one in configs}
-    return Roster(upstreams, server)
+    upstreams = {one.name: _upstream(one, before) for one in configs}
+    return replace(before, upstreams=upstreams)
 
 
-def _upstream(config: UpstreamConfig, before: Upstream | None, server: str) -> Upstream:
+def first_roster(kept: KeptLists = NOTHING_KEPT) -> Roster:
+    """Without upstreams yet, with an id of its own."""
+    return Roster(server=uuid.uuid4().hex, kept=kept)
+
+
+def _upstream(config: UpstreamConfig, roster: Roster) -> Upstream:
+    before = roster.upstreams.get(config.name)
     if before is not None and before.config == config:
         return before
     try:
-        upstream = Upstream(config, client_of(config, server))
+        upstream = Upstream(config, client_of(config, roster.server), roster.kept)
     except (OSError, ssl.SSLError) as error:
         problem = f"certificates can't be read: {error}"
         raise ConfigError(f"upstream {config.name!r}", "$.ca_file", problem) from None
     if before is not None:
         upstream.follow(before)
+    upstream.lists.recall()
     return upstream
 
 

@@ -1,17 +1,22 @@
 """The model lists of one upstream's servers. Each is requested by itself, and one that was silent
-when it was last asked is not waited for.
+when it was last asked is not waited for. The last lists are kept on disk: after a start, an
+upstream that is down has the models it had, so that requests for them get its fallbacks.
 
 Parses another server's list of models.
 """
 
+import hashlib
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 import httpx
 import msgspec
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup
 from msgspec import Meta
 from msgspec.structs import replace
@@ -190,13 +195,53 @@ _LISTLESS = frozenset((404, 405, 500, 501))
 log = structlog.get_logger(__name__)
 
 
+class KeptLists:
+    """What servers offered last, on disk: a file for each in `folder`. None: nothing is kept."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def read(self, upstream: str, url: str) -> tuple[Offer, ...] | None:
+        """None where there is nothing that can be read. Blocks."""
+        if (path := self._path(upstream, url)) is None:
+            return None
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=tuple[Offer, ...])
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def write(self, upstream: str, url: str, offers: Sequence[Offer]) -> None:
+        """The file is whole, or as it was. Blocks."""
+        if (path := self._path(upstream, url)) is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(msgspec.json.encode(offers))
+            Path(file.name).replace(path)
+        except OSError as error:
+            log.warning("a list of models is not kept", upstream=upstream, reason=str(error))
+
+    def _path(self, upstream: str, url: str) -> Path | None:
+        name = hashlib.sha256(f"{upstream} {url}".encode()).hexdigest()[:32]
+        return self._folder / f"{name}.json" if self._folder else None
+
+
+NOTHING_KEPT = KeptLists()
+
+
 class Lists:
     """`offers`: the last lists, by the servers' names; it is replaced, not changed. None: no server
-    has answered yet.
+    has answered yet, and no list was kept.
     """
 
     def __init__(
-        self, config: UpstreamConfig, client: httpx.AsyncClient, balance: Balance, cleaner: Cleaner
+        self,
+        config: UpstreamConfig,
+        client: httpx.AsyncClient,
+        balance: Balance,
+        cleaner: Cleaner,
+        kept: KeptLists = NOTHING_KEPT,
     ) -> None:
         self.offers: Mapping[str, Offer] | None = None
         self._config = config
@@ -206,6 +251,17 @@ class Lists:
         self.listed: dict[str, ServerModels] = {}  # by base URL, each one's last list
         self._refreshed: dict[str, float] = {}
         self._refreshing: dict[str, anyio.Event] = {}
+        self._kept = kept
+        self._written: dict[str, tuple[Offer, ...]] = {}  # by base URL
+
+    def recall(self) -> None:
+        """The lists that were kept, of servers that were not asked yet. Blocks."""
+        for url in self._config.urls:
+            if url not in self.listed and (offers := self._kept.read(self._config.name, url)):
+                self._written[url] = offers
+                are_ours = any(offer.roundhouse for offer in offers)
+                self.listed[url] = ServerModels(offers, {} if are_ours else None)
+        self._put_together()
 
     def remember(self, before: "Lists") -> None:
         """The lists of servers of an earlier configuration, until they are asked again."""
@@ -232,16 +288,27 @@ class Lists:
         try:
             body = await self.probe(replica)
             if body is not None:
-                self._note(replica, read_list(body))
+                listed = read_list(body)
+                self.note(replica, listed)
+                await self._keep(replica.url, listed.offers)
         except UpstreamError as error:
             if not replica.silent:
                 reason = self._cleaner.clean(str(error))
                 log.warning("no list of models", upstream=self._config.name, reason=reason)
             replica.silent = True
-        self._put_together()
+            self._put_together()
 
-    def _note(self, replica: Replica, listed: ServerModels) -> None:
-        """Roundhouses report why models failed, where addresses may stand."""
+    async def _keep(self, url: str, offers: tuple[Offer, ...]) -> None:
+        """What a Roundhouse knows of others, this one among them, isn't kept: ids change."""
+        offers = tuple(one for one in offers if one.origin is None or one.origin.hops == 1)
+        if self._written.get(url) != offers:
+            self._written[url] = offers
+            await to_thread.run_sync(self._kept.write, self._config.name, url, offers)
+
+    def note(self, replica: Replica, listed: ServerModels) -> None:
+        """What a server listed now. Roundhouses report why models failed, where addresses may
+        stand.
+        """
         clean = self._cleaner.clean
         replica.listed(
             listed.standings
@@ -251,6 +318,7 @@ class Lists:
             }
         )
         self.listed[replica.url] = listed
+        self._put_together()
 
     def _put_together(self) -> None:
         """Of the first replica that has a list; Roundhouses may have different models, and all

@@ -1,7 +1,7 @@
 """One configured upstream: its connections, its replicas, and the models it offers."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from operator import itemgetter
@@ -29,7 +29,7 @@ from backends.remote import (
     RemoteVectors,
 )
 from backends.upstream.http1 import DirectClient, Http1Transport
-from backends.upstream.lists import Lists, Offer
+from backends.upstream.lists import NOTHING_KEPT, KeptLists, Lists, Offer
 from backends.upstream.messages import MessagesReader, Signatures, messages_body, messages_changes
 from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
@@ -49,20 +49,26 @@ AGENT = "roundhouse"
 ANTHROPIC_VERSION = "2023-06-01"  # the only one that is documented
 KEPT_ALIVE = 256  # idle connections
 IDLE = 30.0  # seconds until one is closed; servers commonly close theirs after 60 or more
-PREFIX = 4_096  # characters by which a conversation is known
+PREFIX = 4_096  # characters of a message by which a conversation is known
+MOST_SYSTEM = 4  # messages that it is known by
 
 
 class Upstream:
     """All its models share connections and replicas."""
 
-    def __init__(self, config: UpstreamConfig, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        config: UpstreamConfig,
+        client: httpx.AsyncClient,
+        kept: KeptLists = NOTHING_KEPT,
+    ) -> None:
         self.config = config
         self.client = client
         weights = config.weights or (1.0,) * len(config.urls)
         replicas = [Replica(url=url, weight=w) for url, w in zip(config.urls, weights, strict=True)]
         self.balance = Balance(replicas, config.failures)
         self.cleaner = Cleaner(config.urls, _secrets(config))
-        self.lists = Lists(config, client, self.balance, self.cleaner)
+        self.lists = Lists(config, client, self.balance, self.cleaner, kept)
         self.relay = Relay(config, client, self.balance, self.cleaner)
         self.signatures = Signatures()
         self._users = 0
@@ -285,7 +291,7 @@ class UpstreamModel(RemoteContainer):
             choices=request.n,
             caller=request.caller,
             model=model,
-            conversation=self._conversation(upstream, *map(_beginning, request.messages[:2])),
+            conversation=self._conversation(upstream, *_beginning(request.messages)),
         )
         if config.protocol == "openai":
             body = chat_body(request, model, config, upstream.server(model))
@@ -338,8 +344,12 @@ def _info(config: UpstreamConfig, target: RemoteTarget) -> ModelInfo:
     )
 
 
-def _beginning(message: Message) -> str:
-    return f"{message.role}:{message.text[:PREFIX]}"
+def _beginning(messages: Sequence[Message]) -> Iterator[str]:
+    """The messages up to the user's first, which the next turn begins with, too."""
+    for message in messages[:MOST_SYSTEM]:
+        yield f"{message.role}:{message.text[:PREFIX]}"
+        if message.role == "user":
+            return
 
 
 def target_of(config: UpstreamConfig, offer: Offer) -> RemoteTarget:

@@ -11,6 +11,8 @@ from backends.errors import UpstreamError
 from backends.protocol import Sampling
 from backends.upstream.fleet import Roster
 from backends.upstream.lists import read_list
+from backends.upstream.replicas import Replica
+from backends.upstream.upstream import Upstream
 from config.loader import load_config
 from gateway.app import build
 from gateway.cli.configured import findings, with_downloads, with_models
@@ -43,8 +45,10 @@ def run(arguments: Namespace) -> int:
     for model in absent:
         print(f"{model.name}: not downloaded yet; `roundhouse serve` downloads {model.path}")
     wrong = [f"{one.name}: {one.reason}" for one in library.unusable()]
+    silent = anyio.run(_upstreams, library.roster)
+    library.refresh()  # with what the upstreams have
     wrong += [f"{one.path}: {one.problem}" for one in findings(config, library, total)]
-    wrong += anyio.run(_upstreams, library.roster)
+    wrong += silent
     for line in wrong:
         print(line)
     return 1 if wrong or any(row[-1] != "yes" for row in rows) else 0
@@ -56,9 +60,8 @@ async def _upstreams(roster: Roster) -> Sequence[str]:
     for name, upstream in roster.upstreams.items():
         for replica in upstream.balance.replicas:
             try:
-                listed = await upstream.lists.probe(replica)
-                offers = "-" if listed is None else str(len(read_list(listed).offers))
-                rows.append((name, replica.url, offers))
+                body = await upstream.lists.probe(replica)
+                rows.append((name, replica.url, _noted(upstream, replica, body)))
             except UpstreamError as error:
                 rows.append((name, replica.url, "no answer"))
                 wrong.append(f"upstream {name!r}: {replica.url}: {error}")
@@ -66,6 +69,15 @@ async def _upstreams(roster: Roster) -> Sequence[str]:
     if rows:
         table(("UPSTREAM", "SERVER", "MODELS"), rows)
     return wrong
+
+
+def _noted(upstream: Upstream, replica: Replica, body: bytes | None) -> str:
+    """How many models a server lists, which it has from now on."""
+    if body is None:
+        return "-"
+    listed = read_list(body)
+    upstream.lists.note(replica, listed)
+    return str(len(listed.offers))
 
 
 def _lacking(

@@ -18,7 +18,6 @@ from config.errors import ConfigError, Source
 from config.secrets import secret
 from config.settings import Config, KeyConfig, ModelConfig
 from config.values import user_folder
-from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.registry.library import HUB_SCHEME, ModelLibrary
 
 COMMAND_LINE = "the command line"
@@ -140,8 +139,8 @@ def findings(config: Config, library: ModelLibrary, devices: Collection[str]) ->
         if device not in devices:
             problem = f"this machine has no such device; available: {', '.join(devices)}"
             yield Finding(f"$.swap.memory.{device}", problem)
-    if all(upstream.models != "all" for upstream in config.upstreams):
-        yield from _models(config, library)  # else their servers may have models of that name
+    for option, problem in library.unknown_names():
+        yield Finding(option, problem)
 
 
 def _folders(config: Config) -> Iterator[Finding]:
@@ -154,25 +153,3 @@ def _folders(config: Config) -> Iterator[Finding]:
         is_made = folder == config.hub.folder  # by the first download
         if folder and not is_made and not Path(folder).expanduser().is_dir():
             yield Finding(path, f"there is no folder {folder}")
-
-
-def _models(config: Config, library: ModelLibrary) -> Iterator[Finding]:
-    for path, name in _named(config):
-        try:
-            library.resolve(name)
-        except ModelNotFound as error:
-            yield Finding(path, error.message)
-        except ModelUnavailable:  # it is listed with the reason
-            pass
-
-
-def _named(config: Config) -> Iterator[tuple[str, str]]:
-    """Where a model is named that must be described elsewhere."""
-    if config.default_model:
-        yield "$.default_model", config.default_model
-    for place, key in enumerate(config.keys):
-        for index, name in enumerate(key.models):
-            yield f"$.keys[{place}].models[{index}]", name
-    for place, upstream in enumerate(config.upstreams):
-        for index, name in enumerate(upstream.fallbacks):
-            yield f"$.upstreams[{place}].fallbacks[{index}]", name

@@ -29,9 +29,11 @@ from backends.catalog import BACKENDS, absent, command
 from backends.devices import number_by_bus
 from backends.protocol import Sampling
 from backends.threads import prepare_process
+from backends.upstream.lists import KeptLists
 from config.errors import ConfigError, suggestion
 from config.loader import load_text, locate, origins, read_text
 from config.settings import Config
+from config.values import user_folder
 from gateway.app import build
 from gateway.cli.configured import (
     findings,
@@ -227,7 +229,8 @@ def run(arguments: Namespace) -> int:
             metrics.on_model_event(event)
             bars.on_model_event(event)
 
-        library = ModelLibrary(config, cache=cached_models(config))
+        lists = KeptLists(user_folder() / "lists")
+        library = ModelLibrary(config, cache=cached_models(config), lists=lists)
         refuse_empty(library, arguments.models)
         registry = Registry(library, config, watch=watch)
         warn_of_missing(library.entries())

@@ -32,7 +32,8 @@ from anyio.abc import TaskGroup
 from backends.catalog import BACKENDS, Catalog, ModelFiles
 from backends.errors import LoadFailed, UnsupportedModel
 from backends.protocol import Sampling
-from backends.upstream.fleet import Fleet, Roster, roster_of
+from backends.upstream.fleet import Fleet, Roster, first_roster, roster_of
+from backends.upstream.lists import NOTHING_KEPT, KeptLists
 from config.engines import EngineOptions
 from config.errors import ConfigError, Source
 from config.models import options_for, sampling_for
@@ -285,6 +286,18 @@ class UpstreamModels:
         return iter(self._roster.models().items())
 
 
+def _options_with_names(config: Config) -> Iterator[tuple[str, str]]:
+    """Where a model is named that must be described elsewhere."""
+    if config.default_model:
+        yield "$.default_model", config.default_model
+    for place, key in enumerate(config.keys):
+        for index, name in enumerate(key.models):
+            yield f"$.keys[{place}].models[{index}]", name
+    for place, upstream in enumerate(config.upstreams):
+        for index, name in enumerate(upstream.fallbacks):
+            yield f"$.upstreams[{place}].fallbacks[{index}]", name
+
+
 def template_of(configured: ModelConfig | UpstreamConfig, kind: str) -> str | None:
     """The chat template that a model or an upstream names as a file; `kind` is for the error.
     Raises ConfigError where it can't be read.
@@ -394,11 +407,13 @@ class ModelLibrary:
         cache: CacheOfModels | None = None,
         catalog: Catalog = BACKENDS,
         recognise: Recognise | None = None,
+        lists: KeptLists = NOTHING_KEPT,
         before: "ModelLibrary | None" = None,
     ) -> None:
         """`cache`: None: no model is taken from it. `recognise` stands in for the catalog's, where
-        files need not be there. `before`: the one that this follows; what it knows is not read
-        again, and a model or an upstream that stays as it was stays the same object.
+        files need not be there. `lists`: the upstreams' last ones. `before`: the one that this
+        follows; what it knows is not read again, and a model or an upstream that stays as it was
+        stays the same object.
         """
         self._config = config
         self._cache = cache
@@ -411,7 +426,8 @@ class ModelLibrary:
         }
         self._stamps: dict[str, tuple[int, ...]] = {}
         self._scans: dict[str, ModelFiles] = {}
-        self.roster: Roster = roster_of(config.upstreams, before.roster if before else None)
+        former = before.roster if before else first_roster(lists)
+        self.roster: Roster = roster_of(config.upstreams, former)
         self.fleet: Fleet = before.fleet if before else Fleet(self.roster)
         self._offered = UpstreamModels(config, self.roster)
         self.scan_lock: threading.Lock = before.scan_lock if before else threading.Lock()
@@ -478,6 +494,18 @@ class ModelLibrary:
         if isinstance(found, Unusable):
             raise ModelUnavailable(f"{found.name} can't be used: {found.reason}", param="model")
         return found
+
+    def unknown_names(self) -> Iterator[tuple[str, str]]:
+        """Options of the configuration that name a model which there is none of, and the problem;
+        none as long as the names of all models aren't known.
+        """
+        for option, name in _options_with_names(self._config) if self.roster.is_known else ():
+            try:
+                self.resolve(name)
+            except ModelNotFound as error:
+                yield option, error.message
+            except ModelUnavailable:  # it is listed with the reason
+                pass
 
     def is_stale(self) -> bool:
         """Whether it is time to scan the disk again without a request for it."""
@@ -687,6 +715,7 @@ class ModelNames:
         self.library = library
         self._changed = changed
         self._scan: anyio.Event | None = None  # of the next one, which has not begun
+        self._unknown = dict(library.unknown_names())  # they are reported at the start
 
     def follow(self, library: ModelLibrary) -> None:
         """From now on these models can be named."""
@@ -749,6 +778,14 @@ class ModelNames:
         before = self.library.known()
         await to_thread.run_sync(self.library.refresh)
         after = self.library.known()
+        self._warn_of_unknown()
         for name in before.keys() | after.keys():
             if before.get(name) is not after.get(name):
                 self._changed(name)
+
+    def _warn_of_unknown(self) -> None:
+        """Upstreams list their models after the start; what nobody has then is a mistake."""
+        before, self._unknown = self._unknown, dict(self.library.unknown_names())
+        for option, problem in self._unknown.items():
+            if option not in before:
+                log.warning("check the configuration", option=option, problem=problem)

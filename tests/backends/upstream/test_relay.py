@@ -603,3 +603,23 @@ async def test_a_server_that_fails_again_and_again_rests_until_a_probe() -> None
         one.says = streams(*text("back"))
         await upstream.lists.alive()  # which is what a probe does
         assert content(await answer(model)) == "back"
+
+
+async def test_the_second_turn_returns_to_the_replica_of_the_first_without_a_system_prompt() -> (
+    None
+):
+    def turns(count: int, subject: int) -> RemoteChat:
+        said = [f"About {subject}.", "Well.", "And?"][:count]
+        roles: list[Any] = ["user", "assistant", "user"]
+        messages = (
+            Message(role=role, parts=(TextPart(one),))
+            for role, one in zip(roles, said, strict=False)
+        )
+        return RemoteChat(messages=tuple(messages))
+
+    async with far(streams(*text("a"))) as one, far(streams(*text("b"))) as two:
+        async with asking(one, two) as model:
+            first = [content(await answer(model, turns(1, k))) for k in range(4)]
+            second = [content(await answer(model, turns(3, k))) for k in reversed(range(4))]
+    assert second[::-1] == first
+    assert {*first} == {"a", "b"}
