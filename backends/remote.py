@@ -190,9 +190,9 @@ RemoteEvents: TypeAlias = AsyncIterator[Sequence[RemoteEvent]]
 
 
 class RemoteChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a request's parameters is not handed on as it is, by the names they have there."""
+    """What of a request's parameters is not handed on as it is."""
 
-    left_out: Mapping[str, str] = {}  # and why
+    unapplied: Mapping[str, str] = {}  # by their names there, and why
     replaced: Mapping[str, Any] = {}  # and by what
     holds_shape: bool = True  # the other server is asked to keep the answer to its shape
 

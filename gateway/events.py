@@ -111,7 +111,7 @@ class Parameters(msgspec.Struct, frozen=True):
 
     applied: Mapping[str, Any]
     changed: Mapping[str, ChangedParameter]
-    ignored: Mapping[str, str]  # and why
+    unapplied: Mapping[str, str] = msgspec.field(name="ignored")  # and why
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,23 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "Unapplied",
 ]
+
+
+class Unapplied(msgspec.Struct, frozen=True):
+    """Something of a request that its answer does not apply, and why. `name`: as the client wrote
+    it. `partly`: a looser form of it is applied, as of a schema that no grammar can carry whole.
+    """
+
+    name: str
+    reason: str = "this API has no such field"
+    partly: bool = False
+
+
+def all_unapplied(*names: str) -> tuple[Unapplied, ...]:
+    """Fields that have no meaning here."""
+    return tuple(map(Unapplied, names))
 
 
 class RequestedSampling(msgspec.Struct, frozen=True):
@@ -94,8 +110,8 @@ class GenerationParams(msgspec.Struct, frozen=True, kw_only=True):
     # What no field here stands for, as the client wrote it: an engine elsewhere may know it.
     further: Mapping[str, Any] = {}
     spelled: Mapping[str, str] = {}  # our fields, as the client called them where it did otherwise
-    unread: tuple[str, ...] = ()  # fields without a meaning here, as the client wrote them
-    strict: bool = False  # what an engine ignores is refused
+    unapplied: tuple[Unapplied, ...] = ()  # what parsing alone can tell
+    strict: bool = False  # a request that is not applied whole is refused
     reports: bool = False  # the answer reports how the parameters were applied
 
 
@@ -111,6 +127,7 @@ class EncodingParams(msgspec.Struct, frozen=True, kw_only=True):
     most_tokens: int | None = None  # of one text or pair; None: as many as the model reads
     keep_alive: float | None = None  # as `GenerationParams.keep_alive`
     further: Mapping[str, Any] = {}  # as `GenerationParams.further`
+    unapplied: tuple[Unapplied, ...] = ()  # as `GenerationParams.unapplied`
 
 
 class EmbeddingRequest(EncodingParams, frozen=True, kw_only=True):
@@ -119,7 +136,7 @@ class EmbeddingRequest(EncodingParams, frozen=True, kw_only=True):
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None  # the first values of each vector; None: all
     prompt: str | None = None  # the name of one of the model's own, in front of every text
-    purpose: Purpose | None = None  # as `prompt`, but where the model has none it is ignored
+    purpose: Purpose | None = None  # as `prompt`, but a model without it goes without
 
 
 class RerankRequest(EncodingParams, frozen=True, kw_only=True):

@@ -133,14 +133,14 @@ def messages_body(
 
 def messages_changes(request: RemoteRequest, config: UpstreamConfig) -> RemoteChanges:
     """How a request is changed on its way."""
-    left_out = {
+    unapplied = {
         name: NO_FIELD for name in request.parameters if not _has_word(name, request, config)
     }
-    left_out |= {name: DROPPED for name in request.parameters if name in config.drop}
+    unapplied |= {name: DROPPED for name in request.parameters if name in config.drop}
     names = {name: _theirs(name, config) for name in request.parameters}
     is_json = isinstance(request.shape, JsonSchema) and "output_config" not in config.drop
     return RemoteChanges(
-        left_out=left_out,
+        unapplied=unapplied,
         replaced={name: config.set[own] for name, own in names.items() if own in config.set},
         holds_shape=request.shape is None or is_json,
     )

@@ -287,7 +287,7 @@ def chat_changes(
     shape = _shape(request, server, chat=isinstance(request, RemoteChat))
     given = {**request.parameters, **shape}
     return RemoteChanges(
-        left_out={name: DROPPED for name in given if name in config.drop},
+        unapplied={name: DROPPED for name in given if name in config.drop},
         replaced=overridden(request.parameters, config),
         holds_shape=request.shape is None or bool(shape.keys() - set(config.drop)),
     )

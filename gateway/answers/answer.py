@@ -16,7 +16,7 @@ The choices of one request: a job of the engine for each, and their deltas as on
 order in which they come.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from hashlib import sha256
@@ -33,7 +33,6 @@ from backends.errors import BackendError
 from backends.protocol import (
     Ended,
     Generation,
-    ModelInfo,
     Outputs,
     Piece,
     PromptProgress,
@@ -58,7 +57,7 @@ from gateway.events import (
     joined,
 )
 from gateway.registry import Lease
-from gateway.request import ChatRequest, GenerationParams
+from gateway.request import ChatRequest, GenerationParams, Unapplied
 from gateway.tasks import companions
 
 Text: TypeAlias = Content | Reasoning
@@ -427,10 +426,9 @@ class Answer:
     def __init__(
         self,
         lease: Lease,
-        ignored: tuple[str, ...],
+        unapplied: tuple[Unapplied, ...],
         choices: Sequence[Choice],
         source: AsyncIterator[Delta],
-        relaxed: tuple[str, ...] = (),
         outputs: Sequence[Outputs] = (),
     ) -> None:
         """`outputs`: of each choice, where `offer` may make use of them."""
@@ -440,11 +438,8 @@ class Answer:
         self.fingerprint = fingerprint(lease)
         self.queued_seconds = lease.queued_seconds
         self.load_seconds = lease.load_seconds
-        self.ignored = ignored  # sampling parameters that are not applied
+        self.unapplied = unapplied
         self.parameters: Parameters | None = None  # where they are requested
-        # Fields that no dialect here reads, but the upstream may.
-        self.handed_on: frozenset[str] = frozenset()
-        self.relaxed = relaxed  # of the shape asked for, what the grammar doesn't carry
         self.echoes: tuple[str, ...] = ()  # the prompts' texts, where `echo` is set
         self.prompts: tuple[str, ...] = ()  # the same as the model read them
         self._choices = choices
@@ -606,15 +601,6 @@ def jobs_of(
         for prompt in prompts
         for variant in range(asked.n)
     ]
-
-
-def unmet(asked: GenerationParams, info: ModelInfo) -> Mapping[str, str]:
-    """Requested features besides sampling that this engine lacks, by the clients' names: why."""
-    features = (
-        ("id_slot", asked.slot is not None and not info.keeps_slots),
-        ("return_progress", asked.reports_progress and not info.reports_progress),
-    )
-    return {name: f"{info.backend} does not have it" for name, is_unmet in features if is_unmet}
 
 
 def _biased(sampling: Sampling, asked: GenerationParams, lease: Lease) -> Sampling:

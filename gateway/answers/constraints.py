@@ -19,7 +19,7 @@ from gateway.constraints.compiling import fault_unconstrained, grammar_of
 from gateway.constraints.grammars import Check, ShapeGrammar
 from gateway.errors import InvalidRequest
 from gateway.events import Content, Delta, Finished
-from gateway.request import ChatRequest, GenerationParams
+from gateway.request import ChatRequest, GenerationParams, Unapplied
 from gateway.splitter import Format
 from gateway.splitter.grammar.output import OutputGrammar, WantedOutput, output_grammar
 from gateway.splitter.grammar.places import Thinking
@@ -55,21 +55,24 @@ KEPT = 128  # grammars of each kind
 
 
 class AnswerConstraint(msgspec.Struct, frozen=True):
-    """For the job `constraint`, for the client `relaxed`, for the finished content `check`.
+    """For the job `constraint`, for the client `unapplied`, for the finished content `check`.
 
     `optional`: not requested by the client. Where the engine can't compile it, the answer goes
     without.
     """
 
     constraint: Constraint | None = None
-    relaxed: tuple[str, ...] = ()
+    unapplied: tuple[Unapplied, ...] = ()
     check: ContentCheck | None = None
     optional: bool = False
 
 
 FREE = AnswerConstraint()
-UNHELD = AnswerConstraint(relaxed=("tools",))  # calls of tools whose grammar can't be had
-UNSTRICT = AnswerConstraint(relaxed=("tools[].strict",))  # a begun answer
+UNCARRIED = "the grammar carries a looser form of it"
+NO_GRAMMAR = "the engine has no grammar for these tools"
+BEGUN = "an answer that the client began is not constrained"
+WITHOUT_TOOLS = AnswerConstraint(unapplied=(Unapplied("tools", NO_GRAMMAR, partly=True),))
+WITHOUT_STRICT = AnswerConstraint(unapplied=(Unapplied("tools[].strict", BEGUN, partly=True),))
 
 
 class Constraints:
@@ -109,14 +112,16 @@ class Constraints:
             _require(container, field)
             _refuse_begun(request, field)
         elif not container.info.constrains or not request.tools or request.continue_final:
-            return UNSTRICT if request.tool_choice == "auto" and _any_strict(request) else FREE
+            return (
+                WITHOUT_STRICT if request.tool_choice == "auto" and _any_strict(request) else FREE
+            )
         compiled = await self._shape(shape) if shape is not None else None
         optional = not demanded and shape is None and not _any_strict(request)
         try:
             output = await self._output(request, interpreter, framed, container, compiled)
         except InvalidRequest:
             if optional:
-                return UNHELD
+                return WITHOUT_TOOLS
             raise
         if output is None:
             return FREE
@@ -180,11 +185,11 @@ class Constraints:
     ) -> AnswerConstraint:
         """Forced text is fed where no log probabilities are wanted for it."""
         notes = (*shape.relaxed, *shape.closed) if shape else ()
-        named = tuple(f"{note.place}.{note.keyword}" for note in notes)
+        names = (*(f"{note.place}.{note.keyword}" for note in notes), *output.relaxed)
         check = shape.check if shape is not None else None
         return AnswerConstraint(
             Constraint(grammar=output.text, fast_forward=answering.logprobs is None),
-            (*named, *output.relaxed),
+            tuple(Unapplied(name, UNCARRIED, partly=True) for name in names),
             None if check is None else partial(self._fault, check),
         )
 

@@ -31,7 +31,14 @@ from gateway.answers.tokens import LONG_TEXT
 from gateway.errors import InvalidRequest, ModelUnavailable, translated
 from gateway.events import Usage
 from gateway.registry import Lease, ModelEntry, Registry, Waiting, require_task
-from gateway.request import EmbeddingRequest, EncodingParams, Purpose, RerankRequest, ScoreRequest
+from gateway.request import (
+    EmbeddingRequest,
+    EncodingParams,
+    Purpose,
+    RerankRequest,
+    ScoreRequest,
+    Unapplied,
+)
 from gateway.tasks import Abandoned, Wanted, WorkerThreads
 
 OnWait: TypeAlias = Callable[[Waiting], None]
@@ -57,8 +64,7 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True):
     vectors: Sequence[bytes]
     prompt_tokens: int
     cut: int = 0
-    ignored: tuple[str, ...] = ()
-    handed_on: frozenset[str] = frozenset()  # fields that an engine elsewhere may know
+    unapplied: tuple[Unapplied, ...] = ()
 
     def usage(self) -> Usage:
         return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=0)
@@ -90,7 +96,7 @@ class Encoders:
                 return await _encoded_remotely(lease, request, lease.container.embed(asked))
             info = lease.encoder.info
             assert info.vectors is not None, "its task is to embed"
-            prompt, ignored = _prompt(request, info.vectors)
+            prompt, unapplied = _prompt(request, info.vectors)
             _check_dimensions(request, info.vectors)
 
             def read(container: EncoderContainer, most: int | None) -> Iterator[EncoderInput]:
@@ -102,7 +108,9 @@ class Encoders:
 
             encoded = await self._encoded(lease, request, read, _size(request.inputs))
             vectors = await self._shortened(encoded.vectors, request, info.vectors)
-            return msgspec.structs.replace(encoded, vectors=vectors, ignored=ignored)
+            return msgspec.structs.replace(
+                encoded, vectors=vectors, unapplied=(*unapplied, *request.unapplied)
+            )
 
     async def rank(
         self,
@@ -269,6 +277,7 @@ class Encoders:
             vectors=vectors,
             prompt_tokens=sum(len(one.tokens) for one in inputs),
             cut=sum(one.cut > 0 for one in inputs),
+            unapplied=request.unapplied,
         )
 
     async def _shortened(
@@ -298,7 +307,7 @@ async def _encoded_remotely(
         load_seconds=lease.load_seconds,
         vectors=found.vectors,
         prompt_tokens=found.prompt_tokens,
-        handed_on=frozenset(request.further),
+        unapplied=tuple(f for f in request.unapplied if f.name not in request.further),
     )
 
 
@@ -314,7 +323,7 @@ def _check_dimensions(request: EmbeddingRequest, info: Vectors) -> None:
         raise InvalidRequest(text, param="dimensions")
 
 
-def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[str, ...]]:
+def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[Unapplied, ...]]:
     """The prompt in front of every text, and which of the request's fields are not used."""
     if request.prompt is not None:
         if request.prompt not in info.prompts:
@@ -326,7 +335,8 @@ def _prompt(request: EmbeddingRequest, info: Vectors) -> tuple[str, tuple[str, .
         return info.prompt, ()
     known = (name for name in PROMPTS[request.purpose] if name in info.prompts)
     if (name := next(known, None)) is None:
-        return info.prompt, ("input_type",)
+        reason = "the model has no prompt for this purpose"
+        return info.prompt, (Unapplied("input_type", reason),)
     return info.prompts[name], ()
 
 

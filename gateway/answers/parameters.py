@@ -1,137 +1,208 @@
-"""The report on a request's parameters: applied, changed, ignored, and why; by an engine here or by
-another server. Pure.
+"""What of a request is not applied, and why: decided here, once, by what its dialect parsed and by
+what the model that answers can do, be it an engine here or another server. Pure.
+
+It is what the headers and the report on a request's parameters say, and what a strict client is
+refused for.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from backends.protocol import NEUTRAL, SAMPLERS, Generation, ModelInfo, Sampling
-from backends.remote import RemoteChanges, RemoteRequest
+from backends.remote import RemoteChanges, RemoteChat, RemoteRequest
 from backends.sampling.order import order_of, penalties_first, without_effect
 from gateway.errors import InvalidRequest
 from gateway.events import ChangedParameter, Parameters
-from gateway.request import GenerationParams
+from gateway.request import GenerationParams, Unapplied
 
 _LENGTHS = ("max_tokens", "min_tokens", "stop")
-UNREAD = "this API has no such field"
 
 
-def ignored_by(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
-    """The fields of `sampling` with a value that this engine does not support, by our names: why.
+def unsupported(info: ModelInfo, names: Iterable[str]) -> Mapping[str, str]:
+    """Those of the fields `names` of `Sampling` that this engine doesn't have: why."""
+    return {name: _no_such(info) for name in names if name not in info.samplers}
+
+
+def unapplied_sampling(info: ModelInfo, sampling: Sampling) -> Mapping[str, str]:
+    """The fields of `sampling` with a value that this engine does not apply, by our names: why.
 
     What has no effect because of the request's other fields is among them.
     """
-    missing = dict(lacking(info, sampling.requested()))
+    reasons = {**without_effect(sampling), **unsupported(info, sampling.requested())}
     if info.penalties_first and not penalties_first(order_of(sampling)):
-        missing["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
-    return {**without_effect(sampling), **missing}
+        reasons["samplers"] = f"on {info.backend} penalties and DRY come first; the rest is applied"
+    return reasons
 
 
-def lacking(info: ModelInfo, names: Iterable[str]) -> Mapping[str, str]:
-    """Those of `names` that this engine doesn't have, by our names: why."""
-    return dict.fromkeys(
-        (name for name in names if name not in info.samplers), f"{info.backend} does not have it"
-    )
-
-
-def refuse_unread(answering: GenerationParams, handed_on: Collection[str] = ()) -> None:
-    """Raises InvalidRequest where nothing may be ignored and a field has no meaning here.
-    `handed_on`: fields that the server which answers is sent.
+def unapplied_here(
+    asked: GenerationParams, used: Sampling, info: ModelInfo
+) -> tuple[Unapplied, ...]:
+    """What an engine here does not apply of `asked`, which has the presets. `used`: its sampling
+    with the model's own defaults, which ask for nothing.
     """
-    unread = [name for name in answering.unread if name not in handed_on]
-    if answering.strict and unread:
-        message = f"No field of this API, and strict_parameters is set: {', '.join(unread)}."
-        raise InvalidRequest(message, param=unread[0])
+    named = asked.sampling.named
+    reasons = {
+        asked.spelled.get(name, name): reason
+        for name, reason in unapplied_sampling(info, used).items()
+        if name in named
+    }
+    if asked.slot is not None and not info.keeps_slots:
+        reasons[asked.spelled.get("id_slot", "id_slot")] = _no_such(info)
+    if asked.reports_progress and not info.reports_progress:
+        reasons[asked.spelled.get("return_progress", "return_progress")] = _no_such(info)
+    if not reasons:
+        return asked.unapplied
+    return (*(Unapplied(name, reasons[name]) for name in sorted(reasons)), *asked.unapplied)
+
+
+def _no_such(info: ModelInfo) -> str:
+    return f"{info.backend} does not have it"
+
+
+def refuse_unparsed(asked: GenerationParams) -> None:
+    """Raises InvalidRequest where the client is strict and a field has no meaning here."""
+    _refuse_fields(asked, [field.name for field in asked.unapplied])
+
+
+def refuse_unapplied_here(named: GenerationParams, info: ModelInfo) -> None:
+    """Raises InvalidRequest where the engine doesn't apply sampling that the client named. `named`:
+    the request's own, without presets.
+    """
+    reasons = sorted(unapplied_sampling(info, named.sampling.values).items())
+    if reasons:
+        text = "; ".join(f"{named.spelled.get(name, name)}: {reason}" for name, reason in reasons)
+        raise InvalidRequest(f"{text}.", param=reasons[0][0])
+
+
+def _refuse_fields(asked: GenerationParams, names: list[str]) -> None:
+    if asked.strict and names:
+        message = f"No field of this API, and strict_parameters is set: {', '.join(names)}."
+        raise InvalidRequest(message, param=names[0])
 
 
 def parameters(
-    answering: GenerationParams, job: Generation, ignored: Mapping[str, str]
+    asked: GenerationParams, job: Generation, unapplied: tuple[Unapplied, ...]
 ) -> Parameters:
-    """For an answer to `answering` by `job`, which is as the engine sees it, within its bounds.
-    `ignored` as `ignored_by` says it.
+    """The report for an answer to `asked`, the client's own, by `job`, which is as the engine sees
+    it, within its bounds.
     """
-    spelled = answering.spelled
-    applied = {
-        spelled.get(name, name): value
-        for name, value in _used(answering, job).items()
-        if name not in ignored
-    }
-    unread = dict.fromkeys(answering.unread, UNREAD)
-    not_applied = {spelled.get(name, name): why for name, why in ignored.items()}
-    return Parameters(applied, _changed(answering, job, ignored), {**unread, **not_applied})
+    reasons = _reasons(unapplied)
+    used = {asked.spelled.get(name, name): value for name, value in _used(asked, job).items()}
+    applied = {name: value for name, value in used.items() if name not in reasons}
+    return Parameters(applied, _changed(asked, job, reasons), reasons)
 
 
-def _used(answering: GenerationParams, job: Generation) -> Mapping[str, Any]:
+def _reasons(unapplied: tuple[Unapplied, ...]) -> dict[str, str]:
+    return {field.name: field.reason for field in unapplied if not field.partly}
+
+
+def _used(asked: GenerationParams, job: Generation) -> Mapping[str, Any]:
     """What was named, and what else is not neutral."""
     values = {name: getattr(job.sampling, name) for name in SAMPLERS}
     used = {
         name: value
         for name, value in values.items()
-        if name in answering.sampling.named or value != getattr(NEUTRAL, name)
+        if name in asked.sampling.named or value != getattr(NEUTRAL, name)
     }
     lengths = {name: getattr(job, name) for name in _LENGTHS if getattr(job, name)}
-    return {**used, **lengths, **({"stop": answering.stop} if answering.stop else {})}
+    return {**used, **lengths, **({"stop": asked.stop} if asked.stop else {})}
 
 
 def _changed(
-    answering: GenerationParams, job: Generation, ignored: Mapping[str, str]
+    asked: GenerationParams, job: Generation, unapplied: Mapping[str, str]
 ) -> Mapping[str, ChangedParameter]:
-    asked = {name: getattr(answering.sampling.values, name) for name in answering.sampling.named}
-    asked |= {"max_tokens": answering.max_tokens} if answering.max_tokens else {}
-    found: dict[str, ChangedParameter] = {}
-    for name, value in asked.items():
+    values = {name: getattr(asked.sampling.values, name) for name in asked.sampling.named}
+    values |= {"max_tokens": asked.max_tokens} if asked.max_tokens else {}
+    changed: dict[str, ChangedParameter] = {}
+    for name, value in values.items():
         used = job.max_tokens if name == "max_tokens" else getattr(job.sampling, name)
-        if used != value and name not in ignored:
+        written = asked.spelled.get(name, name)
+        if used != value and written not in unapplied:
             why = "as far as this model goes, or by a preset of the server's administrator"
-            found[answering.spelled.get(name, name)] = ChangedParameter(value, used, why)
-    return found
+            changed[written] = ChangedParameter(value, used, why)
+    return changed
 
+
+# ----------------------------------------------------------------------------- for other servers
 
 SET = "the configuration of the upstream sets it"
+NO_FIELD = "the API of the server that runs the model has no field for it"
+UNCONSTRAINED = "the server that runs the model can't be asked for it; the answer is checked"
 _OURS = {"ignore_eos": "ban_eos"}  # names that are handed on, where ours is another
 
 
-def ignored_by_remote(changes: RemoteChanges, asked: GenerationParams) -> tuple[str, ...]:
-    """What is not handed on, by the names that the client used."""
-    return tuple(_as_asked(name, asked) for name in sorted(_left_out(changes, asked)))
+def unapplied_there(
+    request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
+) -> tuple[Unapplied, ...]:
+    """What is not handed on to another server, which may know fields that we don't."""
+    dropped = _dropped(changes, asked)
+    known = {*asked.further, *({"tools[].function.strict"} if _is_chat(request) else ())}
+    known -= changes.unapplied.keys()
+    return (
+        *(Unapplied(_written(name, asked), dropped[name]) for name in sorted(dropped)),
+        *_without_field(asked),
+        *(field for field in asked.unapplied if field.name not in known),
+        *_loosened(request, changes),
+    )
 
 
-def refuse_ignored(changes: RemoteChanges, named: GenerationParams) -> None:
+def _is_chat(request: RemoteRequest) -> bool:
+    return isinstance(request, RemoteChat)
+
+
+def _loosened(request: RemoteRequest, changes: RemoteChanges) -> Iterator[Unapplied]:
+    if request.shape is not None and not changes.holds_shape:
+        yield Unapplied(request.shape.field, UNCONSTRAINED, partly=True)
+
+
+def _without_field(asked: GenerationParams) -> Iterator[Unapplied]:
+    features = (
+        ("return_progress", asked.reports_progress),
+        ("logprobs_of", asked.logprobs_of != "content"),
+        ("return_tokens", asked.returns_tokens and not asked.streamed),
+    )
+    return (Unapplied(name, NO_FIELD) for name, is_asked in features if is_asked)
+
+
+def refuse_unapplied_there(changes: RemoteChanges, named: GenerationParams) -> None:
     """Raises InvalidRequest where something that the client named is not handed on. `named`: the
     request's own, without presets.
     """
-    refuse_unread(named, named.further)
-    refused = sorted(name for name in _left_out(changes, named) if _is_named(name, named))
+    _refuse_fields(
+        named, [field.name for field in named.unapplied if field.name not in named.further]
+    )
+    refused = sorted(name for name in _dropped(changes, named) if _is_named(name, named))
     if refused:
         reasons = "; ".join(
-            f"{_as_asked(name, named)}: {changes.left_out[name]}" for name in refused
+            f"{_written(name, named)}: {changes.unapplied[name]}" for name in refused
         )
-        raise InvalidRequest(f"{reasons}.", param=_as_asked(refused[0], named))
+        raise InvalidRequest(f"{reasons}.", param=_written(refused[0], named))
 
 
 def parameters_sent(
-    request: RemoteRequest, changes: RemoteChanges, asked: GenerationParams
+    request: RemoteRequest,
+    changes: RemoteChanges,
+    asked: GenerationParams,
+    unapplied: tuple[Unapplied, ...],
 ) -> Parameters:
-    """The same for a request sent to another server; whether that one applies them is not known
+    """The report for a request sent to another server; whether that one applies them is not known
     here.
     """
     given, replaced = request.parameters, changes.replaced
-    sent = {name: value for name, value in given.items() if name not in changes.left_out}
-    applied = {_as_asked(name, asked): replaced.get(name, value) for name, value in sent.items()}
+    sent = {name: value for name, value in given.items() if name not in changes.unapplied}
+    applied = {_written(name, asked): replaced.get(name, value) for name, value in sent.items()}
     changed = {
-        _as_asked(name, asked): ChangedParameter(value, replaced[name], SET)
+        _written(name, asked): ChangedParameter(value, replaced[name], SET)
         for name, value in sent.items()
         if name in replaced and replaced[name] != value
     }
-    left_out = {_as_asked(name, asked): why for name, why in _left_out(changes, asked).items()}
-    unread = (name for name in asked.unread if name not in asked.further)
-    return Parameters(applied, changed, {**dict.fromkeys(unread, UNREAD), **left_out})
+    return Parameters(applied, changed, _reasons(unapplied))
 
 
-def _left_out(changes: RemoteChanges, asked: GenerationParams) -> Mapping[str, str]:
+def _dropped(changes: RemoteChanges, asked: GenerationParams) -> Mapping[str, str]:
     """Without the fields that change no answer (`store`), which are not missed."""
-    harmless = asked.further.keys() - set(asked.unread)
-    return {name: why for name, why in changes.left_out.items() if name not in harmless}
+    harmless = asked.further.keys() - {field.name for field in asked.unapplied}
+    return {name: why for name, why in changes.unapplied.items() if name not in harmless}
 
 
 def _is_named(name: str, named: GenerationParams) -> bool:
@@ -140,5 +211,6 @@ def _is_named(name: str, named: GenerationParams) -> bool:
     return ours in named.sampling.named or ours not in SAMPLERS
 
 
-def _as_asked(name: str, asked: GenerationParams) -> str:
+def _written(name: str, asked: GenerationParams) -> str:
+    """`name` as the client wrote it."""
     return asked.spelled.get(_OURS.get(name, name), name)

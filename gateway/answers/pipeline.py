@@ -13,7 +13,7 @@ Raw prompts as tokens: texts, token ids, both in turn, and texts to be filled in
 """
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
 from typing import TypeAlias
@@ -24,13 +24,18 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from backends.bounds import bounded
 from backends.errors import InvalidJob
-from backends.protocol import ModelContainer, Outputs, Sampling, SpecialTokens
+from backends.protocol import ModelContainer, Outputs, SpecialTokens
 from backends.remote import UNKNOWN_CALLER, Caller, RemoteContainer
 from gateway.access import Access
-from gateway.answers.answer import Answer, Choice, Unsplit, jobs_of, merged, stopping, unmet
-from gateway.answers.constraints import UNHELD, AnswerConstraint, Constraints
+from gateway.answers.answer import Answer, Choice, Unsplit, jobs_of, merged, stopping
+from gateway.answers.constraints import WITHOUT_TOOLS, AnswerConstraint, Constraints
 from gateway.answers.interpreter import SamplingOverrides
-from gateway.answers.parameters import ignored_by, parameters, refuse_unread
+from gateway.answers.parameters import (
+    parameters,
+    refuse_unapplied_here,
+    refuse_unparsed,
+    unapplied_here,
+)
 from gateway.answers.pictures import Album, ImageLoader, images_in, with_data
 from gateway.answers.remote import LeasedRemote, RemotePipeline, reporting_wait
 from gateway.answers.tokens import Tokens
@@ -272,7 +277,7 @@ class Pipeline:
         caller: Caller,
     ) -> Answer:
         if entry.files.remote is None:
-            refuse_unread(request.answering)
+            refuse_unparsed(request.answering)
         album = await self._album(held, request, entry)
         spelled = request.answering.spelled
         prompt_field = spelled.get("messages", "messages")
@@ -330,7 +335,7 @@ class Pipeline:
         caller: Caller,
     ) -> Answer:
         if entry.files.remote is None:
-            refuse_unread(request.answering)
+            refuse_unparsed(request.answering)
         held.enter_context(as_written(request.answering.spelled))
         lease = await self._lease(held, entry.name, access, request.answering, on_wait)
         asked = self._asked(request.answering)
@@ -414,41 +419,26 @@ class Pipeline:
         bound: AnswerConstraint,
     ) -> Answer:
         """Start all jobs; `held` holds them, and ends them together."""
-        ignored = self._ignored(answering, choices[0].job.sampling, lease)
+        info = lease.local.info
+        if self._strict or answering.strict:
+            refuse_unapplied_here(answering, info)
+        asked = self._presets.current.over(answering)
         with translated():
             try:
                 outputs = await _started(held, lease.local, choices)
             except InvalidJob:
                 if not bound.optional:
                     raise
-                bound = UNHELD
+                bound = WITHOUT_TOOLS
                 for choice in choices:
                     choice.job = msgspec.structs.replace(choice.job, constraint=None)
                 outputs = await _started(held, lease.local, choices)
         source = await merged(held, choices, outputs)
-        lacking = unmet(answering, lease.local.info)
-        names = sorted(answering.spelled.get(name, name) for name in (*ignored, *lacking))
-        answer = Answer(lease, tuple(names), choices, source, bound.relaxed, outputs)
+        unapplied = unapplied_here(asked, choices[0].job.sampling, info) + bound.unapplied
+        answer = Answer(lease, unapplied, choices, source, outputs)
         if answering.reports:
-            job = bounded(choices[0].job, lease.local.info)
-            answer.parameters = parameters(answering, job, ignored)
+            answer.parameters = parameters(answering, bounded(choices[0].job, info), unapplied)
         return answer
-
-    def _ignored(
-        self, answering: GenerationParams, used: Sampling, lease: Lease
-    ) -> Mapping[str, str]:
-        """The sampling parameters that are not applied, by our names, and why; in strict mode those
-        that the client named are refused.
-        """
-        info = lease.container.info
-        strict = self._strict or answering.strict
-        if strict and (refused := sorted(ignored_by(info, answering.sampling.values).items())):
-            reasons = "; ".join(
-                f"{answering.spelled.get(name, name)}: {why}" for name, why in refused
-            )
-            raise InvalidRequest(f"{reasons}.", param=refused[0][0])
-        asked = self._presets.current.over(answering).sampling.named
-        return {name: why for name, why in ignored_by(info, used).items() if name in asked}
 
 
 async def _started(

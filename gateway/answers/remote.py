@@ -43,7 +43,7 @@ from backends.remote import (
 from gateway.answers.answer import Answer, Choice, merged, stopping
 from gateway.answers.constraints import Constraints
 from gateway.answers.interpreter import Interpreter
-from gateway.answers.parameters import ignored_by_remote, parameters_sent, refuse_ignored
+from gateway.answers.parameters import parameters_sent, refuse_unapplied_there, unapplied_there
 from gateway.answers.tokens import Tokens
 from gateway.errors import InvalidRequest, translated
 from gateway.events import (
@@ -67,6 +67,7 @@ from gateway.request import (
     Prompt,
     RerankRequest,
     TextRequest,
+    Unapplied,
 )
 from gateway.splitter import FORMATS, Splitter
 
@@ -106,16 +107,6 @@ def text_parameters(request: TextRequest, asked: GenerationParams, lease: Lease)
     if request.add_bos is not None:
         found["add_bos_token"] = request.add_bos
     return found
-
-
-def unmet_by_remote(asked: GenerationParams) -> tuple[str, ...]:
-    """Requested features that another server's API has no field for, by the clients' names."""
-    features = (
-        ("return_progress", asked.reports_progress),
-        ("logprobs_of", asked.logprobs_of != "content"),
-        ("return_tokens", asked.returns_tokens and not asked.streamed),
-    )
-    return tuple(name for name, is_asked in features if is_asked)
 
 
 def _refuse_local_only(asked: GenerationParams) -> None:
@@ -332,12 +323,12 @@ class RemoteAnswer(Answer):
     def __init__(
         self,
         lease: Lease,
-        ignored: tuple[str, ...],
+        unapplied: tuple[Unapplied, ...],
         choices: Sequence[RemoteChoice],
         events: RemoteEvents,
         asked_at: float,
     ) -> None:
-        super().__init__(lease, ignored, (), self._singly())
+        super().__init__(lease, unapplied, (), self._singly())
         self._remote = choices
         self._events = events
         self._usage: RemoteUsage | None = None
@@ -465,7 +456,7 @@ def remote_changes(
     """
     changes = target.container.changes(remote)
     if answering.strict:
-        refuse_ignored(changes, answering)
+        refuse_unapplied_there(changes, answering)
     return changes
 
 
@@ -496,22 +487,11 @@ def _answer(
     events: RemoteEvents,
     asked_at: float,
 ) -> RemoteAnswer:
-    ignored = (*ignored_by_remote(changes, asked), *unmet_by_remote(asked))
-    answer = RemoteAnswer(lease, ignored, choices, events, asked_at)
-    report_changes(answer, changes, remote, asked)
-    return answer
-
-
-def report_changes(
-    answer: Answer, changes: RemoteChanges, remote: RemoteRequest, asked: GenerationParams
-) -> None:
-    """What is returned to the client beside the answer."""
-    strict = {"tools[].function.strict"} if isinstance(remote, RemoteChat) else set()
-    answer.handed_on = frozenset(strict.union(asked.further) - changes.left_out.keys())
-    if remote.shape is not None and not changes.holds_shape:
-        answer.relaxed = (remote.shape.field,)
+    unapplied = unapplied_there(remote, changes, asked)
+    answer = RemoteAnswer(lease, unapplied, choices, events, asked_at)
     if asked.reports:
-        answer.parameters = parameters_sent(remote, changes, asked)
+        answer.parameters = parameters_sent(remote, changes, asked, unapplied)
+    return answer
 
 
 class RemoteOutputs:
@@ -595,8 +575,10 @@ async def split_here(
             events = await held.enter_async_context(target.container.complete(remote))
             outputs.append(RemoteOutputs(events))
     source = await merged(held, choices, outputs)
-    answer = Answer(target.lease, ignored_by_remote(changes, asked), choices, source)
-    report_changes(answer, changes, remotes[0], asked)
+    unapplied = unapplied_there(remotes[0], changes, asked)
+    answer = Answer(target.lease, unapplied, choices, source)
+    if asked.reports:
+        answer.parameters = parameters_sent(remotes[0], changes, asked, unapplied)
     return answer
 
 

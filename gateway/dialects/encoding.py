@@ -30,13 +30,10 @@ PURPOSES: dict[str, Purpose] = {
 
 
 class EmbeddingExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and how its vectors are to be written. `ignored`: fields without a meaning
-    here.
-    """
+    """A request, and how its vectors are to be written."""
 
     request: EmbeddingRequest
     base64: bool = False
-    ignored: tuple[str, ...] = ()
 
 
 class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +47,12 @@ class RerankExchange(msgspec.Struct, frozen=True, kw_only=True):
     bare: bool = False
     voyage: bool = False
     version: str = "1"
-    ignored: tuple[str, ...] = ()
 
 
 class ScoreExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the scores of pairs."""
 
     request: ScoreRequest
-    ignored: tuple[str, ...] = ()
 
 
 def read_texts(fields: Fields, field: str, wire: Input) -> tuple[Text, ...]:

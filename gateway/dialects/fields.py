@@ -16,10 +16,11 @@ from msgspec import inspect
 
 from gateway.dialects.bounds import check_order, check_size
 from gateway.errors import InvalidRequest
+from gateway.request import Unapplied, all_unapplied
 
 T = TypeVar("T")
 
-MOST_NAMED = 64  # names of unread fields that are kept
+MOST_NAMED = 64  # fields without a meaning that are named
 
 # Field: what clients call it. The first one given wins, so OpenAI's own name comes first.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -156,23 +157,23 @@ class Fields(msgspec.Struct, frozen=True):
         param = self._as_written(path)
         return InvalidRequest(f"{param}: {message}", param=param)
 
-    def beyond(self, known: frozenset[str]) -> tuple[str, ...]:
-        """The names, as written, of fields that are not read here: the first `MOST_NAMED` of them.
-
-        Empty values ask for nothing.
+    def unapplied(self, known: frozenset[str]) -> tuple[Unapplied, ...]:
+        """Fields that are not read here: the first `MOST_NAMED` of them. Empty values ask for
+        nothing.
         """
         config = self.values.get("generation_config") or {}
         read, config_read = known | HARMLESS.keys(), GENERATION_CONFIG.keys() | CONFIG_HARMLESS
-        strange = (
+        names = (
             *(self.prefix + self.spelled.get(name, name) for name in _asking(self.values, read)),
             *(f"generation_config.{name}" for name in _asking(config, config_read)),
         )
-        return tuple(heapq.nsmallest(MOST_NAMED, strange))  # not sorted: there may be a million
+        # not sorted: there may be a million
+        return all_unapplied(*heapq.nsmallest(MOST_NAMED, names))
 
     def further(self, known: frozenset[str]) -> Mapping[str, Any]:
         """Fields that are not read here, as written, for an engine that may know them."""
-        beyond = self.values.keys() - known - FRONTENDS_OWN
-        return {name: self.values[name] for name in beyond if self.values[name] not in NOTHING}
+        names = self.values.keys() - known - FRONTENDS_OWN
+        return {name: self.values[name] for name in names if self.values[name] not in NOTHING}
 
     def otherwise(self) -> Mapping[str, str]:
         """Our names of fields that the client called otherwise, and its names."""
@@ -350,17 +351,19 @@ NESTED_HARMLESS = frozenset(
 LONGEST = 200  # characters of a name
 
 
-def unread(values: Mapping[str, Any], shape: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The paths below the fields of `shape` that it doesn't read, as `messages[].seen`: each once,
+def unapplied_below(
+    values: Mapping[str, Any], shape: type[msgspec.Struct]
+) -> tuple[Unapplied, ...]:
+    """What stands below the fields of `shape` and isn't read, as `messages[].seen`: each path once,
     `MOST_NAMED` at most. Empty values ask for nothing. Linear in the values.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for name, kind in _fields(shape):
-        for path in _unread(values.get(name), kind, name):
-            found[path] = None
-            if len(found) == MOST_NAMED:
-                return tuple(found)
-    return tuple(found)
+        for path in _paths_below(values.get(name), kind, name):
+            paths[path] = None
+            if len(paths) == MOST_NAMED:
+                return all_unapplied(*paths)
+    return all_unapplied(*paths)
 
 
 @cache
@@ -370,21 +373,21 @@ def _fields(shape: type[msgspec.Struct]) -> tuple[tuple[str, inspect.Type], ...]
     return tuple((field.encode_name, inspect.type_info(field.type)) for field in fields)
 
 
-def _unread(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
+def _paths_below(value: Any, kind: inspect.Type, path: str) -> Iterator[str]:
     """As deep as `kind` is, however deep the value."""
     match kind, value:
         case inspect.UnionType(types), _:
             for one in types:
-                yield from _unread(value, one, path)
+                yield from _paths_below(value, one, path)
         case inspect.StructType(fields=fields), dict():
             kinds = {field.encode_name: field.type for field in fields}
             for name, item in value.items():
                 if name in kinds:
-                    yield from _unread(item, kinds[name], f"{path}.{name}")
+                    yield from _paths_below(item, kinds[name], f"{path}.{name}")
                 elif item and name not in NESTED_HARMLESS:
                     yield f"{path}.{name}"[:LONGEST]
         case inspect.ListType(item_type=item_kind), list():
             for item in value:
-                yield from _unread(item, item_kind, f"{path}[]")
+                yield from _paths_below(item, item_kind, f"{path}[]")
         case _:
             return

@@ -131,13 +131,13 @@ def read_rerank(content: bytes, version: str = "1") -> RerankExchange:
             truncate=wire.truncate and wire.truncation,
             most_tokens=limit(wire.truncate_prompt_tokens),
             further=further(fields, _RERANK_FIELDS, *_EXTRA),
+            unapplied=fields.unapplied(_RERANK_FIELDS),
         ),
         top_n=top_k if top_n is None else top_n,
         texts=wire.return_documents or wire.return_text,
         bare=field == "texts",
         voyage=not VOYAGE.isdisjoint(fields.values),
         version=version,
-        ignored=fields.beyond(_RERANK_FIELDS),
     )
 
 
@@ -243,8 +243,8 @@ def read_score(content: bytes) -> ScoreExchange:
             truncate=wire.truncate_prompt_tokens is not None,
             most_tokens=limit(wire.truncate_prompt_tokens),
             further=further(fields, _SCORE_FIELDS, "truncate_prompt_tokens"),
+            unapplied=fields.unapplied(_SCORE_FIELDS),
         ),
-        ignored=fields.beyond(_SCORE_FIELDS),
     )
 
 

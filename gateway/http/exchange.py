@@ -10,7 +10,7 @@ its own id, and refuses what came through it before. Knows headers; no routes an
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -36,6 +36,7 @@ from gateway.http.sse import (
     sentence,
 )
 from gateway.registry import Waiting
+from gateway.request import Unapplied
 from gateway.tasks import WorkerThreads, companions
 
 HEADERS = (
@@ -46,7 +47,7 @@ HEADERS = (
     "x-roundhouse-ignored",
     "x-roundhouse-relaxed",
 )
-MOST_NAMES, MOST_LETTERS = 32, 64  # of ignored fields; together about 2 kB of headers
+MOST_NAMES, MOST_LETTERS = 32, 64  # of unapplied fields; together about 2 kB of headers
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$\[\]-]", re.ASCII)
 
 
@@ -67,13 +68,10 @@ class Reply(Protocol):
 
 
 class AskedAnswer(Protocol):
-    """What a dialect parsed: the form of the answer, and the fields without a meaning."""
+    """What a dialect parsed: the form of the answer."""
 
     @property
     def stream(self) -> bool: ...
-
-    @property
-    def ignored(self) -> tuple[str, ...]: ...
 
 
 class LoadingText(Protocol):
@@ -218,10 +216,6 @@ class Exchange:
             body = reply.whole(answer.usage())
             return Plain(body, headers={**self._headers, **self._about(answer)})
 
-    def _unknown(self, answer: Answer) -> Iterator[str]:
-        """Fields without a meaning here or at the upstream."""
-        return (name for name in self._asked.ignored if name not in answer.handed_on)
-
     def _about(self, answer: Answer) -> Mapping[str, str]:
         """Which model answers, and the waits: `HEADERS`, without those that say nothing. Times in
         seconds.
@@ -231,14 +225,15 @@ class Exchange:
             answer.backend,
             f"{answer.queued_seconds:.3f}",
             f"{answer.load_seconds:.3f}",
-            names_line((*answer.ignored, *self._unknown(answer))),
-            names_line(answer.relaxed),
+            names_line([field.name for field in answer.unapplied if not field.partly]),
+            names_line([field.name for field in answer.unapplied if field.partly]),
         )
         return {name: value for name, value in zip(HEADERS, values, strict=True) if value}
 
 
-def ignoring(names: Sequence[str]) -> Mapping[str, str]:
-    """The header that names fields which are not read; none where there are none."""
+def ignoring(unapplied: Sequence[Unapplied]) -> Mapping[str, str]:
+    """The header that names fields which are not applied; none where there are none."""
+    names = [field.name for field in unapplied]
     return {"x-roundhouse-ignored": names_line(names)} if names else {}
 
 
@@ -257,9 +252,7 @@ TRUNCATED_HEADER = "x-roundhouse-truncated"  # how many texts were too long, and
 
 
 class EncodingResponse:
-    """`encode` carries the request out; `body_of` makes the body. `ignored`: fields that are not
-    read here.
-    """
+    """`encode` carries the request out; `body_of` makes the body."""
 
     def __init__(
         self,
@@ -267,13 +260,11 @@ class EncodingResponse:
         body_of: Callable[[Encoded], bytes],
         account: RequestRecord,
         threads: WorkerThreads,
-        ignored: Sequence[str] = (),
     ) -> None:
         self._encode = encode
         self._body_of = body_of
         self._account = account
         self._threads = threads
-        self._ignored = ignored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises GatewayError."""
@@ -293,13 +284,12 @@ class EncodingResponse:
 
     def _about(self, encoded: Encoded) -> dict[str, str]:
         """As of an answer, and how many texts were cut."""
-        unknown = (name for name in self._ignored if name not in encoded.handed_on)
         values = (
             encoded.model,
             encoded.backend,
             f"{encoded.queued_seconds:.3f}",
             f"{encoded.load_seconds:.3f}",
-            names_line((*encoded.ignored, *unknown)),
+            names_line([field.name for field in encoded.unapplied]),
         )
         about = {name: value for name, value in zip(HEADERS, values, strict=False) if value}
         return {**about, TRUNCATED_HEADER: str(encoded.cut)} if encoded.cut else about

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.protocol import JsonSchema
-from gateway.dialects.fields import Fields, read_fields, unread
+from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import (
     ChatRequest,
@@ -31,6 +31,8 @@ from gateway.request import (
     Thinking,
     Tool,
     ToolCall,
+    Unapplied,
+    all_unapplied,
 )
 from gateway.request import ToolChoice as Choice
 
@@ -318,14 +320,13 @@ HARMLESS = {
 
 
 class MessagesExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and the form of its answer. `ignored`: fields without a meaning here."""
+    """A request, and the form of its answer."""
 
     request: ChatRequest
     stream: bool = False
-    ignored: tuple[str, ...] = ()
 
 
-_FIELDS = HARMLESS.keys() | {
+_FIELDS = frozenset(HARMLESS.keys()) | {
     name
     for shape in (AnsweringWire, ConversationWire, SamplingWire)
     for name in shape.__struct_fields__
@@ -341,7 +342,7 @@ def read_messages(body: bytes) -> MessagesExchange:
         request=ChatRequest(
             model=wire.model,
             messages=messages,
-            answering=_answering(fields, wire),
+            answering=_answering(fields, wire, talk),
             tools=tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(talk.tools)),
             tool_choice=_choice(fields, talk),
             parallel_tool_calls=not (
@@ -351,7 +352,6 @@ def read_messages(body: bytes) -> MessagesExchange:
             continue_final=_continues(messages[-1]),
         ),
         stream=wire.stream,
-        ignored=(*fields.beyond(frozenset(_FIELDS)), *_ignored(fields, talk)),
     )
 
 
@@ -377,14 +377,17 @@ def _continues(last: Message) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
-def _ignored(fields: Fields, talk: ConversationWire) -> Iterator[str]:
+def _unapplied(fields: Fields, talk: ConversationWire) -> Iterator[Unapplied]:
     """What has no meaning here, named once however often it stands in the body."""
-    yield from unread(fields.values, ConversationWire)
-    yield from unread(fields.values, AnsweringWire)
+    yield from fields.unapplied(_FIELDS)
+    yield from unapplied_below(fields.values, ConversationWire)
+    yield from unapplied_below(fields.values, AnsweringWire)
     system = talk.system if isinstance(talk.system, list) else []
-    yield from (f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
+    yield from all_unapplied(
+        *(f"system[{k}]" for k, block in enumerate(system) if is_bookkeeping(block))
+    )
     if any(block.type == "redacted_thinking" for block in _all_blocks(talk)):
-        yield "messages[].content[].redacted_thinking"
+        yield Unapplied("messages[].content[].redacted_thinking")
 
 
 def _all_blocks(talk: ConversationWire) -> Iterator[BlockWire]:
@@ -399,7 +402,7 @@ def _all_blocks(talk: ConversationWire) -> Iterator[BlockWire]:
 # ------------------------------------------------------------------------------------------ options
 
 
-def _answering(fields: Fields, wire: AnsweringWire) -> GenerationParams:
+def _answering(fields: Fields, wire: AnsweringWire, talk: ConversationWire) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=wire.max_tokens,
@@ -407,6 +410,7 @@ def _answering(fields: Fields, wire: AnsweringWire) -> GenerationParams:
         keep_alive=read_keep_alive(fields, wire.keep_alive),
         shape=_shape(fields, wire),
         spelled={"stop": "stop_sequences", **fields.otherwise()},
+        unapplied=tuple(_unapplied(fields, talk)),
     )
 
 

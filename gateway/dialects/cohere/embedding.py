@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.dialects.encoding import PURPOSES, further, positive, written
 from gateway.dialects.fields import Fields, read_fields
 from gateway.dialects.frames import body
-from gateway.request import EmbeddingRequest
+from gateway.request import EmbeddingRequest, all_unapplied
 
 TYPES = ("float", "base64")
 
@@ -108,12 +108,11 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class CohereEmbedding(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and the forms of its vectors. `ignored`: fields without a meaning here."""
+    """A request, and the forms of its vectors."""
 
     request: EmbeddingRequest
     texts: tuple[str, ...]
     types: tuple[str, ...]
-    ignored: tuple[str, ...] = ()
 
 
 _FIELDS = frozenset(EmbedWire.__struct_fields__)
@@ -126,7 +125,7 @@ def read_embed(content: bytes) -> CohereEmbedding:
     _refuse(fields, wire)
     texts = _texts(fields, wire)
     purpose = PURPOSES.get((wire.input_type or "").lower())
-    unknown = ("input_type",) if wire.input_type and purpose is None else ()
+    other = all_unapplied("input_type") if wire.input_type and purpose is None else ()
     return CohereEmbedding(
         request=EmbeddingRequest(
             model=wire.model,
@@ -137,10 +136,10 @@ def read_embed(content: bytes) -> CohereEmbedding:
             truncate=wire.truncate == "END",
             most_tokens=positive(fields, "max_tokens", wire.max_tokens),
             further=further(fields, _FIELDS),
+            unapplied=(*fields.unapplied(_FIELDS), *other),
         ),
         texts=texts,
         types=tuple(wire.embedding_types) or TYPES[:1],
-        ignored=(*fields.beyond(_FIELDS), *unknown),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from backends.protocol import JsonObject, JsonSchema, Shape
-from gateway.dialects.fields import Fields, fields_of, json_object, unread
+from gateway.dialects.fields import Fields, fields_of, json_object, unapplied_below
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.request import (
     ChatRequest,
@@ -280,11 +280,10 @@ _FIELDS = frozenset((*ChatWire.__struct_fields__, *SamplingWire.__struct_fields_
 
 
 class CohereExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation, and the form of its answer. `ignored`: fields without a meaning here."""
+    """A conversation, and the form of its answer."""
 
     request: ChatRequest
     stream: bool
-    ignored: tuple[str, ...] = ()
 
 
 def read_chat(content: bytes) -> CohereExchange:
@@ -295,7 +294,6 @@ def read_chat(content: bytes) -> CohereExchange:
         raise fields.wrong("messages", "At least one message is required.")
     if wire.documents:
         raise fields.wrong("documents", "Not available; write them into a message.")
-    ignored = (*fields.beyond(_FIELDS), *unread(fields.values, ChatWire))
     return CohereExchange(
         request=ChatRequest(
             model=wire.model,
@@ -303,13 +301,12 @@ def read_chat(content: bytes) -> CohereExchange:
                 _message(fields, f"messages[{k}]", message)
                 for k, message in enumerate(wire.messages)
             ),
-            answering=_answering(fields, wire, ignored),
+            answering=_answering(fields, wire),
             tools=tuple(_tools(wire)),
             tool_choice=_choice(fields, wire),
             thinking=_thinking(wire.thinking),
         ),
         stream=wire.stream,
-        ignored=ignored,
     )
 
 
@@ -319,7 +316,7 @@ def _fields(body: Mapping[str, Any]) -> Fields:
     return Fields(fields.values, {**fields.spelled, **theirs})
 
 
-def _answering(fields: Fields, wire: ChatWire, ignored: tuple[str, ...]) -> GenerationParams:
+def _answering(fields: Fields, wire: ChatWire) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
         max_tokens=wire.max_tokens,
@@ -329,7 +326,7 @@ def _answering(fields: Fields, wire: ChatWire, ignored: tuple[str, ...]) -> Gene
         shape=_shape(wire.response_format),
         streamed=wire.stream,
         spelled=fields.otherwise(),
-        unread=ignored,
+        unapplied=(*fields.unapplied(_FIELDS), *unapplied_below(fields.values, ChatWire)),
     )
 
 

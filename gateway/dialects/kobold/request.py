@@ -178,15 +178,14 @@ _KNOWN = frozenset(
 
 
 class KoboldExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to go on from, and the form of the answer. `ignored`: fields without a meaning here;
-    `shows_stop`: the stop string that ended it is part of the text.
+    """A text to go on from, and the form of the answer. `shows_stop`: the stop string that ended
+    it is part of the text.
     """
 
     request: TextRequest
     stream: bool
     shows_stop: bool
     genkey: str
-    ignored: tuple[str, ...] = ()
 
 
 def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
@@ -199,17 +198,15 @@ def read_generate(body: bytes, *, stream: bool) -> KoboldExchange:
         raise fields.wrong("images", "A raw text takes no images; send them in a chat.")
     if stream and wire.n > 1:
         raise fields.wrong("n", "A stream has one text.")
-    ignored = fields.beyond(_KNOWN)
     return KoboldExchange(
         request=TextRequest(
             model=wire.model,
             prompts=(wire.memory + wire.prompt,),
-            answering=_answering(fields, wire, ignored, stream=stream),
+            answering=_answering(fields, wire, stream=stream),
         ),
         stream=stream,
         shows_stop=not (wire.trim_stop or wire.singleline),
         genkey=wire.genkey,
-        ignored=ignored,
     )
 
 
@@ -220,9 +217,7 @@ def read_keyed(body: bytes) -> Keyed:
     return fields_of(order_object(body) if body.strip() else {}).read(Keyed)
 
 
-def _answering(
-    fields: Fields, wire: GenerateWire, ignored: tuple[str, ...], *, stream: bool
-) -> GenerationParams:
+def _answering(fields: Fields, wire: GenerateWire, *, stream: bool) -> GenerationParams:
     asked = _sampled(fields, wire)
     return GenerationParams(
         sampling=read_sampling(asked),
@@ -234,7 +229,7 @@ def _answering(
         shape=Grammar(text=wire.grammar) if wire.grammar else None,
         streamed=stream,
         spelled=asked.otherwise(),
-        unread=ignored,
+        unapplied=fields.unapplied(_KNOWN),
     )
 
 

@@ -28,7 +28,7 @@ from gateway.dialects.fields import Fields, fields_of, json_object, read_fields
 from gateway.dialects.frames import body, frame
 from gateway.dialects.openai.request import TextExchange, read_text_fields
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest
+from gateway.request import EmbeddingRequest, Fill, FillFile, Prompt, TextRequest, Unapplied
 
 MOST_FIELDS = 64  # of an answer, that a request may choose
 
@@ -68,7 +68,6 @@ class CompletionExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     request: TextRequest
     stream: bool = False
-    ignored: tuple[str, ...] = ()
     return_tokens: bool = False
     post_sampling_probs: bool = False
     response_fields: tuple[str, ...] = ()
@@ -111,6 +110,7 @@ def _exchange(
         after_samplers=wire.post_sampling_probs and read.request.answering.logprobs is not None,
         reports_progress=wire.return_progress and read.stream,
         returns_tokens=wire.return_tokens or read.stream,
+        unapplied=_unapplied(read, wire),
     )
     request = msgspec.structs.replace(
         read.request, prompts=prompts, fill=fill, answering=answering, returns_prompts=True
@@ -118,17 +118,17 @@ def _exchange(
     return CompletionExchange(
         request=request,
         stream=read.stream,
-        ignored=_ignored(read, wire),
         return_tokens=wire.return_tokens,
         post_sampling_probs=answering.after_samplers,
         response_fields=tuple(wire.response_fields),
     )
 
 
-def _ignored(read: TextExchange, wire: CompletionWire) -> tuple[str, ...]:
+def _unapplied(read: TextExchange, wire: CompletionWire) -> tuple[Unapplied, ...]:
     """Progress is reported in streams alone."""
     pointless = wire.return_progress and not read.stream
-    return (*read.ignored, *(("return_progress",) if pointless else ()))
+    progress = Unapplied("return_progress", "progress is reported in streams alone")
+    return (*read.request.answering.unapplied, *((progress,) if pointless else ()))
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -534,12 +534,12 @@ def read(data: bytes, shape: type[Any]) -> Any:
     return _fields(data).read(shape)
 
 
-def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[str]]:
-    """A body that holds a text or tokens as a `shape`, and what of it says nothing to that, as it
-    is written. Raises as `read`.
+def read_text(data: bytes, shape: type[Any]) -> tuple[Any, Sequence[Unapplied]]:
+    """A body that holds a text or tokens as a `shape`, and what of it says nothing to that.
+    Raises as `read`.
     """
     fields = _fields(data)
-    return fields.read(shape), fields.beyond(frozenset(shape.__struct_fields__))
+    return fields.read(shape), fields.unapplied(frozenset(shape.__struct_fields__))
 
 
 def _fields(data: bytes) -> Fields:
@@ -592,8 +592,8 @@ def read_embedding(content: bytes) -> EmbeddingExchange:
             field=field,
             inputs=read_texts(fields, field, texts),
             further=further(fields, _FIELDS),
+            unapplied=fields.unapplied(_FIELDS),
         ),
-        ignored=fields.beyond(_FIELDS),
     )
 
 

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects.encoding import EmbeddingExchange, further, positive, read_texts, written
-from gateway.dialects.fields import read_fields
+from gateway.dialects.fields import MOST_NAMED, read_fields
 from gateway.dialects.frames import PLACEHOLDER, FrameTemplate, body, line
 from gateway.dialects.ollama.presets import Preset
 from gateway.dialects.ollama.request import Presence, with_tag
@@ -38,7 +38,7 @@ from gateway.events import (
     ToolOpened,
     Usage,
 )
-from gateway.request import EmbeddingRequest
+from gateway.request import EmbeddingRequest, Unapplied, all_unapplied
 
 
 class ErrorWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -522,8 +522,8 @@ def read_embed(content: bytes) -> EmbeddingExchange | Presence:
             truncate=wire.truncate,
             keep_alive=keep_alive,
             further=further(fields, _FIELDS, "truncate"),
+            unapplied=(*fields.unapplied(_FIELDS), *_options(wire.options)),
         ),
-        ignored=(*fields.beyond(_FIELDS), *_options(wire.options)),
     )
 
 
@@ -542,14 +542,15 @@ def read_old_embed(content: bytes) -> EmbeddingExchange | Presence:
             truncate=True,
             keep_alive=keep_alive,
             further=further(fields, _OLD_FIELDS),
+            unapplied=(*fields.unapplied(_OLD_FIELDS), *_options(wire.options)),
         ),
-        ignored=(*fields.beyond(_OLD_FIELDS), *_options(wire.options)),
     )
 
 
-def _options(options: dict[str, Any]) -> tuple[str, ...]:
+def _options(options: dict[str, Any]) -> tuple[Unapplied, ...]:
     """None of them has a meaning where nothing is generated; the context has its size."""
-    return tuple(f"options.{name}" for name in options if name != "num_ctx")[:64]
+    names = [f"options.{name}" for name in options if name != "num_ctx"]
+    return all_unapplied(*names[:MOST_NAMED])
 
 
 def embed_body(

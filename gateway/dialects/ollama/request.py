@@ -18,7 +18,7 @@ from gateway.dialects.fields import (
     fields_of,
     order_object,
     read_fields,
-    unread,
+    unapplied_below,
 )
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
 from gateway.errors import InvalidRequest
@@ -252,12 +252,11 @@ Asked: TypeAlias = ChatRequest | TextRequest | Presence
 
 
 class OllamaExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and the form of its answer. `ignored`: fields without a meaning here."""
+    """A request, and the form of its answer."""
 
     request: Asked
     stream: bool = True
     logprobs: bool = False
-    ignored: tuple[str, ...] = ()
 
 
 def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
@@ -336,17 +335,18 @@ def _question(fields: Fields, shared: AnsweringWire, wire: GenerateWire) -> Chat
 
 
 def _exchange(
-    fields: Fields, shared: AnsweringWire, request: Asked, known: frozenset[str]
+    fields: Fields, shared: AnsweringWire, request: ChatRequest | TextRequest, known: frozenset[str]
 ) -> OllamaExchange:
+    unapplied = (
+        *fields.unapplied(known),
+        *unapplied_below(fields.values, ChatWire),
+        *_options(shared).unapplied(_OPTIONS),
+    )
+    answering = msgspec.structs.replace(request.answering, unapplied=unapplied)
     return OllamaExchange(
-        request=request,
+        request=msgspec.structs.replace(request, answering=answering),
         stream=shared.stream,
         logprobs=shared.logprobs,
-        ignored=(
-            *fields.beyond(known),
-            *unread(fields.values, ChatWire),
-            *_options(shared).beyond(_OPTIONS),
-        ),
     )
 
 

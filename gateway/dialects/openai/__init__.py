@@ -24,6 +24,7 @@ from gateway.dialects.openai.models import (
     stored_list,
 )
 from gateway.dialects.openai.request import (
+    UNOPENED,
     ChatExchange,
     TextExchange,
     read_chat,
@@ -33,6 +34,7 @@ from gateway.dialects.openai.request import (
 from gateway.dialects.openai.text_reply import TextReply
 
 __all__ = [
+    "UNOPENED",
     "ChatExchange",
     "ChatLoading",
     "ChatReply",

@@ -98,9 +98,9 @@ def read_embeddings(content: bytes) -> EmbeddingExchange:
             prompt=wire.prompt_name,
             purpose=read_purpose(fields, wire.input_type),
             further=further(fields, _FIELDS, *_EXTRA),
+            unapplied=fields.unapplied(_FIELDS),
         ),
         base64=wire.encoding_format == "base64",
-        ignored=fields.beyond(_FIELDS),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unread
+from gateway.dialects.fields import TOO_DEEP, Fields, nests_deep, unapplied_below
 from gateway.dialects.parameters import read_choice_mode, require_tool
 from gateway.request import (
     ImagePart,
@@ -17,6 +17,7 @@ from gateway.request import (
     Tool,
     ToolCall,
     ToolChoice,
+    Unapplied,
 )
 
 ROLES: Mapping[str, Role] = {
@@ -135,12 +136,12 @@ class ConversationWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """Messages and tools, parsed. `ignored` names what was read and has no meaning."""
+    """Messages and tools, parsed. `unapplied`: what has no meaning here."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     tool_choice: ToolChoice
-    ignored: tuple[str, ...] = ()
+    unapplied: tuple[Unapplied, ...] = ()
 
 
 def read_conversation(fields: Fields) -> Conversation:
@@ -153,11 +154,11 @@ def read_conversation(fields: Fields) -> Conversation:
     )
     tools = tuple(_tool(fields, f"tools[{k}]", tool) for k, tool in enumerate(wire.tools))
     choice, allowed = _choice(fields, wire.tool_choice, tools)
-    ignored = (*_ignored(wire), *unread(fields.values, ConversationWire))
-    return Conversation(messages, allowed, choice, ignored)
+    unapplied = (*_unapplied(wire), *unapplied_below(fields.values, ConversationWire))
+    return Conversation(messages, allowed, choice, unapplied)
 
 
-def _ignored(wire: ConversationWire) -> Iterator[str]:
+def _unapplied(wire: ConversationWire) -> Iterator[Unapplied]:
     """What no engine here can do, named once however often it stands in the body."""
     parts = (
         part
@@ -169,7 +170,7 @@ def _ignored(wire: ConversationWire) -> Iterator[str]:
         isinstance(part.image_url, ImageUrlWire) and part.image_url.detail == "low"
         for part in parts
     ):
-        yield "messages[].content[].image_url.detail"
+        yield Unapplied("messages[].content[].image_url.detail")
 
 
 def _message(fields: Fields, path: str, wire: MessageWire) -> Message:

@@ -24,10 +24,19 @@ from backends.protocol import (
     Shape,
     StructuralTags,
 )
-from gateway.dialects.fields import Fields, read_fields, unread
+from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.openai.messages import ConversationWire, read_conversation
 from gateway.dialects.parameters import SamplingWire, read_keep_alive, read_sampling, read_stop
-from gateway.request import ChatRequest, GenerationParams, Message, TextPart, TextRequest, Thinking
+from gateway.request import (
+    ChatRequest,
+    GenerationParams,
+    Message,
+    TextPart,
+    TextRequest,
+    Thinking,
+    Unapplied,
+    all_unapplied,
+)
 
 Read: TypeAlias = Callable[[Fields, str, Any], Shape | None]
 
@@ -345,17 +354,13 @@ class TextWire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, and the form of its answer.
-
-    `ignored` names the fields of the body that have no meaning here, as the client wrote them.
-    """
+    """A chat request, and the form of its answer."""
 
     request: ChatRequest
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
     loading_text: bool | None = None  # the wait for the model is reported; None: not given
-    ignored: tuple[str, ...] = ()
 
 
 class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,13 +370,13 @@ class TextExchange(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
-    ignored: tuple[str, ...] = ()
 
 
 def _names(*shapes: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(name for shape in shapes for name in shape.__struct_fields__)
 
 
+UNOPENED = "add_generation_prompt"  # not applied where it is false and an answer is wanted
 _CHAT_FIELDS = SHAPE_FIELDS | _names(
     AnsweringWire, ChatWire, ConversationWire, SamplingWire, ThinkingWire
 )
@@ -390,18 +395,18 @@ def read_chat(body: bytes) -> ChatExchange:
     variables = wire.template_variables
     if wire.verbosity is not None:
         variables = {"verbosity": wire.verbosity, **variables}
-    ignored = (
-        *_chat_ignored(fields, wire, continue_final=continue_final),
-        *conversation.ignored,
-        *unread(fields.values, AnsweringWire),
-        *unread(fields.values, ThinkingWire),
+    unapplied = (
+        *_unapplied(fields, wire, continue_final=continue_final),
+        *conversation.unapplied,
+        *unapplied_below(fields.values, AnsweringWire),
+        *unapplied_below(fields.values, ThinkingWire),
     )
     return ChatExchange(
         request=ChatRequest(
             model=shared.model,
             messages=messages,
             answering=msgspec.structs.replace(
-                _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, ignored),
+                _answering(fields, shared, _chat_logprobs(fields, wire), _CHAT_FIELDS, unapplied),
                 stop_in_reasoning=wire.stop_in_reasoning,
                 logprobs_of=wire.logprobs_of,
                 reports_progress=wire.return_progress and shared.stream,
@@ -418,7 +423,6 @@ def read_chat(body: bytes) -> ChatExchange:
         include_usage=bool(shared.stream_options.include_usage),
         continuous_usage=shared.stream_options.is_continuous,
         loading_text=wire.loading_text,
-        ignored=ignored,
     )
 
 
@@ -436,12 +440,15 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         raise fields.wrong("max_tokens", "Expected at least 1, -1 for no limit, or echo with 0.")
     if wire.echo and wire.suffix and logprobs is not None:
         raise fields.wrong("logprobs", "Not available together with echo and suffix.")
-    ignored = (*fields.beyond(_TEXT_FIELDS), *unread(fields.values, AnsweringWire))
+    unapplied = (
+        *fields.unapplied(_TEXT_FIELDS),
+        *unapplied_below(fields.values, AnsweringWire),
+    )
     return TextExchange(
         request=TextRequest(
             model=shared.model,
             prompts=_prompts(fields, wire.prompt),
-            answering=_answering(fields, shared, logprobs, _TEXT_FIELDS, ignored),
+            answering=_answering(fields, shared, logprobs, _TEXT_FIELDS, unapplied),
             suffix=wire.suffix or None,
             echo=wire.echo,
             add_bos=wire.add_bos,
@@ -449,14 +456,13 @@ def read_text_fields(fields: Fields, *, least: int = 1) -> TextExchange:
         stream=shared.stream,
         include_usage=bool(shared.stream_options.include_usage),
         continuous_usage=shared.stream_options.is_continuous,
-        ignored=ignored,
     )
 
 
-def _chat_ignored(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tuple[str, ...]:
+def _unapplied(fields: Fields, wire: ChatWire, *, continue_final: bool) -> tuple[Unapplied, ...]:
     """No generation prompt and nothing to continue: templates have no such form."""
     pointless = wire.add_generation_prompt is False and not continue_final
-    return (("add_generation_prompt",) if pointless else ()) + fields.beyond(_CHAT_FIELDS)
+    return (all_unapplied(UNOPENED) if pointless else ()) + fields.unapplied(_CHAT_FIELDS)
 
 
 def _refuse_unmet(fields: Fields) -> None:
@@ -471,7 +477,7 @@ def _answering(
     wire: AnsweringWire,
     logprobs: int | None,
     known: frozenset[str],
-    ignored: tuple[str, ...],
+    unapplied: tuple[Unapplied, ...],
 ) -> GenerationParams:
     return GenerationParams(
         sampling=read_sampling(fields),
@@ -486,7 +492,7 @@ def _answering(
         streamed=wire.stream,
         further=fields.further(known),
         spelled=fields.otherwise(),
-        unread=ignored,
+        unapplied=unapplied,
         strict=wire.strict_parameters,
         reports=wire.return_parameters,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from backends.protocol import JsonObject, JsonSchema
-from gateway.dialects.fields import Fields, read_fields, unread
+from gateway.dialects.fields import Fields, read_fields, unapplied_below
 from gateway.dialects.parameters import (
     SamplingWire,
     read_choice_mode,
@@ -40,15 +40,17 @@ from gateway.request import (
     Thinking,
     Tool,
     ToolChoice,
+    Unapplied,
+    all_unapplied,
 )
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What may be called, and whether something must be. `ignored` names what can't be."""
+    """What may be called, and whether something must be. `unapplied`: what can't be."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
-    ignored: tuple[str, ...] = ()
+    unapplied: tuple[Unapplied, ...] = ()
 
 
 def read_tools(
@@ -63,8 +65,8 @@ def read_tools(
         if wire.type == "function"
     )
     chosen, allowed = _choice(fields, choice, tools)
-    left_out = (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
-    return Tools(allowed, chosen, tuple(left_out))
+    others = (f"tools[{k}]" for k, wire in enumerate(wires) if wire.type != "function")
+    return Tools(allowed, chosen, all_unapplied(*others))
 
 
 def _tool(fields: Fields, path: str, wire: ToolWire) -> Tool:
@@ -136,7 +138,6 @@ class ResponsesExchange(msgspec.Struct, frozen=True, kw_only=True):
     packs_reasoning: bool = False  # and once more for the client to carry, see `encrypted_content`
     previous: str | None = None
     conversation: str | None = None
-    ignored: tuple[str, ...] = ()
 
     def resolved(self, found: Mapping[str, Item]) -> "ResponsesExchange":
         """With those of `found` in the place of references. Raises NotFound, InvalidRequest."""
@@ -172,7 +173,10 @@ def read_response(body: bytes) -> ResponsesExchange:
         request=ChatRequest(
             model=wire.model,
             messages=(*_system(wire.instructions), *read_items(items, passing=is_reference)),
-            answering=_answering(fields, wire),
+            answering=msgspec.structs.replace(
+                _answering(fields, wire),
+                unapplied=(*_unapplied(fields, wire, items), *tools.unapplied),
+            ),
             tools=tools.tools,
             tool_choice=tools.choice,
             parallel_tool_calls=wire.parallel_tool_calls,
@@ -191,14 +195,6 @@ def read_response(body: bytes) -> ResponsesExchange:
         packs_reasoning=PACKED in wire.include,
         previous=wire.previous_response_id,
         conversation=_conversation(wire),
-        ignored=(
-            *fields.beyond(_FIELDS),
-            *unread(fields.values, CreateWire),
-            *unread({"input": items}, InputWire),
-            *(f"include[{k}]" for k, name in enumerate(wire.include) if name not in INCLUDED),
-            *_unreadable(items),
-            *tools.ignored,
-        ),
     )
 
 
@@ -215,11 +211,17 @@ def _breaks_off(items: Sequence[Item]) -> bool:
     )
 
 
-def _unreadable(items: Sequence[Item]) -> Iterator[str]:
-    """Reasoning that was packed elsewhere."""
+def _unapplied(fields: Fields, wire: CreateWire, items: Sequence[Item]) -> Iterator[Unapplied]:
+    """What has no meaning here, and reasoning that was packed elsewhere."""
+    yield from fields.unapplied(_FIELDS)
+    yield from unapplied_below(fields.values, CreateWire)
+    yield from unapplied_below({"input": items}, InputWire)
+    yield from all_unapplied(
+        *(f"include[{k}]" for k, name in enumerate(wire.include) if name not in INCLUDED)
+    )
     packed = (item.get("encrypted_content") for item in items)
     if any(isinstance(one, str) and one and unpacked(one) is None for one in packed):
-        yield "input[].encrypted_content"
+        yield Unapplied("input[].encrypted_content", "it was packed by another server")
 
 
 def _refuse_contradictions(fields: Fields, wire: CreateWire) -> None:

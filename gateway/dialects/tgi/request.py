@@ -21,7 +21,7 @@ from gateway.dialects.encoding import (
 from gateway.dialects.fields import Fields, fields_of, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.parameters import SamplingWire, read_sampling, read_stop
-from gateway.request import EmbeddingRequest, GenerationParams, TextRequest
+from gateway.request import EmbeddingRequest, GenerationParams, TextRequest, all_unapplied
 
 Finish: TypeAlias = Literal["length", "eos_token", "stop_sequence"]
 
@@ -150,14 +150,13 @@ _EMBED_FIELDS = frozenset(EmbedWire.__struct_fields__)
 
 class TgiExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A text to go on from, and the form of the answer. `details`: with its tokens; `prompt`: what
-    stands before the text; `ignored`: fields without a meaning here.
+    stands before the text.
     """
 
     request: TextRequest
     stream: bool
     details: bool = False
     prompt: str = ""
-    ignored: tuple[str, ...] = ()
 
 
 def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
@@ -169,7 +168,6 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
     given = _parameters(wire.parameters)
     asked = given.read(ParametersWire)
     streamed = wire.stream if stream is None else stream
-    ignored = (*fields.beyond(_FIELDS), *given.beyond(_PARAMETERS))
     return TgiExchange(
         request=TextRequest(
             model=wire.model,
@@ -182,13 +180,12 @@ def read_generate(content: bytes, *, stream: bool | None = None) -> TgiExchange:
                 shape=_shape(asked.grammar) if asked.grammar is not None else None,
                 streamed=streamed,
                 spelled=given.otherwise(),
-                unread=ignored,
+                unapplied=(*fields.unapplied(_FIELDS), *given.unapplied(_PARAMETERS)),
             ),
         ),
         stream=streamed,
         details=asked.details,
         prompt=wire.inputs if asked.return_full_text else "",
-        ignored=ignored,
     )
 
 
@@ -225,7 +222,6 @@ def read_embed(content: bytes) -> EmbeddingExchange:
     """What a body of `/embed` means. Raises InvalidRequest, which names the field."""
     fields = read_fields(content)
     wire = fields.read(EmbedWire)
-    unnormalized = () if wire.normalize else ("normalize",)
     return EmbeddingExchange(
         request=EmbeddingRequest(
             model=wire.model,
@@ -235,9 +231,12 @@ def read_embed(content: bytes) -> EmbeddingExchange:
             prompt=wire.prompt_name,
             truncate=wire.truncate,
             further=further(fields, _EMBED_FIELDS, "truncate"),
+            unapplied=(
+                *fields.unapplied(_EMBED_FIELDS),
+                *(() if wire.normalize else all_unapplied("normalize")),
+            ),
         ),
         base64=wire.encoding_format == "base64",
-        ignored=(*fields.beyond(_EMBED_FIELDS), *unnormalized),
     )
 
 

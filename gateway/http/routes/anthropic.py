@@ -7,11 +7,11 @@ from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
 from gateway.http.auth import caller
-from gateway.http.exchange import Exchange, WireOptions
+from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
-from gateway.request import ChatRequest, ImagePart
+from gateway.request import ChatRequest, ImagePart, all_unapplied
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -65,8 +65,8 @@ async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
         tokens = await services.wording.encode_chat(asked.model, asked, access)
         return anthropic.count_body(len(tokens))
 
-    left_out = {"x-roundhouse-ignored": "images"} if _has_pictures(asked) else {}
-    return WholeErrand(whole, {ID_HEADER: line_of(request).id, **left_out})
+    unapplied = all_unapplied("images") if _has_pictures(asked) else ()
+    return WholeErrand(whole, {ID_HEADER: line_of(request).id, **ignoring(unapplied)})
 
 
 def _has_pictures(asked: ChatRequest) -> bool:

@@ -56,7 +56,6 @@ async def embed(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         services.account("cohere", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 

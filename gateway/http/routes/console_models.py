@@ -23,7 +23,7 @@ from config.facts import OptionFacts, facts
 from config.models import written
 from config.settings import ModelConfig
 from gateway.access import Access
-from gateway.answers.parameters import lacking
+from gateway.answers.parameters import unsupported
 from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
@@ -301,12 +301,12 @@ async def sampling(request: AnyRequest, services: Services, model: str = "") -> 
 
 def _parameters(status: ModelStatus) -> list[ParameterWire]:
     info, defaults = status.info, _defaults(status)
-    missing: Mapping[str, str] = lacking(info, SAMPLERS) if info is not None else {}
+    reasons: Mapping[str, str] = unsupported(info, SAMPLERS) if info is not None else {}
     return [
         ParameterWire(
             name=name,
-            applied=None if info is None else name not in missing,
-            why=missing.get(name),
+            applied=None if info is None else name not in reasons,
+            why=reasons.get(name),
             default=getattr(defaults, name),
             minimum=bound.low if isinstance(bound := SAMPLING[name], Number) else None,
             maximum=bound.high if isinstance(bound, Number) else None,

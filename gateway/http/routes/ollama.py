@@ -229,7 +229,6 @@ def _embedded(
         ),
         services.account("ollama", asked.model, line_of(request), access),
         services.bodies,
-        read.ignored,
     )
 
 

@@ -125,7 +125,6 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         services.account("embeddings", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 
@@ -148,7 +147,6 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         services.account("embeddings", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 

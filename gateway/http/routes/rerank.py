@@ -44,7 +44,6 @@ async def _ranked(request: AnyRequest, services: Services, version: str) -> ASGI
         ),
         services.account("rerank", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 
@@ -66,7 +65,6 @@ async def score(request: AnyRequest, services: Services) -> ASGIApp:
         ),
         services.account("score", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 

@@ -35,6 +35,7 @@ from gateway.http.request_record import audit
 from gateway.http.services import Services, card, current_card
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
+from gateway.request import all_unapplied
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -74,13 +75,14 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     entry = await services.find(order.embedding_model_name, access)
     require_task(entry, "embed")
     audit(request, "load", model=entry.name)
-    unread = () if order.embeddings_device in (None, "auto") else ("embeddings_device",)
+    given = order.embeddings_device not in (None, "auto")
+    unapplied = all_unapplied("embeddings_device") if given else ()
 
     async def whole() -> bytes:
         await services.registry.load(entry.name)
         return reply.embedding_load_body()
 
-    return WholeErrand(whole, ignoring(unread))
+    return WholeErrand(whole, ignoring(unapplied))
 
 
 @post("/v1/model/embedding/unload")

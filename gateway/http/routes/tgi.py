@@ -92,7 +92,6 @@ async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
         lambda encoded: tgi.embed_body(exchange, encoded.vectors),
         services.account("tgi", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
 
 

@@ -157,7 +157,7 @@ def test_what_it_has_no_word_for_is_left_out_and_told() -> None:
     request = chat(parameters={**parameters, "chat_template_kwargs": variables})
     changes = messages_changes(request, config)
 
-    assert changes.left_out == {
+    assert changes.unapplied == {
         "min_p": NO_FIELD,
         "store": NO_FIELD,
         "chat_template_kwargs": NO_FIELD,

@@ -124,4 +124,4 @@ def test_a_shape_is_renamed_and_dropped_like_any_parameter() -> None:
     dropped = msgspec.structs.replace(CONFIG, drop=("response_format",))
     changes = chat_changes(CHAT, dropped)
     assert "response_format" not in msgspec.json.decode(chat_body(CHAT, "m", dropped))
-    assert (changes.holds_shape, set(changes.left_out)) == (False, {"response_format"})
+    assert (changes.holds_shape, set(changes.unapplied)) == (False, {"response_format"})

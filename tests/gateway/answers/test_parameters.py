@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import bundled
-from backends.protocol import ModelInfo, Sampling
+from backends.protocol import Generation, ModelInfo, Sampling
 from backends.sampling.order import order_of
 from config.settings import ModelConfig
-from gateway.answers.parameters import ignored_by
+from gateway.answers.parameters import parameters, unapplied_here, unapplied_sampling
 from gateway.dialects.openai import read_text
 from tests.gateway.http.serving import config, serving
 
@@ -176,11 +176,9 @@ async def test_nothing_of_a_full_body_is_ignored(
         assert answer.status_code == 200, answer.text
 
 
-def test_mirostat_takes_the_place_of_truncations_and_says_so() -> None:
-    body = msgspec.json.encode({**SILLYTAVERN, "mirostat": 2, "mirostat_mode": 2})
-    sampling = read_text(body).request.answering.sampling.values
-    assert sampling.mirostat_mode == 2
-    info = ModelInfo(
+def able(*samplers: str) -> ModelInfo:
+    """An engine that has these samplers, and nothing else."""
+    return ModelInfo(
         backend="x",
         format="x",
         architecture="x",
@@ -188,9 +186,31 @@ def test_mirostat_takes_the_place_of_truncations_and_says_so() -> None:
         max_concurrent=1,
         vocab_size=1,
         size_bytes=1,
-        samplers=frozenset(Sampling.__struct_fields__),
+        samplers=frozenset(samplers),
     )
-    ignored = ignored_by(info, sampling)
+
+
+def test_all_that_is_not_applied_is_told_with_its_reason_wherever_it_was_decided() -> None:
+    body = {"prompt": "x", "temperature": 0.5, "rep_pen": 1.5, "id_slot": 1, "strange": 1}
+    asked = read_text(msgspec.json.encode(body)).request.answering
+    info = able("temperature")
+    unapplied = unapplied_here(asked, asked.sampling.values, info)
+    assert [(field.name, field.reason) for field in unapplied] == [
+        ("id_slot", "x does not have it"),
+        ("rep_pen", "x does not have it"),
+        ("strange", "this API has no such field"),
+    ]
+    report = parameters(asked, Generation(prompt=(), sampling=asked.sampling.values), unapplied)
+    assert report.applied == {"temperature": 0.5}
+    assert report.unapplied.keys() == {"id_slot", "rep_pen", "strange"}
+
+
+def test_mirostat_takes_the_place_of_truncations_and_says_so() -> None:
+    body = msgspec.json.encode({**SILLYTAVERN, "mirostat": 2, "mirostat_mode": 2})
+    sampling = read_text(body).request.answering.sampling.values
+    assert sampling.mirostat_mode == 2
+    info = able(*Sampling.__struct_fields__)
+    ignored = unapplied_sampling(info, sampling)
     assert {"top_p", "min_p", "top_k", "xtc_probability", "adaptive_target", "skew"} <= set(ignored)
     assert "temperature" not in ignored
 

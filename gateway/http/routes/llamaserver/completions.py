@@ -37,7 +37,7 @@ from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignor
 from gateway.http.request_record import line_of
 from gateway.http.services import Services, card
 from gateway.http.sse import Plain, WholeErrand
-from gateway.request import ChatRequest
+from gateway.request import ChatRequest, Unapplied
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -94,11 +94,7 @@ async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
         lambda encoded: embedding_body(encoded.vectors),
         services.account("embedding", exchange.request.model, line_of(request), access),
         services.bodies,
-        exchange.ignored,
     )
-
-
-UNOPENED = "add_generation_prompt"  # ignored where it is false and an answer is wanted
 
 
 @post("/tokenize")
@@ -106,7 +102,7 @@ async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
     access = services.authenticator.admit(request.headers)
     data = await request.body()
-    left: Sequence[str]
+    left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
     name = await services.wording.named(order.model, access)
     if order.is_chat:
@@ -142,22 +138,24 @@ async def _of_text(
 
 async def _of_conversation(
     services: Services, access: Access, name: str, data: bytes
-) -> tuple[Sequence[int], Sequence[str]]:
+) -> tuple[Sequence[int], Sequence[Unapplied]]:
     """The tokens, and what of the body says nothing to them."""
-    request, ignored = await _conversation(services, data)
-    left = [one for one in ignored if one not in wire.OF_CONVERSATIONS]
+    request = await _conversation(services, data)
+    unapplied = request.answering.unapplied
+    left = [field for field in unapplied if field.name not in wire.OF_CONVERSATIONS]
     return await services.wording.encode_chat(name, request, access), left
 
 
-async def _conversation(services: Services, data: bytes) -> tuple[ChatRequest, Sequence[str]]:
-    """The conversation, and the fields without a meaning. A prompt that isn't to be answered may
-    end before the model's turn (`add_generation_prompt`), which an answer can't.
+async def _conversation(services: Services, data: bytes) -> ChatRequest:
+    """The conversation. A prompt that isn't to be answered may end before the model's turn
+    (`add_generation_prompt`), which an answer can't.
     """
-    read = await services.read(openai.read_chat, data)
-    if UNOPENED not in read.ignored:
-        return read.request, read.ignored
-    left = [name for name in read.ignored if name != UNOPENED]
-    return replace(read.request, opens_turn=False), left
+    request = (await services.read(openai.read_chat, data)).request
+    answering = request.answering
+    left = tuple(field for field in answering.unapplied if field.name != openai.UNOPENED)
+    if len(left) == len(answering.unapplied):
+        return request
+    return replace(request, opens_turn=False, answering=replace(answering, unapplied=left))
 
 
 @post("/detokenize")
@@ -202,26 +200,26 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """The text that a conversation becomes for its model."""
     access = services.authenticator.admit(request.headers)
-    asked, left = await _conversation(services, await request.body())
+    asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
         text = await services.wording.render_chat(asked.model, asked, access)
         return body(wire.Rendered(text))
 
-    return WholeErrand(whole, ignoring(left))
+    return WholeErrand(whole, ignoring(asked.answering.unapplied))
 
 
 @post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens a conversation has, its pictures left out."""
     access = services.authenticator.admit(request.headers)
-    asked, left = await _conversation(services, await request.body())
+    asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
         tokens = await services.wording.encode_chat(asked.model, asked, access)
         return body(wire.InputTokens(len(tokens)))
 
-    return WholeErrand(whole, ignoring(left))
+    return WholeErrand(whole, ignoring(asked.answering.unapplied))
 
 
 MOST_NAMED = 1_000  # conversations in one question

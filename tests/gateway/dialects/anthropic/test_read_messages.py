@@ -9,6 +9,7 @@ from backends.protocol import JsonSchema
 from gateway.dialects.anthropic import MessagesExchange, read_messages
 from gateway.errors import InvalidRequest
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
+from tests.unapplied import names as unapplied_names
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}
@@ -45,7 +46,7 @@ def test_a_conversation_with_system_blocks() -> None:
         said("user", "Hi"),
     )
     assert exchange.request.answering.max_tokens == 9
-    assert exchange.ignored == ()
+    assert unapplied_names(exchange) == ()
     assert not exchange.request.continue_final
 
 
@@ -180,7 +181,7 @@ def test_what_has_no_meaning_here_is_named() -> None:
         mcp_servers=[{"name": "x"}],
         context_management={"edits": [1]},
     )
-    assert exchange.ignored == (
+    assert unapplied_names(exchange) == (
         "context_management",
         "mcp_servers",
         "tools[].input_examples",

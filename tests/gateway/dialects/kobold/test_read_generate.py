@@ -10,6 +10,7 @@ from gateway.dialects import kobold
 from gateway.dialects.kobold import KoboldExchange
 from gateway.dialects.kobold.request import MAX_LENGTH
 from gateway.errors import InvalidRequest
+from tests.unapplied import names as unapplied_names
 
 SILLY_TAVERN: dict[str, Any] = {  # src/endpoints/backends/kobold.js, with its defaults
     "prompt": "Once",
@@ -55,7 +56,7 @@ def test_the_body_of_sillytavern_is_understood() -> None:
     assert sampling.samplers[-2:] == ("temperature", "xtc")
     assert sampling.samplers.index("penalties") < sampling.samplers.index("top_k")
     assert exchange.shows_stop
-    assert exchange.ignored == ("rep_pen_slope",)
+    assert unapplied_names(exchange) == ("rep_pen_slope",)
 
 
 def test_memory_stands_before_the_prompt() -> None:
@@ -92,7 +93,10 @@ def test_one_line_ends_before_its_end() -> None:
 
 
 def test_what_has_no_meaning_here_is_named() -> None:
-    assert read(bypass_eos=True, quiet=True, use_story=True).ignored == ("bypass_eos", "use_story")
+    assert unapplied_names(read(bypass_eos=True, quiet=True, use_story=True)) == (
+        "bypass_eos",
+        "use_story",
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from gateway.dialects.llamaserver.completion import CompletionReply, chosen
 from gateway.dialects.llamaserver.request import read_completion, read_infill
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.events import Content, Delta, Finished, Usage
+from tests.unapplied import names as unapplied_names
 
 AROUND = {"input_prefix": "a", "input_suffix": "b"}
 
@@ -103,7 +104,7 @@ def test_a_load_is_reported_as_transformers_serve_tells_it() -> None:
 def test_prompts_in_every_form(prompt: object, prompts: object) -> None:
     read = read_completion(msgspec.json.encode({"prompt": prompt}))
     assert read.request.prompts == prompts
-    assert read.ignored == ()
+    assert unapplied_names(read) == ()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gateway.dialects.ollama import (
 )
 from gateway.errors import InvalidRequest
 from gateway.request import ChatRequest, ImagePart, Message, TextPart, TextRequest, Tool, ToolCall
+from tests.unapplied import names as unapplied_names
 
 USER = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object"}
@@ -117,7 +118,11 @@ def test_options_are_the_names_of_llama_cpp() -> None:
     }
     assert answering.spelled["repetition_penalty"] == "options.repeat_penalty"
     assert answering.spelled["seed"] == "options.seed"
-    assert exchange.ignored == ("truncate", "options.num_gpu", "options.num_thread")
+    assert unapplied_names(exchange) == (
+        "truncate",
+        "options.num_gpu",
+        "options.num_thread",
+    )
 
 
 @pytest.mark.parametrize("value", [-1, -2, 0])
@@ -141,7 +146,10 @@ def test_thinking(think: Any, enabled: bool | None, effort: str | None, shown: s
 
 def test_what_is_not_read_inside_of_messages_is_named() -> None:
     exchange = chat({**USER, "mood": "good"}, tools=[{"function": {"name": "f", "strict": True}}])
-    assert exchange.ignored == ("messages[].mood", "tools[].function.strict")
+    assert unapplied_names(exchange) == (
+        "messages[].mood",
+        "tools[].function.strict",
+    )
 
 
 def test_formats_are_shapes() -> None:
@@ -188,7 +196,10 @@ def test_generate_asks_the_model_or_goes_on_from_a_text() -> None:
     middle = generate(prompt="def f(", suffix="return x").request
     assert isinstance(middle, TextRequest)
     assert middle.suffix == "return x"
-    assert generate(prompt="x", context=[1], template="t").ignored == ("context", "template")
+    assert unapplied_names(generate(prompt="x", context=[1], template="t")) == (
+        "context",
+        "template",
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gateway.answers.parameters import refuse_unread
+from backends.remote import RemoteChanges
+from gateway.answers.parameters import refuse_unapplied_there, refuse_unparsed
 from gateway.dialects.fields import HARMLESS, MOST_NAMED, SPELLINGS
 from gateway.dialects.openai import read_chat, read_text
 from gateway.errors import InvalidRequest
 from tests.every import for_every
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault, text, text_fault
+from tests.unapplied import names as unapplied_names
 
 FIELDS = (
     "model",
@@ -154,8 +157,11 @@ def test_null_in_place_of_what_is_required_is_missing(field: str) -> None:
 
 
 def test_unknown_fields_are_accepted_and_named() -> None:
-    assert chat(foo=1, bar={"x": 2}, nothing="", user="me").ignored == ("bar", "foo")
-    assert text(foo=1, temperature=0.5).ignored == ("foo",)
+    assert unapplied_names(chat(foo=1, bar={"x": 2}, nothing="", user="me")) == (
+        "bar",
+        "foo",
+    )
+    assert unapplied_names(text(foo=1, temperature=0.5)) == ("foo",)
 
 
 def test_unknown_fields_inside_of_others_are_named_once_by_their_path() -> None:
@@ -173,7 +179,7 @@ def test_unknown_fields_inside_of_others_are_named_once_by_their_path() -> None:
         "stream_options": {"foo": 1},
         "reasoning": {"summary": "auto"},
     }
-    assert set(chat(**body).ignored) == {
+    assert set(unapplied_names(chat(**body))) == {
         "messages[].seen",
         "messages[].tool_calls[].function.more",
         "messages[].content[].a",
@@ -182,12 +188,12 @@ def test_unknown_fields_inside_of_others_are_named_once_by_their_path() -> None:
         "stream_options.foo",
         "reasoning.summary",
     }
-    assert text(stream_options={"foo": 1}).ignored == ("stream_options.foo",)
+    assert unapplied_names(text(stream_options={"foo": 1})) == ("stream_options.foo",)
 
 
 def test_no_more_nested_names_are_kept_than_top_ones() -> None:
     message = {**USER, **{f"f{number}" * 200: 1 for number in range(1000)}}
-    ignored = chat(messages=[message] * 3).ignored
+    ignored = unapplied_names(chat(messages=[message] * 3))
     assert len(ignored) == MOST_NAMED
     assert max(map(len, ignored)) <= 200
 
@@ -200,37 +206,38 @@ def test_strict_parameters_refuses_what_has_no_meaning() -> None:
         (chat(strict_parameters=True, messages=[{**USER, "foo": 1}]), "messages[].foo"),
     ):
         with pytest.raises(InvalidRequest) as caught:
-            refuse_unread(read.request.answering)
+            refuse_unparsed(read.request.answering)
         assert caught.value.param == name
-        refuse_unread(read.request.answering, {name})
-    assert chat(strict_parameters=True, user="me", temperature=1).ignored == ()
+        elsewhere = replace(read.request.answering, further={name: 1})
+        refuse_unapplied_there(RemoteChanges(), elsewhere)
+    assert unapplied_names(chat(strict_parameters=True, user="me", temperature=1)) == ()
 
 
 def test_what_asks_other_servers_for_nothing_is_not_named() -> None:
-    assert text(guidance_scale=1, rep_pen_slope=1, num_beams=1.0).ignored == ()
-    assert text(guidance_scale=1.5).ignored == ("guidance_scale",)
+    assert unapplied_names(text(guidance_scale=1, rep_pen_slope=1, num_beams=1.0)) == ()
+    assert unapplied_names(text(guidance_scale=1.5)) == ("guidance_scale",)
 
 
 def test_the_harmless_fields_have_a_reason_and_are_not_named() -> None:
     assert all(HARMLESS.values())
     harmless = {name: "x" for name in HARMLESS if name != "generation_config"}
-    assert chat(**harmless).ignored == text(**harmless).ignored == ()
+    assert unapplied_names(chat(**harmless)) == unapplied_names(text(**harmless)) == ()
 
 
 def test_of_a_generation_config_what_is_not_used_is_named() -> None:
     config = {"num_beams": 4, "do_sample": True, "top_k": 3, "eos_token_id": 2, "early_stopping": 0}
-    assert chat(generation_config=config).ignored == ("generation_config.num_beams",)
+    assert unapplied_names(chat(generation_config=config)) == ("generation_config.num_beams",)
 
 
 def test_a_million_unknown_fields_are_not_all_kept() -> None:
-    assert len(chat(**{f"f{number}": 1 for number in range(1000)}).ignored) == MOST_NAMED
+    assert len(unapplied_names(chat(**{f"f{number}": 1 for number in range(1000)}))) == MOST_NAMED
 
 
 def test_a_small_picture_is_named_because_pictures_are_seen_whole() -> None:
     def seen(detail: str) -> tuple[str, ...]:
         url = {"url": "data:,", "detail": detail}
         parts = [{"type": "image_url", "image_url": url}]
-        return chat(messages=[{"role": "user", "content": parts}]).ignored
+        return unapplied_names(chat(messages=[{"role": "user", "content": parts}]))
 
     assert seen("low") == ("messages[].content[].image_url.detail",)
     assert seen("auto") == seen("high") == ()
@@ -297,7 +304,7 @@ def test_generation_config_fills_what_the_body_leaves_out() -> None:
     assert exchange.request.answering.max_tokens == 9
     assert (sampling.values.top_k, sampling.values.temperature) == (5, 0.5)
     assert sampling.named == {"top_k", "temperature"}
-    assert exchange.ignored == ()
+    assert unapplied_names(exchange) == ()
 
 
 def test_generation_config_without_sampling_is_greedy() -> None:
@@ -359,7 +366,7 @@ def test_sillytaverns_text_body_is_read_without_a_fault() -> None:
     assert values.dry_sequence_breakers == ("\n", ":", '"', "*")
     assert (values.banned_tokens, values.ban_eos, values.temperature_last) == ((), False, True)
     assert (values.adaptive_target, values.adaptive_decay) == (-1.0, 0.9)
-    assert exchange.ignored == ()
+    assert unapplied_names(exchange) == ()
 
 
 SILLYTAVERN = (

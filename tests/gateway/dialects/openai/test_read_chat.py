@@ -14,6 +14,7 @@ from gateway.request import (
     ToolCall,
 )
 from tests.gateway.dialects.openai.bodies import USER, chat, chat_fault
+from tests.unapplied import names as unapplied_names
 
 PIXEL = "data:image/png;base64,AAAA"
 WEATHER: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
@@ -292,7 +293,7 @@ def test_a_message_is_continued_or_an_answer_begun_and_not_both() -> None:
 
 
 def test_a_prompt_without_a_generation_prompt_is_reported_to_be_ignored() -> None:
-    assert chat(add_generation_prompt=False).ignored == ("add_generation_prompt",)
+    assert unapplied_names(chat(add_generation_prompt=False)) == ("add_generation_prompt",)
 
 
 @pytest.mark.parametrize(

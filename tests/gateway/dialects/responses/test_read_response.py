@@ -11,6 +11,7 @@ from gateway.dialects.responses import ResponsesExchange, read_response
 from gateway.dialects.responses.items import kept
 from gateway.errors import InvalidRequest
 from gateway.request import ImagePart, Message, NamedTool, TextPart, Tool, ToolCall
+from tests.unapplied import names as unapplied_names
 
 SCHEMA = {"type": "object"}
 FLAT = {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": False}
@@ -134,7 +135,7 @@ def test_tools_flat_and_nested_and_those_that_run_elsewhere() -> None:
         Tool(name="f", description="d", parameters=SCHEMA, strict=False),
         Tool(name="g", parameters=SCHEMA),
     )
-    assert exchange.ignored == ("tools[2]",)
+    assert unapplied_names(exchange) == ("tools[2]",)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_options() -> None:
     assert exchange.summarizes
     assert exchange.truncates
     assert exchange.packs_reasoning
-    assert exchange.ignored == ("max_tool_calls",)
+    assert unapplied_names(exchange) == ("max_tool_calls",)
     assert read(reasoning={"effort": "none"}).request.thinking.enabled is False
     plain = read(text={"format": {"type": "json_object"}}).request.answering
     assert plain.shape == JsonObject(field="text.format")
@@ -202,7 +203,7 @@ def test_what_is_not_read_inside_of_items_is_named() -> None:
     picture = {"type": "input_image", "image_url": "https://a.example", "detail": "low"}
     items = [{"role": "user", "content": [picture]}, reasoning, {**CALL, "namespace": "n"}]
     tool = {**FLAT, "defer_loading": True}
-    assert read(items, tools=[tool], reasoning={"mode": "pro"}).ignored == (
+    assert unapplied_names(read(items, tools=[tool], reasoning={"mode": "pro"})) == (
         "tools[].defer_loading",
         "reasoning.mode",
         "input[].content[].detail",

@@ -10,6 +10,7 @@ from backends.protocol import Candidate, JsonSchema, Regex, Shape, TokenLogprob
 from gateway.dialects import tgi
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.events import Content, Delta, Finished, Usage
+from tests.unapplied import names as unapplied_names
 
 # huggingface_hub 2.4, text_generation(prompt, max_new_tokens=8, stream=True)
 HUGGING_FACE: dict[str, Any] = {
@@ -31,7 +32,7 @@ def test_hugging_face_s_client_is_understood() -> None:
     assert exchange.request.prompts == ("Once",)
     assert exchange.request.answering.max_tokens == 8
     assert exchange.request.answering.logprobs is None
-    assert (exchange.stream, exchange.ignored) == (True, ())
+    assert (exchange.stream, unapplied_names(exchange)) == (True, ())
 
 
 def test_the_path_says_whether_it_is_a_stream() -> None:
@@ -58,7 +59,7 @@ def test_without_sampling_the_likeliest_token_is_taken() -> None:
 
 
 def test_what_has_no_meaning_is_named() -> None:
-    ignored = read(parameters={"watermark": True, "truncate": 5}, other=1).ignored
+    ignored = unapplied_names(read(parameters={"watermark": True, "truncate": 5}, other=1))
     assert set(ignored) == {"parameters.watermark", "parameters.truncate", "other"}
 
 
