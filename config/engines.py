@@ -15,6 +15,12 @@ Batch: TypeAlias = Annotated[int, Meta(ge=1, le=2**20)]
 CacheType: TypeAlias = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 # fp16, or quantized with so many bits: q6, or those of keys and of values: 8,4
 QuantizedCache: TypeAlias = Annotated[str, Meta(pattern="^(fp16|q[2-8]|[2-8],[2-8])$")]
+ExLlamaV2Cache: TypeAlias = Literal["fp16", "q8", "q6", "q4"]
+Scaling: TypeAlias = Annotated[float, Meta(ge=-1000, le=1000)]
+# Megabytes of main memory
+Megabytes: TypeAlias = Annotated[int, Meta(ge=0, le=2**24)]
+# What exllamav3 divides among cards: attention, feed-forwards, experts, the output
+Divided: TypeAlias = Literal["attn", "mlp", "moe", "linear", "linear_attn"]
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,16 +85,19 @@ class ExLlamaOptions(EngineOptions, frozen=True, kw_only=True, forbid_unknown_fi
     gpu_split: tuple[float, ...] = ()  # GB per GPU; empty: automatic
     chunk_size: Counted = 2048  # prompt tokens in one pass
     draft_model: PathText | None = None
-    draft_tokens: Counted = 4
+    draft_tokens: Counted | None = None  # drafted at a time; None: as the draft model says, or 4
+    draft_gpu_split: tuple[float, ...] = ()  # as gpu_split, of the draft model; empty: as gpu_split
     ngram_speculation: bool = False
     vision: bool = True  # load the image encoder, where there is one
     adapters: dict[str, PathText] = {}
+    adapter_scaling: dict[str, Scaling] = {}  # of adapters, by name; of the others: 1
 
 
 class ExLlamaV2Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """exllamav2: an EXL2 or safetensors folder."""
 
-    cache_type: Literal["fp16", "q8", "q6", "q4"] = "fp16"
+    cache_type: ExLlamaV2Cache = "fp16"
+    draft_cache_type: ExLlamaV2Cache | None = None  # None: as cache_type
     autosplit_reserve: tuple[float, ...] = (96.0,)  # MB kept free per GPU
     rope_scale: float | None = None
     rope_alpha: float | None = None
@@ -98,12 +107,22 @@ class ExLlamaV3Options(ExLlamaOptions, frozen=True, kw_only=True, forbid_unknown
     """exllamav3: an EXL3 or safetensors folder."""
 
     cache_type: QuantizedCache = "fp16"
+    draft_cache_type: QuantizedCache | None = None  # None: as cache_type
     autosplit_reserve: tuple[float, ...] = (512.0,)  # MB kept free per GPU
     tensor_parallel: bool = False
     tensor_parallel_backend: Literal["native", "nccl"] = "native"
+    tensor_parallel_limits: dict[Divided, Counted] = {}  # most cards for a layer of each kind
     prefill_cooldown: Annotated[int, Meta(ge=0, le=10_000)] = 4  # steps between others' chunks
+    mtp: bool = False  # draft with the model's own heads for several tokens ahead
     dynamic_draft_tokens: bool = False  # fewer drafted tokens where they are seldom taken
-    cpu_cache_size: Annotated[int, Meta(ge=0, le=2**24)] = 0  # MB of main memory for evicted pages
+    ngram_match_min: Counted = 3  # tokens that must be repeated before n-gram speculation drafts
+    cpu_cache_size: Megabytes = 0  # for evicted pages
+    disk_cache_dir: PathText | None = None  # where these are kept beyond a restart
+    disk_cache_size: Counted = 50  # GB, of all models together
+    recurrent_cache_size: Megabytes = 4096  # for states of recurrent layers
+    moe_cpu_offload: Annotated[int, Meta(ge=0, le=4096)] = 0  # layers whose experts CPUs compute
+    moe_cpu_split: Annotated[int, Meta(ge=0, le=2**16)] = 0  # of every layer, how many experts
+    moe_cpu_threads: Annotated[int, Meta(ge=1, le=512)] | None = None
     warmup: bool = True
 
 

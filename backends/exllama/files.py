@@ -40,21 +40,30 @@ class PagedCacheSize(msgspec.Struct, frozen=True):
 
 
 def cache_size(
-    files: ModelFiles, options: ExLlamaOptions, share: float, spare: int = 0
+    files: ModelFiles, options: ExLlamaOptions, share: float, drafted: int, spare: int = 0
 ) -> PagedCacheSize:
     """As `cache_tokens` says, else `CACHE_BY_DEFAULT`; one full context always fits, with `spare`
-    tokens behind it. `share`: of a 16-bit cache, what this one takes.
+    tokens behind it. `share`: of a 16-bit cache, what this one takes. `drafted`: tokens at a time.
     """
     length = options.context_length or min(files.context_length, LONGEST_BY_DEFAULT)
-    drafted = options.draft_tokens if options.draft_model or options.ngram_speculation else 0
-    affordable = int(CACHE_BY_DEFAULT / max(files.cache_bytes_per_token * share, 1))
+    affordable = int(CACHE_BY_DEFAULT / max(paged_bytes(files) * share, 1))
     cells = options.cache_tokens or min(affordable, length * options.max_concurrent)
     return PagedCacheSize(pages(max(cells, length + drafted + spare)), length, drafted)
+
+
+def paged_bytes(files: ModelFiles) -> int:
+    """What a token takes in pages of the cache, at 16 bits. Rings of sliding windows lie apart."""
+    return files.cache_bytes_per_token - files.sliding_bytes_per_token
 
 
 def pages(tokens: int) -> int:
     """As many tokens, in whole pages."""
     return -(-tokens // PAGE) * PAGE
+
+
+def drafted(options: ExLlamaOptions, default: int) -> int:
+    """How many tokens are drafted at a time; `default`: where the options don't say."""
+    return options.draft_tokens or default
 
 
 def draft(
@@ -79,15 +88,31 @@ def fitted(files: ModelFiles, options: ExLlamaOptions) -> ModelFiles:
     return files
 
 
-def placements(options: ExLlamaOptions, cards: Cards) -> Sequence[Placement]:
-    """As `gpu_split` says; else one of CUDA's cards, or all of them, by their sizes."""
+def placements(options: ExLlamaOptions, cards: Cards, drafting: float = 0.0) -> Sequence[Placement]:
+    """As `gpu_split` says; else one of CUDA's cards, or all of them, by their sizes. `drafting`:
+    the draft model's part of all, which lies where `draft_gpu_split` says.
+    """
     usable = torch_devices.cards(cards)
     if not usable:  # the load raises that it needs one
         return ({CPU: 1.0},)
+    found: Sequence[Placement]
     if any(options.gpu_split):
-        return (divided(options.gpu_split, usable),)
-    found = tuple(smallest_first(usable))
-    return tuple(one for one in found if len(one) in (1, len(usable)))
+        found = (divided(options.gpu_split, usable),)
+    else:
+        found = tuple(one for one in smallest_first(usable) if len(one) in (1, len(usable)))
+    if not drafting or not any(options.draft_gpu_split):
+        return found
+    # The library fills card after card: which ones, only it knows, unless it is told.
+    return (joined(found[-1], divided(options.draft_gpu_split, usable), drafting),)
+
+
+def joined(one: Placement, other: Placement, part: float) -> Placement:
+    """Both, of which `other` is that part."""
+    devices = [*one, *(device for device in other if device not in one)]
+    return {
+        device: one.get(device, 0.0) * (1 - part) + other.get(device, 0.0) * part
+        for device in devices
+    }
 
 
 def placed(options: Split, placement: Placement, cards: Cards) -> Split:
@@ -101,12 +126,13 @@ def placed(options: Split, placement: Placement, cards: Cards) -> Split:
     return msgspec.structs.replace(options, gpu_split=split)
 
 
-def need(models: Iterable[ModelFiles], cells: int, share: float) -> MemoryNeed:
-    """Weights as they lie on disk, the whole cache, a guess for the rest."""
+def need(models: Iterable[tuple[ModelFiles, float]], cells: int) -> MemoryNeed:
+    """Weights as they lie on disk, the whole cache, a guess for the rest. `models`: each with what
+    its cache takes of a 16-bit one.
+    """
     models = list(models)
-    per_token = sum(model.cache_bytes_per_token for model in models)
     return MemoryNeed(
-        weights=sum(model.size_bytes for model in models),
-        cache=int(cells * per_token * share),
+        weights=sum(files.size_bytes for files, _ in models),
+        cache=sum(int(cells * paged_bytes(files) * share) for files, share in models),
         engine=SCRATCH,
     )

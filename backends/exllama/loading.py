@@ -5,8 +5,9 @@ Each backend's `loading` fills in its library's calls.
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ from backends.exllama.pictures import ImageEmbeddings
 from backends.huggingface.vocabulary import HfVocabulary
 from backends.protocol import Generation, ModelInfo, Progress
 from backends.sampling.state import SUPPORTED, SamplingContext
+from config.engines import ExLlamaOptions
 
 LoadStep: TypeAlias = Callable[[Progress], bool]  # False: the load is cancelled
 
@@ -172,6 +174,25 @@ def reporting(stage: str, report: LoadStep) -> Callable[[int, int], None]:
             raise LoadFailed("the load was cancelled")
 
     return callback
+
+
+def scalings(options: ExLlamaOptions) -> Mapping[str, float]:
+    """How strongly each adapter counts, by its name. Raises LoadFailed."""
+    if unknown := options.adapter_scaling.keys() - options.adapters.keys():
+        raise LoadFailed(f"adapter_scaling: there is no adapter {min(unknown)!r}")
+    return {name: options.adapter_scaling.get(name, 1.0) for name in options.adapters}
+
+
+def adapters(options: ExLlamaOptions, read: Callable[[Path, float], Any]) -> list[Any]:
+    """All of them, as `read` makes the library's of a folder and a scaling."""
+    strengths = scalings(options)
+    return [read(Path(folder), strengths[name]) for name, folder in options.adapters.items()]
+
+
+def split_of(options: ExLlamaOptions, *, draft: bool) -> list[float]:
+    """GB on each card; empty: the library fills them."""
+    own = options.draft_gpu_split if draft else ()
+    return list(own or options.gpu_split)
 
 
 def per_card(given: Sequence[float], cards: int) -> list[float]:

@@ -32,6 +32,7 @@ SEES = frozenset(
         "Gemma3ForConditionalGeneration",
     }
 )
+DRAFTED = 4  # tokens at a time, where the options don't say
 # Of a 16-bit cache, what is left: the bits of a number plus a 16-bit scale for each 32 of them.
 CACHE_SHARE = {"fp16": 1.0, "q8": 8.5 / 16, "q6": 6.5 / 16, "q4": 4.5 / 16}
 
@@ -62,7 +63,9 @@ def cache_size(files: ModelFiles, options: ExLlamaV2Options) -> PagedCacheSize:
             f"context_length can be {window} at most for {files.path.name}: its attention reaches "
             "no farther back, which exllamav2 doesn't support"
         )
-    return exllama.cache_size(files, options, CACHE_SHARE[options.cache_type])
+    speculates = options.draft_model or options.ngram_speculation
+    drafted = exllama.drafted(options, DRAFTED) if speculates else 0
+    return exllama.cache_size(files, options, CACHE_SHARE[options.cache_type], drafted)
 
 
 def draft(options: ExLlamaV2Options) -> ModelFiles | None:
@@ -83,7 +86,15 @@ def placements(
 ) -> Sequence[Placement]:
     """See `exllama.files.placements`."""
     assert isinstance(options, ExLlamaV2Options)
-    return exllama.placements(options, cards)
+    return exllama.placements(options, cards, _drafting(files, options))
+
+
+def _drafting(files: ModelFiles | None, options: ExLlamaV2Options) -> float:
+    """The draft model's part of all memory."""
+    if files is None or options.draft_model is None:
+        return 0.0
+    alone = msgspec.structs.replace(options, draft_model=None)
+    return 1 - estimate(files, alone).total / estimate(files, options).total
 
 
 def placed(options: EngineOptions, placement: Placement, cards: Cards) -> EngineOptions:
@@ -95,5 +106,12 @@ def placed(options: EngineOptions, placement: Placement, cards: Cards) -> Engine
 def estimate(files: ModelFiles, options: EngineOptions) -> MemoryNeed:
     """The draft model's need is in it."""
     assert isinstance(options, ExLlamaV2Options)
-    models = filter(None, (files, draft(options)))
-    return exllama.need(models, cache_size(files, options).cells, CACHE_SHARE[options.cache_type])
+    models = [(files, CACHE_SHARE[options.cache_type])]
+    if guess := draft(options):
+        models.append((guess, CACHE_SHARE[draft_cache_type(options)]))
+    return exllama.need(models, cache_size(files, options).cells)
+
+
+def draft_cache_type(options: ExLlamaV2Options) -> str:
+    """Of the draft model's cache."""
+    return options.draft_cache_type or options.cache_type

@@ -5,6 +5,7 @@ Knows exllamav2's constructors and their order, not how it is then stepped.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ from backends.errors import UnsupportedModel
 from backends.exllama import loading
 from backends.exllama.files import PagedCacheSize, pages
 from backends.exllama.jobs import ExLlamaJob
-from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
+from backends.exllama.loading import (
+    LoadStep,
+    PlacedModel,
+    adapters,
+    fill,
+    per_card,
+    reporting,
+    split_of,
+)
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
 from backends.exllamav2 import model_config
-from backends.exllamav2.files import cache_size, draft, fitted
+from backends.exllamav2.files import cache_size, draft, draft_cache_type, fitted
 from backends.exllamav2.library import ExLlamaV2Library
 from backends.exllamav2.sampling import draw_with, theirs
 from backends.huggingface.vocabulary import HfVocabulary
@@ -139,7 +148,7 @@ def _load(loaded: ExLlamaV2Model, files: ModelFiles, report: LoadStep) -> None:
         loaded.paged = loaded.paged and _paged(library, guessing)  # one page table for both
         loaded.draft = _place(loaded, guessing, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
-    loaded.loras = [_lora(loaded, Path(path)) for path in loaded.options.adapters.values()]
+    loaded.loras = adapters(loaded.options, partial(_lora, loaded))
     if tower is not None:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, tower))
     drafted = loaded.plan.drafted
@@ -200,10 +209,12 @@ def _place(loaded: ExLlamaV2Model, config: Any, stage: str, report: LoadStep) ->
     model = library.model(config)
     model_config.drop_positions(model)
     loaded.unload_later(model.unload)
-    cache_class, cells = library.caches[options.cache_type], loaded.plan.cells
+    drafts = stage == "draft"
+    kind = draft_cache_type(options) if drafts else options.cache_type
+    cache_class, cells = library.caches[kind], loaded.plan.cells
     callback = reporting(stage, report)
-    if options.gpu_split:
-        model.load(gpu_split=list(options.gpu_split), callback=callback)
+    if split := split_of(options, draft=drafts):
+        model.load(gpu_split=split, callback=callback)
         return PlacedModel(model, cache_class(model, max_seq_len=cells))
     cache = cache_class(model, max_seq_len=cells, lazy=True)
     reserve = [
@@ -242,7 +253,7 @@ def _image_encoder(loaded: ExLlamaV2Model, tower: Any) -> ImageEncoder:
     )
 
 
-def _lora(loaded: ExLlamaV2Model, folder: Path) -> Any:
-    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
+def _lora(loaded: ExLlamaV2Model, folder: Path, scaling: float) -> Any:
+    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder), scaling)
     loaded.unload_later(lora.unload)
     return lora

@@ -12,10 +12,13 @@ from config.engines import EngineOptions, ExLlamaV2Options
 CACHES = ("fp16", "q8", "q6", "q4")
 
 
-def _cache(mode: str) -> Mapping[str, Any]:
-    if mode.lower() not in CACHES:
-        raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
-    return {"cache_type": mode.lower()}
+def _cache(option: str) -> Translation:
+    def translated(mode: str) -> Mapping[str, Any]:
+        if mode.lower() not in CACHES:
+            raise ValueError("exllamav2 has FP16, Q8, Q6 and Q4")
+        return {option: mode.lower()}
+
+    return translated
 
 
 INSTALLATION = Installation(
@@ -31,7 +34,9 @@ INSTALLATION = Installation(
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,
-    "cache_mode": _cache,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting(shared.NO_DRAFTS),
+    "draft_cache_mode": _cache("draft_cache_type"),
     "rope_scale": renamed("rope_scale"),
     "rope_alpha": renamed("rope_alpha"),
 }

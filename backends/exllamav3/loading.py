@@ -4,6 +4,8 @@ Knows exllamav3's constructors and their order, not how it is then stepped.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,33 @@ from backends.errors import LoadFailed, UnsupportedModel
 from backends.exllama import loading
 from backends.exllama.files import PAGE, PagedCacheSize, pages
 from backends.exllama.jobs import ExLlamaJob
-from backends.exllama.loading import LoadStep, PlacedModel, fill, per_card, reporting
+from backends.exllama.loading import (
+    LoadStep,
+    PlacedModel,
+    adapters,
+    fill,
+    per_card,
+    reporting,
+    scalings,
+    split_of,
+)
 from backends.exllama.pictures import ImageEmbeddings, ImageEncoder
-from backends.exllamav3.files import MEGABYTE, cache_bits, cache_size, draft, fitted
+from backends.exllamav3.files import (
+    MEGABYTE,
+    cache_bits,
+    cache_size,
+    draft,
+    draft_cache_type,
+    experts_apart,
+    fitted,
+    together,
+)
 from backends.exllamav3.library import ExLlamaV3Library
 from backends.exllamav3.sampling import OurSampler, theirs
 from backends.huggingface.vocabulary import HfVocabulary
 from config.engines import ExLlamaV3Options
 
-SHORTEST_MATCH = 3  # tokens that must be repeated before n-gram speculation drafts what follows
+GIGABYTE = 1 << 30
 # What a chat template writes for one picture, where it isn't the token that config.json names.
 PLACEHOLDERS: Mapping[str, str] = {"Gemma3ForConditionalGeneration": "<start_of_image>"}
 
@@ -33,11 +53,16 @@ class ExLlamaV3Model(loading.ExLlamaModel):
     name = "exllamav3"
 
     def __init__(
-        self, library: ExLlamaV3Library, options: ExLlamaV3Options, plan: PagedCacheSize
+        self,
+        library: ExLlamaV3Library,
+        options: ExLlamaV3Options,
+        plan: PagedCacheSize,
+        together: int,
     ) -> None:
         super().__init__(plan)
         self.library = library
         self.options = options
+        self.together = together  # requests computed at a time
 
     @property
     def chunk(self) -> int:
@@ -77,6 +102,7 @@ class ExLlamaV3Model(loading.ExLlamaModel):
         return int(job.cached_pages * PAGE + job.cached_tokens)
 
     def make_generator(self) -> Any:
+        options = self.options
         return self.library.generator(
             model=self.main.model,
             cache=self.main.cache,
@@ -86,11 +112,27 @@ class ExLlamaV3Model(loading.ExLlamaModel):
             draft_model=self.draft.model if self.draft else None,
             draft_cache=self.draft.cache if self.draft else None,
             num_draft_tokens=self.plan.drafted,
-            ngram_match_min=SHORTEST_MATCH if self.options.ngram_speculation else 0,
-            prefill_cooldown=self.options.prefill_cooldown,
-            dynamic_draft_tokens=self.options.dynamic_draft_tokens,
-            cpu_cache_size=self.options.cpu_cache_size * MEGABYTE,
+            ngram_match_min=options.ngram_match_min if options.ngram_speculation else 0,
+            prefill_cooldown=options.prefill_cooldown,
+            dynamic_draft_tokens=options.dynamic_draft_tokens,
+            cpu_cache_size=options.cpu_cache_size * MEGABYTE,
+            disk_cache_dir=self.disk_cache_dir(),
+            disk_cache_size=options.disk_cache_size * GIGABYTE,
+            recurrent_cache_size=options.recurrent_cache_size * MEGABYTE,
         )
+
+    def disk_cache_dir(self) -> str | None:
+        """Where pages are kept. exllamav3 tells models and kinds of caches apart, but not what
+        adapters make of them. Nobody else may read there what users wrote.
+        """
+        if self.options.disk_cache_dir is None:
+            return None
+        folder = Path(self.options.disk_cache_dir)
+        if self.options.adapters:
+            chosen = repr((sorted(self.options.adapters.items()), scalings(self.options)))
+            folder /= f"adapters-{sha256(chosen.encode()).hexdigest()[:16]}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(folder)
 
     def retire(self, generator: Any) -> None:
         generator.close()
@@ -100,30 +142,33 @@ def load(
     files: ModelFiles, options: ExLlamaV3Options, library: ExLlamaV3Library, report: LoadStep
 ) -> ExLlamaV3Model:
     """Load on the calling thread. Raises LoadFailed and leaves nothing behind."""
-    loaded = ExLlamaV3Model(library, options, cache_size(files, options))
     files = fitted(files, options)
+    plan, at_once = cache_size(files, options), together(files, options)
+    loaded = ExLlamaV3Model(library, options, plan, at_once)
     fill(loaded, files, lambda: _load(loaded, files, report))
     return loaded
 
 
 def _load(loaded: ExLlamaV3Model, files: ModelFiles, report: LoadStep) -> None:
-    library, options, guess = loaded.library, loaded.options, draft(loaded.options)
+    library, options, guess = loaded.library, loaded.options, draft(files, loaded.options)
     config = _config(loaded, files.path)
+    _leave_experts(config, files, options)
     loaded.tokenizer = library.tokenizer.from_config(config)
     loaded.vocabulary = HfVocabulary(files.path, config.vocab_size)
     if "image" in files.modalities:
         loaded.pictures = ImageEmbeddings(_image_encoder(loaded, config, report))
     if guess is not None:
-        loaded.draft = _place(loaded, _config(loaded, guess.path), "draft", report)
+        drafting = config if options.mtp else _config(loaded, guess.path)
+        loaded.draft = _place(loaded, drafting, "draft", report)
     loaded.main = _place(loaded, config, "model", report)
-    loaded.loras = [_lora(loaded, Path(path)) for path in options.adapters.values()]
+    loaded.loras = adapters(loaded.options, partial(_lora, loaded))
     if options.warmup:
         loaded.main.model.warmup(
             cache=loaded.main.cache,
             max_chunk_size=loaded.chunk,
             callback=reporting("warmup", report),
         )
-    loaded.info = loaded.describe(files, together=options.max_concurrent)
+    loaded.info = loaded.describe(files, together=loaded.together)
 
 
 # -- one model -------------------------------------------------------------------------------------
@@ -138,17 +183,26 @@ def _config(loaded: ExLlamaV3Model, folder: Path) -> Any:
     return config
 
 
+def _leave_experts(config: Any, files: ModelFiles, options: ExLlamaV3Options) -> None:
+    """To the CPU, as many as it is to have. Raises LoadFailed."""
+    if experts_apart(files, options):
+        config.infer_params.moe_cpu_offload = options.moe_cpu_offload
+        config.infer_params.moe_cpu_split = options.moe_cpu_split
+        config.infer_params.moe_cpu_threads = options.moe_cpu_threads
+
+
 def _place(loaded: ExLlamaV3Model, config: Any, stage: str, report: LoadStep) -> PlacedModel:
     """A model with its cache, which must be there before the weights are."""
-    model = _model(loaded, config, "text")
-    bits = cache_bits(loaded.options.cache_type)
+    drafts, options = stage == "draft", loaded.options
+    model = _model(loaded, config, "mtp" if drafts and options.mtp else "text")
+    bits = cache_bits(draft_cache_type(options) if drafts else options.cache_type)
     layers: dict[str, Any] = {}
     if bits is not None:
         layers = {"layer_type": loaded.library.quantized, "k_bits": bits[0], "v_bits": bits[1]}
     cache = loaded.library.cache(
         model,
         max_num_tokens=loaded.plan.cells,
-        max_batch_size=loaded.options.max_concurrent,  # of recurrent states
+        max_batch_size=loaded.together,  # of recurrent states
         max_history=loaded.plan.drafted,
         **layers,
     )
@@ -172,7 +226,7 @@ def _model(loaded: ExLlamaV3Model, config: Any, component: str) -> Any:
 def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, report: LoadStep) -> None:
     library, options, main = loaded.library, loaded.options, stage == "model"
     gigabytes = [free / 1024 for free in per_card(options.autosplit_reserve, library.devices)]
-    split, progress = list(options.gpu_split), reporting(stage, report)
+    split, progress = split_of(options, draft=stage == "draft"), reporting(stage, report)
 
     def callback(done: int, total: int) -> None:
         # On every new card it caps what the whole process may allocate there (util/memory.py), so
@@ -187,6 +241,7 @@ def _fill_cards(loaded: ExLlamaV3Model, model: Any, stage: str, report: LoadStep
             reserve_per_device=None if split else gigabytes,
             tensor_p=main and options.tensor_parallel,
             tp_backend=options.tensor_parallel_backend,
+            tp_dev_limits=dict(options.tensor_parallel_limits),
             max_chunk_size=loaded.chunk,
             callback=callback,
             draft_model=loaded.draft.model if main and loaded.draft else None,
@@ -215,9 +270,9 @@ def _image_encoder(loaded: ExLlamaV3Model, config: Any, report: LoadStep) -> Ima
     )
 
 
-def _lora(loaded: ExLlamaV3Model, folder: Path) -> Any:
+def _lora(loaded: ExLlamaV3Model, folder: Path, scaling: float) -> Any:
     """Raises LoadFailed where exllamav3 would only print that nothing of it fits."""
-    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder))
+    lora = loaded.library.lora.from_directory(loaded.main.model, str(folder), scaling)
     loaded.unload_later(lora.unload)
     if not lora.target_modules:
         raise LoadFailed(f"nothing of the adapter {folder} fits the model as it is loaded")

@@ -11,12 +11,18 @@ from config.engines import EngineOptions, ExLlamaV3Options
 CACHE = re.compile(r"fp16|q[2-8]|[2-8],[2-8]")
 
 
-def _cache(mode: str) -> Mapping[str, Any]:
+def _cache(option: str) -> Translation:
     """`Q8`, or bits of keys and values apart: `8,4`."""
-    kind = mode.lower().replace(" ", "")
-    if not CACHE.fullmatch(kind):
-        raise ValueError("exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'")
-    return {"cache_type": kind}
+
+    def translated(mode: str) -> Mapping[str, Any]:
+        kind = mode.lower().replace(" ", "")
+        if not CACHE.fullmatch(kind):
+            raise ValueError(
+                "exllamav3 has FP16, Q8 to Q2, or bits of keys and values such as '8,4'"
+            )
+        return {option: kind}
+
+    return translated
 
 
 INSTALLATION = Installation(
@@ -30,7 +36,14 @@ INSTALLATION = Installation(
 
 LOAD_OPTIONS: Mapping[str, Translation] = {
     **shared.LOAD_OPTIONS,
-    "cache_mode": _cache,
+    "cache_mode": _cache("cache_type"),
+    "draft_mode": shared.drafting({**shared.NO_DRAFTS, "mtp": False}, "mtp"),
+    "draft_cache_mode": _cache("draft_cache_type"),
+    "dynamic_draft": renamed("dynamic_draft_tokens"),
+    "ngram_match_min": renamed("ngram_match_min"),
+    "sysmem_kv_cache": renamed("cpu_cache_size"),
+    "sysmem_recurrent_cache": renamed("recurrent_cache_size"),
+    "cpu_moe_offload_layers": renamed("moe_cpu_offload"),
     "tensor_parallel": renamed("tensor_parallel"),
     "tensor_parallel_backend": renamed("tensor_parallel_backend"),
 }

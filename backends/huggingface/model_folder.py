@@ -91,6 +91,7 @@ WIDTHS = ("hidden_size", "n_embd", "d_model")
 INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
 EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 MOST_LAYERS = 4096
+LONGEST_HEADER = 100_000_000  # bytes of a safetensors file's, as its own library has it
 UNKNOWN_LENGTH = 2048  # tokens; what a model is taken to be trained for when it doesn't say
 PICKLES = ("*.bin", "*.pt", "*.pth")
 PREPROCESSOR = "preprocessor_config.json"  # how pictures are prepared; newer folders have
@@ -236,6 +237,26 @@ def _unindexed(folder: Path) -> Sequence[Path]:
     )
 
 
+def tensor_bytes(file: Path) -> Mapping[str, int]:
+    """The tensors in a safetensors file by name, with their bytes, as its header has them (the
+    format: huggingface.co/docs/safetensors). Raises LoadFailed.
+    """
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            if length > LONGEST_HEADER:
+                raise LoadFailed(f"{file} has a header of {length:,} bytes")
+            header = json.loads(opened.read(length))
+        found = {
+            name: entry["data_offsets"][1] - entry["data_offsets"][0]
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise LoadFailed(f"{file} can't be read as safetensors: {error}") from error
+    return found
+
+
 def context_length(text: Fields) -> int:
     """Tokens the model was trained for."""
     return _first(text, LENGTHS, UNKNOWN_LENGTH)
@@ -301,6 +322,11 @@ def _attending(text: Fields) -> int:
     if kinds := text.get("layer_types"):
         return sum("attention" in kind and "linear" not in kind for kind in kinds)
     return _layers(text) if any(text.get(name) for name in HEADS) else 0
+
+
+def number(config: Fields, name: str) -> int:
+    """0 where there is none. Raises LoadFailed for what is no number."""
+    return _first(config, (name,), 0)
 
 
 def _first(config: Fields, names: Sequence[str], default: int) -> int:

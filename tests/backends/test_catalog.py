@@ -102,6 +102,15 @@ def test_only_options_that_an_engine_has_are_translated(backend: Backend) -> Non
         "tensor_parallel_backend": "nccl",
         "vision": False,
         "draft_model": "/small",
+        "draft_mode": "ngram",
+        "draft_num_tokens": 3,
+        "draft_cache_mode": "Q4",
+        "draft_gpu_split": (1.0,),
+        "dynamic_draft": True,
+        "ngram_match_min": 2,
+        "sysmem_kv_cache": 64,
+        "sysmem_recurrent_cache": 64,
+        "cpu_moe_offload_layers": 2,
     }
     for name, translation in backend.naming.LOAD_OPTIONS.items():
         msgspec.convert(dict(translation(values[name])), backend.options)

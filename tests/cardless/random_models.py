@@ -44,6 +44,12 @@ LONG = {  # trained for more than is used here, and first for less
     "rope_parameters": {"rope_theta": 1e4, "rope_type": "longrope", **FACTORS},
 }
 LONG_BUT_SHORT = {**LONG, "original_max_position_embeddings": 1024}
+# Two of three layers keep what their convolution has seen.
+RECURRENT = {
+    "layer_types": ["conv", "full_attention", "conv"],
+    "conv_L_cache": 3,
+    "block_auto_adjust_ff_dim": False,
+}
 # By name: the class, and what its configuration has besides `SMALL`.
 FAMILIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "llama": ("Llama", {}),
@@ -144,3 +150,114 @@ def write(folder: Path, kind: str, settings: Mapping[str, object], **over: Any) 
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | over))
     return folder
+
+
+# -- drafts ----------------------------------------------------------------------------------------
+
+
+def write_dflash(folder: Path, target: Path, block: int) -> Path:
+    """A DFlash draft model for the Llama in `target`, of two layers, which drafts by blocks."""
+    torch.manual_seed(3)
+    config = json.loads((target / "config.json").read_text())
+    wide, inner = config["hidden_size"], config["intermediate_size"]
+    heads, pairs = config["num_attention_heads"], config["num_key_value_heads"]
+    head = wide // heads
+    shapes = {"fc": (wide, 2 * wide), "hidden_norm": (wide,), "norm": (wide,)}
+    for layer in range(2):
+        parts = {
+            "input_layernorm": (wide,),
+            "post_attention_layernorm": (wide,),
+            "self_attn.q_norm": (head,),
+            "self_attn.k_norm": (head,),
+            "self_attn.q_proj": (heads * head, wide),
+            "self_attn.k_proj": (pairs * head, wide),
+            "self_attn.v_proj": (pairs * head, wide),
+            "self_attn.o_proj": (wide, heads * head),
+            "mlp.gate_proj": (inner, wide),
+            "mlp.up_proj": (inner, wide),
+            "mlp.down_proj": (wide, inner),
+        }
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
+    folder.mkdir(parents=True)
+    save_file(
+        {
+            f"{name}.weight": (torch.randn(shape) * 0.05 + (len(shape) == 1)).half()
+            for name, shape in shapes.items()
+        },
+        folder / "model.safetensors",
+    )
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    fields = {
+        **{name: config[name] for name in (*kept, "vocab_size", "max_position_embeddings")},
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "head_dim": head,
+        "num_hidden_layers": 2,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "block_size": block,
+        "dflash_config": {"mask_token_id": 0, "target_layer_ids": [0, 2]},
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+def write_with_heads(folder: Path) -> Path:
+    """A Qwen 3.5 whose layers all attend, with a head that drafts the token after the next: a copy
+    of its last layer.
+    """
+    torch.manual_seed(5)
+    sizes = {**SMALL, **HEADS, "layer_types": ["full_attention"] * 3, "full_attention_interval": 1}
+    config = transformers.Qwen3_5TextConfig(**sizes)
+    model = transformers.Qwen3_5ForCausalLM(config)
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.dim() > 1:
+                weights.normal_(0, weights.shape[-1] ** -0.5)
+    model.half().save_pretrained(folder)
+    found = load_file(folder / "model.safetensors")
+    last = {name: found[name].clone() for name in found if ".layers.2." in name}
+    tensors = {name.replace("model.", "model.language_model.", 1): found[name] for name in found}
+    tensors |= {f"mtp.layers.0.{name.split('.layers.2.')[1]}": last[name] for name in last}
+    tensors["mtp.fc.weight"] = (torch.randn(128, 256) * 0.05).half()
+    norms = ("mtp.pre_fc_norm_hidden", "mtp.pre_fc_norm_embedding", "mtp.norm")
+    tensors |= {f"{name}.weight": torch.zeros(128).half() for name in norms}
+    save_file(tensors, folder / "model.safetensors")
+    path = folder / "config.json"
+    text = json.loads(path.read_text()) | {"mtp_num_hidden_layers": 1}
+    seeing = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2}
+    fields = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": text,
+        "vision_config": {**seeing, **QWEN_SEES},
+        "image_token_id": 5,
+        "vocab_size": text["vocab_size"],
+    }
+    path.write_text(json.dumps(fields))
+    (folder / "preprocessor_config.json").write_text(json.dumps(QWEN_PREPARES))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bundled.SAFETENSORS / file, folder)
+    return folder
+
+
+QWEN_SEES = {
+    "model_type": "qwen3_5",
+    "out_hidden_size": 128,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "num_position_embeddings": 16,
+    "hidden_act": "gelu_pytorch_tanh",
+    "in_channels": 3,
+    "deepstack_visual_indexes": [],
+}
+QWEN_PREPARES = {
+    "image_processor_type": "Qwen2VLImageProcessorFast",
+    "size": {"longest_edge": 65536, "shortest_edge": 1024},
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}

@@ -78,3 +78,13 @@ def test_a_model_that_was_unloaded_is_loaded_again(server: Served) -> None:
         gone = server.client.post("/v1/model/unload", json={"model": name})
         assert gone.status_code == 200, gone.text
         assert said(server, name, temperature=0) == "Hello! How can I help you?"
+
+
+def test_a_load_in_tabbyapi_s_names_is_carried_out(server: Served) -> None:
+    drafts = {"draft_mode": "ngram", "ngram_match_min": 2, "draft_num_tokens": 3}
+    body = {"model_name": "exllamav3", "draft_model": drafts, "sysmem_kv_cache": 16}
+    answer = server.client.post("/v1/model/load", json=body)
+    assert '"finished"' in answer.text, answer.text
+    assert said(server, "exllamav3", temperature=0) == "Hello! How can I help you?"
+    refused = server.client.post("/v1/model/load", json={**body, "model_name": "exllamav2"})
+    assert refused.json()["error"]["param"] in ("ngram_match_min", "sysmem_kv_cache")

@@ -19,6 +19,7 @@ from gateway.errors import InvalidRequest
 T = TypeVar("T")
 
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Size: TypeAlias = Annotated[int, Meta(ge=1)]
 Token: TypeAlias = Annotated[int, Meta(ge=0)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -48,12 +49,31 @@ class LoadWire(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel: bool | None = None
     tensor_parallel_backend: str | None = None
     output_chunking: bool | None = None
+    cpu_moe_offload_layers: Count | None = None
+    sysmem_kv_cache: Count | None = None
+    sysmem_recurrent_cache: Count | None = None
     skip_queue: bool | None = None
     fasttensors: bool | None = None
 
 
-_APART = frozenset({"model_name", "backend", "prompt_template", "vision", "draft_model"})
-LOAD_OPTIONS = frozenset(LoadWire.__struct_fields__) - _APART
+class DraftWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The types of what TabbyAPI has in `draft_model`."""
+
+    draft_model_name: str | None = None
+    draft_mode: str | None = None
+    draft_rope_scale: Positive | None = None
+    draft_rope_alpha: Positive | str | None = None
+    draft_cache_mode: str | None = None
+    draft_gpu_split: list[float] | None = None
+    draft_num_tokens: Size | None = None
+    dynamic_draft: bool | None = None
+    ngram_match_min: Size | None = None
+
+
+_APART = frozenset(
+    {"model_name", "backend", "prompt_template", "vision", "draft_model", "draft_model_name"}
+)
+LOAD_OPTIONS = frozenset((*LoadWire.__struct_fields__, *DraftWire.__struct_fields__)) - _APART
 
 
 class LoadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,13 +194,14 @@ def read_load(body: bytes) -> LoadRequest:
         for name, value in fields.values.items()
         if name not in _APART
     }
+    draft = _draft(fields, wire.draft_model or {})
     return LoadRequest(
         model=wire.model_name,
         backend=wire.backend,
         template=wire.prompt_template or None,
         vision=wire.vision,
-        draft=_draft(fields, wire.draft_model or {}),
-        asked=asked,
+        draft=draft.pop("draft_model_name", None),
+        asked={**asked, **draft},
     )
 
 
@@ -194,18 +215,24 @@ def _fields(body: bytes) -> Fields:
     return Fields(given, spelled)
 
 
-def _draft(fields: Fields, wire: Mapping[str, Any]) -> str | None:
-    """The drafting model's name; its further options have no engine here."""
-    name = wire.get("draft_model_name")
-    if not name:
-        return None
-    if not isinstance(name, str):
-        raise fields.wrong("draft_model.draft_model_name", "Expected a name.")
-    neutral: tuple[Any, ...] = (None, [], 1.0, "auto")
-    for option, value in wire.items():
-        if option != "draft_model_name" and value not in neutral:
-            raise fields.wrong(f"draft_model.{option}", "No engine here has this option.")
-    return name
+def _draft(fields: Fields, wire: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked of drafts, the model's name among it; nothing where none is named or wanted."""
+    prefix = f"{fields.spelled.get('draft_model', 'draft_model')}."
+    given = {name: value for name, value in wire.items() if value is not None}
+    known = Fields(given, {}, prefix).read(DraftWire)
+    asked = {name: getattr(known, name) for name in DraftWire.__struct_fields__ if name in given}
+    if known.draft_mode not in (None, "model"):
+        asked.pop("draft_model_name", None)
+    elif not known.draft_model_name:
+        return {}
+    if strange := next((name for name in given if _asks(name, given[name], asked)), None):
+        raise InvalidRequest(f"{prefix}{strange}: No engine here has this.", param=prefix + strange)
+    return asked
+
+
+def _asks(name: str, value: object, known: Mapping[str, Any]) -> bool:
+    """Whether it is not `known`, and wishes for something."""
+    return name not in known and name != "draft_model_name" and value not in ([], 1.0, "auto")
 
 
 def as_chat(body: bytes) -> bytes:
@@ -233,6 +260,12 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "cache_mode": ("FP16", "fp16"),
     "tensor_parallel": (False,),
     "tensor_parallel_backend": ("native",),
+    "draft_mode": ("model",),  # the one that is named, if one is
+    "draft_cache_mode": ("FP16", "fp16"),
+    "draft_gpu_split": ([],),
+    "draft_rope_scale": (1.0,),
+    "draft_rope_alpha": (1.0, "auto"),
+    "dynamic_draft": (False,),
     "output_chunking": (True, False),
     "skip_queue": (True, False),
     "fasttensors": (True, False),

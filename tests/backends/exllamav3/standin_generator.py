@@ -155,6 +155,7 @@ class Generator(PagedGenerator):
         assert cache.initialized
         assert cache.max_num_tokens % PAGE == max_chunk_size % PAGE == 0
         assert not (draft_model and ngram_match_min)
+        self.draft_model = draft_model
         if draft_model:
             assert draft_cache.initialized
             assert draft_cache.max_num_tokens == cache.max_num_tokens

@@ -14,6 +14,12 @@ from tests.backends.exllama.machine import MARKERS
 from tests.backends.exllama.standin_models import Embedding, Loadable, Words, embedding
 
 
+class InferParams:
+    def __init__(self) -> None:
+        self.moe_cpu_offload = self.moe_cpu_split = 0
+        self.moe_cpu_threads: int | None = None
+
+
 class Config:
     machine: Any  # standin.Machine
 
@@ -29,6 +35,7 @@ class Config:
         self.vocab_size = read.get("vocab_size", 768)
         self.image_token_id = read.get("image_token_id")
         self.longest: int | None = None
+        self.infer_params = InferParams()
 
     def override_dynamic_seq_len(self, new_max_position_embeddings: int) -> None:
         self.longest = new_max_position_embeddings
@@ -83,6 +90,7 @@ class Model(Loadable):
             "max_chunk_size": max_chunk_size,
             "draft_model": draft_model,
             "tp_backend": tp_backend,
+            "tp_dev_limits": tp_dev_limits,
         }
         if tensor_p:
             self.mp_children = ["one", "two"]

@@ -1,6 +1,7 @@
 """Which folders are exllamav3's, and what they will take."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,9 +19,10 @@ from backends.exllamav3.files import (
     placed,
     placements,
     recognise,
+    together,
 )
 from config.engines import ExLlamaV3Options
-from tests.backends.exllama.folders import folder, quantized
+from tests.backends.exllama.folders import folder, quantized, with_experts
 
 
 def test_exl3_is_found_without_naming_a_backend(tmp_path: Path) -> None:
@@ -129,6 +131,137 @@ def test_pages_kept_in_main_memory_are_counted_there() -> None:
     assert placement["cpu"] * estimate(files, kept).total == pytest.approx(100 << 20)
     assert sum(placement.values()) == pytest.approx(1)
     assert placed(kept, placement, cards) == kept  # the only card is filled in any case
+
+
+# -- what lies beside the cache --------------------------------------------------------------------
+
+
+def hybrid(tmp_path: Path) -> catalog.ModelFiles:
+    """Three of its four layers are recurrent, as Qwen3-Next's."""
+    made = folder(
+        tmp_path,
+        architectures=["Qwen3NextForCausalLM"],
+        layer_types=["linear_attention"] * 3 + ["full_attention"],
+        linear_num_value_heads=32,
+        linear_num_key_heads=16,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+    )
+    return catalog.recognise(made, "exllamav3")
+
+
+def test_states_of_sequences_are_counted_where_they_lie(tmp_path: Path) -> None:
+    files = hybrid(tmp_path)
+    state = 2 * 32 * 128 * 128 * 2 + (2 * 16 * 128 + 32 * 128) * 4 * 2
+    assert (files.state_bytes, files.recurrent_layers) == (state, 3)
+    options = ExLlamaV3Options(cache_tokens=PAGE, context_length=PAGE - 1, recurrent_cache_size=0)
+    few = estimate(files, msgspec.structs.replace(options, max_concurrent=1))
+    many = estimate(files, msgspec.structs.replace(options, max_concurrent=5))
+    assert many.cache - few.cache == 4 * 3 * state
+    kept = msgspec.structs.replace(options, max_concurrent=1, recurrent_cache_size=64)
+    assert estimate(files, kept).cache - few.cache == 64 << 20
+    (placement,) = placements(files, kept, {"cuda:0": 24 << 30})
+    assert placement["cpu"] * estimate(files, kept).total == pytest.approx(64 << 20)
+
+
+def test_fewer_requests_are_computed_together_where_each_keeps_a_state(tmp_path: Path) -> None:
+    files = hybrid(tmp_path)
+    assert together(files, ExLlamaV3Options(max_concurrent=64)) == 64  # 3 layers keep little
+    large = msgspec.structs.replace(files, recurrent_layers=36)
+    assert together(large, ExLlamaV3Options(max_concurrent=64)) == 13
+    assert together(large, ExLlamaV3Options(max_concurrent=2)) == 2
+    huge = msgspec.structs.replace(files, recurrent_layers=360)
+    assert together(huge, ExLlamaV3Options(max_concurrent=64)) == 4
+
+
+def test_rings_of_sliding_windows_take_no_pages(tmp_path: Path) -> None:
+    made = folder(
+        tmp_path,
+        architectures=["GptOssForCausalLM"],
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        sliding_window=128,
+    )
+    ringed = catalog.recognise(made, "exllamav3")
+    assert ringed.sliding_bytes_per_token == ringed.cache_bytes_per_token / 2
+    options = ExLlamaV3Options(
+        cache_tokens=PAGE, context_length=PAGE - 1, max_concurrent=3, recurrent_cache_size=0
+    )
+    ring = 3 * PAGE * ringed.sliding_bytes_per_token  # the window and two pages, in whole pages
+    pages = PAGE * ringed.cache_bytes_per_token / 2
+    assert estimate(ringed, options).cache == pages + 3 * ring
+
+
+def test_experts_that_the_cpu_computes_lie_in_main_memory(tmp_path: Path) -> None:
+    files = catalog.recognise(with_experts(tmp_path), "exllamav3")
+    layer = 4 * 32 * 32 * 2
+
+    def apart(**changes: Any) -> int:
+        options = ExLlamaV3Options(context_length=512, **changes)
+        (placement,) = placements(files, options, {"cuda:0": 24 << 30})
+        return round(placement.get("cpu", 0) * estimate(files, options).total)
+
+    assert [apart(), apart(moe_cpu_offload=1), apart(moe_cpu_offload=99)] == [0, layer, 2 * layer]
+    assert [apart(moe_cpu_split=1), apart(moe_cpu_split=9)] == [layer / 2, 2 * layer]
+    with pytest.raises(LoadFailed, match="exclude each other"):
+        apart(moe_cpu_offload=1, moe_cpu_split=1)
+    with pytest.raises(LoadFailed, match="tensor_parallel"):
+        apart(moe_cpu_offload=1, tensor_parallel=True)
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"\xff" * 8, b"\x02" + b"\0" * 7 + b"[]", b"\2\0\0\0\0\0\0\0{]"]
+)
+def test_a_broken_file_of_experts_is_named(header: bytes, tmp_path: Path) -> None:
+    made = with_experts(tmp_path)
+    (made / "experts.safetensors").write_bytes(header)
+    files = catalog.recognise(made, "exllamav3")
+    with pytest.raises(LoadFailed, match=r"experts\.safetensors"):
+        placements(files, ExLlamaV3Options(moe_cpu_offload=1), {})
+
+
+# -- drafts ----------------------------------------------------------------------------------------
+
+
+def dflash(tmp_path: Path) -> Path:
+    return folder(tmp_path, architectures=["DFlashDraftModel"], model_type="qwen3", block_size=16)
+
+
+def test_what_can_only_draft_is_no_model_but_a_draft(tmp_path: Path) -> None:
+    drafts = dflash(tmp_path)
+    assert recognise(drafts) is None
+    options = ExLlamaV3Options(draft_model=str(drafts), context_length=512, max_concurrent=1)
+    assert cache_size(files(), options).drafted == 15
+    assert estimate(files(), options).weights == 2 * files().size_bytes
+    fewer = msgspec.structs.replace(options, draft_tokens=7)
+    assert cache_size(files(), fewer).drafted == 7
+
+
+def test_heads_of_its_own_take_their_cache(tmp_path: Path) -> None:
+    made = folder(tmp_path, architectures=["HYV3ForCausalLM"], num_nextn_predict_layers=1)
+    headed = catalog.recognise(made, "exllamav3")
+    plain = ExLlamaV3Options(cache_tokens=4 * PAGE, context_length=PAGE)
+    drafting = msgspec.structs.replace(plain, mtp=True)
+    assert cache_size(headed, drafting).drafted == 2
+    more = estimate(headed, drafting).total - estimate(headed, plain).total
+    assert more == 4 * PAGE * headed.cache_bytes_per_token / 4  # of its four layers, one more
+    for other in ({"draft_model": str(bundled.SAFETENSORS)}, {"ngram_speculation": True}):
+        with pytest.raises(LoadFailed, match="exclude each other"):
+            estimate(headed, msgspec.structs.replace(drafting, **other))
+    with pytest.raises(UnsupportedModel, match="no heads to draft with"):
+        estimate(files(), drafting)
+
+
+def test_a_draft_s_cache_and_cards_are_its_own() -> None:
+    plain = ExLlamaV3Options(cache_tokens=4 * PAGE, context_length=PAGE, gpu_split=(1.0, 0.0))
+    drafting = msgspec.structs.replace(
+        plain, draft_model=str(bundled.SAFETENSORS), draft_cache_type="q4", draft_gpu_split=(0, 1)
+    )
+    full = estimate(files(), plain).cache
+    assert estimate(files(), drafting).cache == full * (1 + 4.5 / 16)
+    (placement,) = placements(files(), drafting, {"cuda:0": 24 << 30, "cuda:1": 24 << 30})
+    draft = estimate(files(), drafting).total - estimate(files(), plain).total
+    assert placement["cuda:1"] * estimate(files(), drafting).total == pytest.approx(draft)
 
 
 def test_an_image_encoder_that_is_not_wanted_is_not_loaded(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 import bundled
+from backends.catalog import ModelFiles
 from backends.errors import LoadFailed, OutOfMemory, UnsupportedModel
 from backends.protocol import Progress
 from backends.sampling.state import SUPPORTED
 from config.engines import ExLlamaV3Options
-from tests.backends.exllama.folders import folder
+from tests.backends.exllama.folders import folder, with_experts
 from tests.backends.exllamav3.conftest import OPTIONS, files, load
 from tests.backends.exllamav3.standin import Machine
 from tests.backends.exllamav3.standin_models import CacheLayer_quant
@@ -27,9 +28,11 @@ def options(**changes: Any) -> ExLlamaV3Options:
     return msgspec.structs.replace(OPTIONS, **changes)
 
 
-async def generator_of(machine: Machine, chosen: ExLlamaV3Options) -> Any:
+async def generator_of(
+    machine: Machine, chosen: ExLlamaV3Options, model: ModelFiles | None = None
+) -> Any:
     """What a load with these options made; all is freed again."""
-    container = await load(machine, chosen)
+    container = await load(machine, chosen, model)
     made = machine.generators[-1]
     await container.aclose()
     assert machine.loaded == []
@@ -87,10 +90,38 @@ async def test_a_draft_model_gets_a_cache_alike(machine: Machine) -> None:
     assert machine.loaded == []
 
 
+async def test_a_draft_model_lies_on_its_own_cards_if_told(machine: Machine) -> None:
+    split = options(draft_model=str(bundled.SAFETENSORS), gpu_split=(10.0, 0.0))
+    made = await generator_of(machine, split)
+    assert made.draft_model.said["use_per_device"] == [10.0, 0.0]
+    apart = msgspec.structs.replace(split, draft_gpu_split=(0.0, 1.0))
+    made = await generator_of(machine, apart)
+    assert made.draft_model.said["use_per_device"] == [0.0, 1.0]
+    assert made.model.said["use_per_device"] == [10.0, 0.0]
+
+
+async def test_experts_are_left_to_the_cpu_as_told(machine: Machine, tmp_path: Path) -> None:
+    model = files(with_experts(tmp_path))
+    made = await generator_of(machine, options(moe_cpu_offload=1, moe_cpu_threads=3), model)
+    chosen = made.model.config.infer_params
+    assert (chosen.moe_cpu_offload, chosen.moe_cpu_split, chosen.moe_cpu_threads) == (1, 0, 3)
+    made = await generator_of(machine, options(moe_cpu_split=2), model)
+    assert made.model.config.infer_params.moe_cpu_split == 2
+    with pytest.raises(LoadFailed, match="has no experts"):
+        await load(machine, options(moe_cpu_split=2))
+    assert machine.loaded == []
+
+
+async def test_a_kind_of_layer_is_shared_by_as_many_cards_as_told(machine: Machine) -> None:
+    parallel = options(tensor_parallel=True, tensor_parallel_limits={"attn": 2, "moe": 1})
+    made = await generator_of(machine, parallel)
+    assert made.model.said["tp_dev_limits"] == {"attn": 2, "moe": 1}
+
+
 async def test_repeated_text_is_guessed_from_as_told(machine: Machine) -> None:
     assert (await generator_of(machine, OPTIONS)).ngram_match_min == 0
-    made = await generator_of(machine, options(ngram_speculation=True))
-    assert made.ngram_match_min > 0
+    made = await generator_of(machine, options(ngram_speculation=True, ngram_match_min=2))
+    assert made.ngram_match_min == 2
     assert made.guesses == 4
 
 

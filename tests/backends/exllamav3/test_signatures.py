@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-from backends.exllamav3.files import SEES
+from backends.exllamav3.architectures import SEES
 from backends.exllamav3.sampling import OurSampler
 from tests.backends.exllama.signatures import method_of, methods, ours, source
 from tests.backends.exllamav3 import standin, standin_sampler
@@ -94,6 +94,12 @@ def test_our_sampler_is_called_as_theirs(package: Path) -> None:
         ("model/model_tp.py", "self.mp_children = []"),
         ("model/config.py", 'f"Unknown architecture {arch} in {config_filename}"'),
         ("model/config.py", 'self.image_token_id = self.read_cfg(int, ["image_token_id"'),
+        ("model/config.py", "self.moe_cpu_offload = int("),
+        ("model/config.py", "self.moe_cpu_split = int("),
+        ("model/config.py", "self.moe_cpu_threads = None"),
+        ("generator/generator.py", "disk_cache_dir needs a CPU page cache tier"),
+        ("generator/generator.py", "self.max_batch_size = min(self.max_batch_size, c.num_slots)"),
+        ("modules/sliding_attn.py", "sliding_window_overp: int = 2 * PAGE_SIZE"),
         ("model/lora.py", "self.target_modules[module_key] = target"),
         ("generator/generator.py", "def close(self):"),
         ("generator/generator.py", '"stage": "error"'),

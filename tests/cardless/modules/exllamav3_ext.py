@@ -126,6 +126,17 @@ def softcap(x: torch.Tensor, y: torch.Tensor, scale: float) -> None:
     y.copy_((x.float() / scale).tanh() * scale)
 
 
+def deinterleave_qg(qg: torch.Tensor, q: torch.Tensor, gates: torch.Tensor, head_dim: int) -> None:
+    """Queries and their gates, which take turns in `qg` head by head."""
+    both = qg.unflatten(-1, (-1, 2, head_dim))
+    q.copy_(both[..., 0, :].reshape(q.shape))
+    gates.copy_(both[..., 1, :].reshape(gates.shape))
+
+
+def mul_sigmoid_(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.copy_(x.float() * y.float().sigmoid().view(x.shape))
+
+
 def rope(
     q: torch.Tensor,
     out_q: torch.Tensor,
@@ -210,6 +221,21 @@ def generator_stage_decode(
 def cache_rotate(cache: torch.Tensor, order: torch.Tensor, temp: torch.Tensor) -> None:
     """Move pages, (pages, …): each of `order` becomes the next, the last one the first."""
     cache[order.long()] = cache[order.roll(-1).long()]
+
+
+def paged_kv_cache_update(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    cache_seqlens: torch.Tensor,
+) -> None:
+    """Put the new tokens, (rows, tokens, heads, width), behind what each row's pages hold."""
+    for row, start in enumerate(cache_seqlens.tolist()):
+        places = _places(range(start, start + k.shape[1]), block_table[row], k_cache.shape[1])
+        k_cache.flatten(0, 1)[places] = k[row]
+        v_cache.flatten(0, 1)[places] = v[row]
 
 
 def gumbel_noise_f16(logits: torch.Tensor, out: torch.Tensor, seed: int) -> None:

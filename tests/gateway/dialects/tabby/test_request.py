@@ -24,6 +24,19 @@ def test_nulls_and_an_empty_draft_wish_for_nothing() -> None:
     assert loaded(**body) == LoadRequest(model="a")
 
 
+def test_what_a_draft_is_to_be_like_is_asked_of_the_engine() -> None:
+    draft = {"draft_model_name": "b", "draft_num_tokens": 3.0, "draft_cache_mode": "Q4"}
+    order = loaded(model_name="a", draft_model=draft, cache_size=512)
+    assert order.draft == "b"
+    asked = {"cache_size": 512, "draft_num_tokens": 3, "draft_cache_mode": "Q4"}
+    assert order.asked == asked
+    for mode in ("mtp", "ngram", "disabled"):  # without a model
+        order = loaded(model_name="a", draft_model={**draft, "draft_mode": mode})
+        assert order.draft is None
+        assert order.asked["draft_mode"] == mode
+    assert loaded(model_name="a", draft_model={"draft_num_tokens": 3}) == LoadRequest(model="a")
+
+
 def test_names_nobody_knows_are_kept_for_the_engine() -> None:
     assert loaded(model_name="a", gpu_layers=3).asked == {"gpu_layers": 3}
 
@@ -38,8 +51,16 @@ def test_names_nobody_knows_are_kept_for_the_engine() -> None:
         ({"model_name": "a", "rope_scale": 0}, "rope_scale"),
         ({"model_name": "a", "gpu_split": "20,24"}, "gpu_split"),
         (
-            {"model_name": "a", "draft": {"draft_model_name": "b", "draft_rope_scale": 2}},
-            "draft.draft_rope_scale",
+            {"model_name": "a", "draft": {"draft_model_name": "b", "draft_num_tokens": 0}},
+            "draft.draft_num_tokens",
+        ),
+        (
+            {"model_name": "a", "draft_model": {"draft_model_name": "b", "draft_warp": 2}},
+            "draft_model.draft_warp",
+        ),
+        (
+            {"model_name": "a", "draft_model": {"draft_mode": 2}},
+            "draft_model.draft_mode",
         ),
         ({"model_name": "a", "draft": {"draft_model_name": 7}}, "draft.draft_model_name"),
     ],
