@@ -32,6 +32,7 @@ from gateway.http.auth import (
     Refusals,
     guarded,
     is_loopback,
+    require_declared,
     server_names,
 )
 from gateway.http.console.feed import Feed, reloaded
@@ -121,8 +122,8 @@ def build(
         exception_handlers=handlers(services),
         lifespan=[_running(services)],
         middleware=[
+            counting_hops(registry.server),  # changes the headers, so it is before who reads them
             guarded(guard, services.authenticator),
-            counting_hops(registry.server),
             holding(
                 Holdings(config.server.max_held_bytes, config.server.max_body),
                 services.authenticator,
@@ -135,6 +136,7 @@ def build(
         openapi_config=None,
         logging_config=None,
     )
+    require_declared(app)
     # Outside of Litestar's own middleware: a request that has no route has an id, too.
     app.asgi_handler = RequestLog(app.asgi_handler, services.authenticator, metrics.requested)
     return app

@@ -1,5 +1,5 @@
-"""Authentication: API keys to rights. Keys are compared in constant time and never logged; refusals
-are logged, but not so often that they fill the log.
+"""Who is let in: API keys to rights, and the right that each route asks for. Keys are compared in
+constant time and never logged; refusals are logged, but not so often that they fill the log.
 """
 
 import hmac
@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from ipaddress import ip_address
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import structlog
+from litestar import Litestar, Request
+from litestar.datastructures import Headers
+from litestar.exceptions import ImproperlyConfiguredException
+from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from backends.remote import HOPS, Caller
@@ -22,6 +26,13 @@ from gateway.errors import InvalidKey, NotForPages, UnsupportedMediaType
 LINES, WINDOW = 10, 60.0  # lines of the log in so many seconds; the others are only counted
 
 log = structlog.get_logger()
+
+# A request that was let in: its `auth` is its caller's rights. An open route's has none.
+AnyRequest: TypeAlias = Request[Any, Access, Any]
+
+# What a route asks of its callers (`access=` of its decorator): nothing, a key, or an admin key.
+Right: TypeAlias = Literal["open", "user", "admin"]
+RIGHTS: tuple[Right, ...] = get_args(Right)
 
 
 class Authenticator:
@@ -233,20 +244,47 @@ def is_loopback(host: str) -> bool:
 
 
 def guarded(guard: OriginGuard, keys: Authenticator) -> Callable[[ASGIApp], ASGIApp]:
-    """A middleware for all routes: no route runs before the headers have been checked, where no key
-    is needed.
+    """A middleware for all routes: none runs before its caller has the right that it declares, and,
+    where no key is needed, before the headers have been checked.
+
+    A guard of Litestar's would cost more than the key's check: it copies the handler each time.
     """
 
     def wrap(app: ASGIApp) -> ASGIApp:
         async def checked(scope: Scope, receive: Receive, send: Send) -> None:
             # A WebSocket begins as a GET, and no preflight protects it: Host and Origin do.
+            method = str(scope.get("method", "GET"))
             if keys.is_open:
-                guard.check(str(scope.get("method", "GET")), scope["headers"])
+                guard.check(method, scope["headers"])
+            if method != "OPTIONS":  # Litestar's own answer to it lists the methods
+                _admit(scope, keys)
             await app(scope, receive, send)
 
         return checked
 
     return wrap
+
+
+def _admit(scope: Scope, keys: Authenticator) -> None:
+    """Note the caller's rights. Raises InvalidKey, Forbidden."""
+    right: Right = scope["route_handler"].opt["access"]
+    if right != "open":
+        access = scope["auth"] = keys.admit(Headers.from_scope(scope))
+        if right != "user":
+            access.require_admin()
+
+
+def require_declared(app: Litestar) -> None:
+    """Raises ImproperlyConfiguredException where a route doesn't say whom it is for."""
+    for route in app.routes:
+        handlers = route.route_handlers if isinstance(route, HTTPRoute) else ()
+        for handler in handlers:
+            if handler.http_methods != {"OPTIONS"} and handler.opt.get("access") not in RIGHTS:
+                names = " ".join(sorted(handler.http_methods))
+                raise ImproperlyConfiguredException(
+                    f"{names} {route.path} ({handler.handler_name}) declares no right: "
+                    f"give its decorator access=, one of {', '.join(RIGHTS)}"
+                )
 
 
 def _name(host: str) -> str | None:

@@ -58,10 +58,7 @@ def handlers(
             line_of(request).refused = True
             services.refusals.note(reason, client, f"{request.method} {_route(request)}")
             return problem(request, error)
-        try:
-            access = services.authenticator.admit(request.headers)
-        except InvalidKey:  # of a route that asks for none
-            access = Access()
+        access = request.scope.get("auth") or Access()  # an open route knows no caller
         return problem(request, services.redacted(error, access))
 
     def http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

@@ -8,14 +8,14 @@ import gzip
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from litestar import Request, get
+from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
 from gateway.errors import NotFound
+from gateway.http.auth import AnyRequest
 from gateway.http.sse import Plain
 
 FOLDER = Path(__file__).parents[2] / "console"
@@ -47,8 +47,6 @@ HEADERS = {
     "cache-control": "no-cache",  # a browser revalidates, and gets 304
     "vary": "accept-encoding",
 }
-
-AnyRequest = Request[Any, Any, Any]
 
 
 class PageFile(msgspec.Struct, frozen=True):
@@ -87,19 +85,19 @@ def _file(path: Path) -> PageFile:
 def page_routes(files: Mapping[str, PageFile]) -> list[HTTPRouteHandler]:
     """The routes of the page. They ask for no key, since there is no secret in it."""
 
-    @get("/")
+    @get("/", access="open")
     async def root() -> ASGIApp:
         """To the page."""
         return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
 
-    @get("/ui")
+    @get("/ui", access="open")
     async def index(request: AnyRequest) -> ASGIApp:
         """The page; its own addresses begin behind the slash."""
         if not request.scope["raw_path"].endswith(b"/"):
             return Plain(b"", status=307, headers={"location": "ui/", **HEADERS})
         return _answer(request, files.get(INDEX))
 
-    @get("/ui/{path:path}")
+    @get("/ui/{path:path}", access="open")
     async def file(request: AnyRequest, path: str) -> ASGIApp:
         """A file of the page."""
         return _answer(request, files.get(str(path).lstrip("/")))

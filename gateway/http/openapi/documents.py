@@ -226,12 +226,12 @@ def document_routes(routers: Sequence[Router], release: str) -> list[HTTPRouteHa
     def shown() -> bytes:
         return page(document())
 
-    @get("/openapi.json", include_in_schema=False)
+    @get("/openapi.json", access="open", include_in_schema=False)
     async def openapi() -> ASGIApp:
         """This server's API, as OpenAPI 3.1."""
         return await _sent(written, b"application/json")
 
-    @get("/docs", include_in_schema=False)
+    @get("/docs", access="open", include_in_schema=False)
     async def docs() -> ASGIApp:
         """The same as a page for people, which needs no network and no scripts."""
         return await _sent(shown, b"text/html; charset=utf-8")

@@ -2,27 +2,23 @@
 states and draining.
 """
 
-from typing import Any
-
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 
 from backends.upstream.replicas import Replica
 from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import NotFound
+from gateway.http.auth import AnyRequest
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@post("/v1/admin/reload", status_code=200)
+@post("/v1/admin/reload", status_code=200, access="admin")
 async def reload(request: AnyRequest, services: Services, *, plan: bool = False) -> ASGIApp:
     """Read the configuration again and put it in force; with `plan` report what that would do."""
-    services.authenticator.admit(request.headers).require_admin()
     if not plan:
         audit(request, "reload")
     return Plain(msgspec.json.encode(await services.reloader.reload(plan=plan)))
@@ -55,17 +51,15 @@ class DrainWire(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = True
 
 
-@get("/v1/upstreams")
-async def upstreams(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/v1/upstreams", access="admin")
+async def upstreams(services: Services) -> ASGIApp:
     """Every server of every upstream."""
-    services.authenticator.admit(request.headers).require_admin()
     return Plain(_upstreams_body(services))
 
 
-@post("/v1/upstreams/drain")
+@post("/v1/upstreams/drain", access="admin")
 async def drain(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests under way go on; answered with all of them as they are now."""
-    services.authenticator.admit(request.headers).require_admin()
     order = Fields(order_object(await request.body()), {}).read(DrainWire)
     audit(request, "drain" if order.draining else "use again", server=order.url)
     fleet = services.registry.fleet

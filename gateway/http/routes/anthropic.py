@@ -1,19 +1,15 @@
 """Anthropic's routes: messages, and how many tokens one would have."""
 
-from typing import Any
-
-from litestar import Request, post
+from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.dialects import anthropic
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import Exchange, WireOptions, ignoring
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import SSE, Framing, WholeErrand, comment
 from gateway.request import ChatRequest, ImagePart, all_unapplied
-
-AnyRequest = Request[Any, Any, Any]
 
 ID_HEADER = "request-id"
 
@@ -26,15 +22,14 @@ def _remark(text: str) -> bytes:
 PINGS = Framing(SSE.media_type, anthropic.PING, _remark)
 
 
-@post("/v1/messages")
+@post("/v1/messages", access="user")
 async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(anthropic.read_messages, await request.body())
     request_id = line_of(request).id
     return Exchange(
         lambda on_wait: services.pipeline.chat(
-            exchange.request, access, on_wait, caller(request.headers, request_id)
+            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda answer: anthropic.MessagesReply(
             exchange,
@@ -42,8 +37,8 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
             model=answer.model,
             prompt_tokens=answer.usage().prompt_tokens,
         ),
-        services.failed(access, anthropic.error_event),
-        services.account("messages", exchange.request.model, line_of(request), access),
+        services.failed(request.auth, anthropic.error_event),
+        services.account("messages", exchange.request.model, line_of(request), request.auth),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
@@ -53,16 +48,15 @@ async def messages(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-@post("/v1/messages/count_tokens", status_code=200)
+@post("/v1/messages/count_tokens", status_code=200, access="user")
 async def count_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a request would be. What a picture takes its model alone knows,
     when it sees it: pictures are named as left out.
     """
-    access = services.authenticator.admit(request.headers)
     asked = (await services.read(anthropic.read_messages, await request.body())).request
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
         return anthropic.count_body(len(tokens))
 
     unapplied = all_unapplied("images") if _has_pictures(asked) else ()

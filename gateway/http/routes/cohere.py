@@ -1,8 +1,6 @@
 """Cohere's routes: conversations, vectors and tokens."""
 
-from typing import Any
-
-from litestar import Request, post
+from litestar import post
 from litestar.types import ASGIApp
 
 from gateway.dialects import cohere
@@ -14,69 +12,65 @@ from gateway.dialects.cohere.embedding import (
 )
 from gateway.dialects.fields import read_fields
 from gateway.dialects.frames import body
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@post("/v2/chat")
+@post("/v2/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(cohere.read_chat, await request.body())
     request_id = line_of(request).id
     wants_logprobs = exchange.request.answering.logprobs is not None
     return Exchange(
         lambda on_wait: services.pipeline.chat(
-            exchange.request, access, on_wait, caller(request.headers, request_id)
+            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda _answer: cohere.CohereReply(id=request_id, logprobs=wants_logprobs),
-        services.failed(access, cohere.error_event),
-        services.account("cohere", exchange.request.model, line_of(request), access),
+        services.failed(request.auth, cohere.error_event),
+        services.account("cohere", exchange.request.model, line_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
 
 
-@post("/v2/embed")
+@post("/v2/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(cohere.read_embed, await request.body())
     request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
         lambda encoded: cohere.embed_body(
             exchange, request_id, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("cohere", exchange.request.model, line_of(request), access),
+        services.account("cohere", exchange.request.model, line_of(request), request.auth),
         services.bodies,
     )
 
 
-@post("/v1/tokenize")
+@post("/v1/tokenize", access="user")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text."""
-    access = services.authenticator.admit(request.headers)
     asked = read_fields(await request.body()).read(TokenizeWire)
-    name = await services.wording.named(asked.model, access)
-    tokens = await services.wording.encode(name, asked.text, access, special=False, add_bos=False)
-    pieces = await services.wording.pieces(name, tokens, access)
+    name = await services.wording.named(asked.model, request.auth)
+    tokens = await services.wording.encode(
+        name, asked.text, request.auth, special=False, add_bos=False
+    )
+    pieces = await services.wording.pieces(name, tokens, request.auth)
     texts = [piece.decode(errors="replace") for piece in pieces]
     return Plain(body(Tokenized(tokens, texts)))
 
 
-@post("/v1/detokenize")
+@post("/v1/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.authenticator.admit(request.headers)
     asked = read_fields(await request.body()).read(DetokenizeWire)
-    text = await services.wording.decode(asked.model, asked.tokens, access)
+    text = await services.wording.decode(asked.model, asked.tokens, request.auth)
     return Plain(body(Detokenized(text)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from anyio import to_thread
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 
 from config.changes import MASK, Effect, effect_of, masked, masked_text
@@ -29,6 +29,7 @@ from gateway.dialects import openai
 from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import GatewayError, InvalidKey, InvalidRequest, NotFound
+from gateway.http.auth import AnyRequest
 from gateway.http.console.feed import seen_event, seen_gauges, seen_history, seen_model
 from gateway.http.console.gauges import GaugesWire, HistoryWire, ModelWire
 from gateway.http.console.publishing import model_updates
@@ -38,8 +39,6 @@ from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.hub import DownloadState
 from gateway.logs import Level, LogLine
 from gateway.reloading import Explained, ReloadReport
-
-AnyRequest = Request[Any, Any, Any]
 
 
 class MeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +65,10 @@ class RequestsWire(msgspec.Struct, frozen=True):
     requests: Sequence[RequestStanding]
 
 
-@get("/v1/admin/me")
+@get("/v1/admin/me", access="user")
 async def me(request: AnyRequest, services: Services) -> ASGIApp:
     """The caller's rights, and what the server has for it."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(body(who(services, access, address(request))))
+    return Plain(body(who(services, request.auth, address(request))))
 
 
 def address(request: AnyRequest) -> str:
@@ -112,20 +110,18 @@ def _default(services: Services, access: Access) -> str | None:
         return None
 
 
-@get("/v1/admin/requests")
+@get("/v1/admin/requests", access="user")
 async def requests(request: AnyRequest, services: Services) -> ASGIApp:
     """Running requests, and recent ones: an administrator's list has those of all keys."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(body(RequestsWire(services.activity.seen_by(access))))
+    return Plain(body(RequestsWire(services.activity.seen_by(request.auth))))
 
 
-@post("/v1/admin/requests/{number:str}/cancel", status_code=200)
+@post("/v1/admin/requests/{number:str}/cancel", status_code=200, access="user")
 async def cancel(request: AnyRequest, services: Services, number: str) -> ASGIApp:
     """End a request that runs; its client is sent an error."""
-    access = services.authenticator.admit(request.headers)
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise NotFound(f"There is no request {number!r:.40}.", param="number")
-    cancelled = services.activity.cancel(int(number), access)
+    cancelled = services.activity.cancel(int(number), request.auth)
     audit(request, "cancel", model=cancelled.model, cancelled=cancelled.request)
     return Plain(body(cancelled))
 
@@ -142,9 +138,8 @@ MOST_LINES = 2000  # of one answer
 MOST_SEARCHED = 200  # of the text to search for
 
 
-@get("/v1/admin/logs")
+@get("/v1/admin/logs", access="admin")
 async def logs(
-    request: AnyRequest,
     services: Services,
     *,
     level: Level = "debug",
@@ -153,7 +148,6 @@ async def logs(
     limit: int = 200,
 ) -> ASGIApp:
     """The last lines of the log that have at least that level and hold the text."""
-    services.authenticator.admit(request.headers).require_admin()
     if len(search) > MOST_SEARCHED:
         raise InvalidRequest(f"search: at most {MOST_SEARCHED} letters", param="search")
     kept = services.lines.after(0)
@@ -201,7 +195,7 @@ class FeedReader:
     def __init__(self, services: Services, request: AnyRequest) -> None:
         self._services = services
         self._request = request
-        self._access = services.authenticator.admit(request.headers)
+        self._access = request.auth
         last = request.headers.get("last-event-id", "")
         self._position = services.feed.number(last, self._access)
 
@@ -275,7 +269,7 @@ async def models_for(services: Services, access: Access) -> list[ModelWire]:
     return [seen_model(one, access) for one in await model_updates(services, statuses)]
 
 
-@get("/v1/admin/events")
+@get("/v1/admin/events", access="user")
 async def events(request: AnyRequest, services: Services) -> ASGIApp:
     """Everything as it is, and then each change; with `Last-Event-ID` what was missed."""
     reader = FeedReader(services, request)
@@ -284,17 +278,15 @@ async def events(request: AnyRequest, services: Services) -> ASGIApp:
     )
 
 
-@get("/v1/admin/models")
+@get("/v1/admin/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use, with what they take and when they go."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(msgspec.json.encode(ModelsWire(await models_for(services, access))))
+    return Plain(msgspec.json.encode(ModelsWire(await models_for(services, request.auth))))
 
 
-@get("/v1/admin/memory")
-async def memory(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/v1/admin/memory", access="admin")
+async def memory(services: Services) -> ASGIApp:
     """Who holds how much of each device, now and in the last hour."""
-    services.authenticator.admit(request.headers).require_admin()
     gauges = await services.sampler.sample()
     found = MemoryWire(gauges=gauges, history=services.history.columns())
     return Plain(msgspec.json.encode(found))
@@ -339,10 +331,9 @@ class CheckedWire(msgspec.Struct, frozen=True, kw_only=True):
     plan: ReloadReport | None = None
 
 
-@get("/v1/admin/settings")
-async def settings(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/v1/admin/settings", access="admin")
+async def settings(services: Services) -> ASGIApp:
     """Every option, its value, and where that comes from."""
-    services.authenticator.admit(request.headers).require_admin()
     source = services.reloader.source
     explained = await to_thread.run_sync(source.explain) if source else NOT_ASKED
     found = SettingsWire(
@@ -375,10 +366,9 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     return found
 
 
-@post("/v1/admin/settings/check", status_code=200)
+@post("/v1/admin/settings/check", status_code=200, access="admin")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """Check a text as the configuration file; nothing of it is put in force."""
-    services.authenticator.admit(request.headers).require_admin()
     text = Fields(order_object(await request.body()), {}).read(CheckOrder).text
     if len(text) > MOST_SETTINGS:
         raise InvalidRequest(f"text: at most {MOST_SETTINGS} letters", param="text")

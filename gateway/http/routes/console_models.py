@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 from anyio import to_thread
-from litestar import Request, delete, get, post, put
+from litestar import delete, get, post, put
 from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from gateway.answers.parameters import unsupported
 from gateway.dialects.fields import Fields, order_object
 from gateway.dialects.frames import body
 from gateway.errors import InvalidRequest, ModelNotFound, ModelUnavailable
+from gateway.http.auth import AnyRequest
 from gateway.http.console.gauges import ModelWire
 from gateway.http.console.publishing import model_updates
 from gateway.http.request_record import audit
@@ -38,8 +39,6 @@ from gateway.hub.downloads import Report
 from gateway.registry import ModelEntry, ModelStatus
 from gateway.registry.overview import Verdict
 from gateway.reloading import ModelCopy
-
-AnyRequest = Request[Any, Any, Any]
 
 MOST_LETTERS = 200  # of a copy's name
 
@@ -133,27 +132,23 @@ async def _local(services: Services, name: str, access: Access) -> ModelEntry:
     return entry
 
 
-@post("/v1/admin/models/load", status_code=202)
+@post("/v1/admin/models/load", status_code=202, access="admin")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model, with other options if there are any."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = Fields(order_object(await request.body()), {}).read(LoadOrder)
     options = _free_options(services, order.options) if order.options is not None else None
     find = services.find if not options else lambda *named: _local(services, *named)
-    name = (await find(order.model, access)).name
+    name = (await find(order.model, request.auth)).name
     audit(request, "load", model=name)
     async with services.registry.loading(name, options=options):
         return Plain(body(await _model_wire(services, name)), status=202)
 
 
-@post("/v1/admin/models/unload", status_code=200)
+@post("/v1/admin/models/unload", status_code=200, access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended, and wait for that."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = Fields(order_object(await request.body()), {}).read(UnloadOrder)
-    name = (await services.find(order.model, access)).name
+    name = (await services.find(order.model, request.auth)).name
     audit(request, "unload", model=name, force=order.force)
 
     async def whole() -> bytes:
@@ -163,24 +158,20 @@ async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole)
 
 
-@post("/v1/admin/models/pin", status_code=200)
+@post("/v1/admin/models/pin", status_code=200, access="admin")
 async def pin(request: AnyRequest, services: Services) -> ASGIApp:
     """Never evicted and never idle, or as any other, until the server is started again."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = Fields(order_object(await request.body()), {}).read(PinOrder)
-    name = (await _local(services, order.model, access)).name
+    name = (await _local(services, order.model, request.auth)).name
     audit(request, "pin" if order.pinned else "unpin", model=name)
     await services.registry.pin(name, pinned=order.pinned)
     return Plain(body(await _model_wire(services, name)))
 
 
-@get("/v1/admin/models/options")
+@get("/v1/admin/models/options", access="admin")
 async def options(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a model can be loaded with, and is."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
-    entry = await _local(services, model, access)
+    entry = await _local(services, model, request.auth)
     chosen = services.registry.status(entry.name).options or entry.options
     hidden = services.catalog.configured_only
     found = [
@@ -191,13 +182,11 @@ async def options(request: AnyRequest, services: Services, model: str = "") -> A
     return Plain(body(OptionsWire(model=entry.name, backend=entry.files.backend, options=found)))
 
 
-@post("/v1/admin/models/duplicate", status_code=201)
+@post("/v1/admin/models/duplicate", status_code=201, access="admin")
 async def duplicate(request: AnyRequest, services: Services) -> ASGIApp:
     """The same files once more, under another name and with other options."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = Fields(order_object(await request.body()), {}).read(CopyOrder)
-    entry = await _local(services, order.model, access)
+    entry = await _local(services, order.model, request.auth)
     known = next((one for one in services.config.models if one.name == entry.name), None)
     original = known or ModelConfig(
         name=entry.name,
@@ -242,10 +231,9 @@ def _is_taken(services: Services, name: str) -> bool:
     return True
 
 
-@post("/v1/admin/models/remove", status_code=200)
+@post("/v1/admin/models/remove", status_code=200, access="admin")
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Forget a copy; its files stay, since they are another model's, too."""
-    services.authenticator.admit(request.headers).require_admin()
     order = Fields(order_object(await request.body()), {}).read(RemoveOrder)
     audit(request, "remove copy", model=order.model)
     await services.reloader.remove(order.model)
@@ -277,11 +265,10 @@ class SamplingWire(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: bool | None
 
 
-@get("/v1/admin/sampling")
+@get("/v1/admin/sampling", access="user")
 async def sampling(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """Which sampling parameters a model's engine applies, and why it doesn't the others."""
-    access = services.authenticator.admit(request.headers)
-    status = services.status((await services.find(model, access)).name, access)
+    status = services.status((await services.find(model, request.auth)).name, request.auth)
     known = await services.capabilities.of(status)
     can = known.capabilities if known else None
     assert status.entry is not None, "a name that resolves has its files"
@@ -383,10 +370,9 @@ class UploadedWire(msgspec.Struct, frozen=True, kw_only=True):
 # ------------------------------------------------------------------------------------------ the hub
 
 
-@get("/v1/admin/hub/files")
-async def files(request: AnyRequest, services: Services, repository: str = "") -> ASGIApp:
+@get("/v1/admin/hub/files", access="admin")
+async def files(services: Services, repository: str = "") -> ASGIApp:
     """The models that a repository of the hub offers, and whether each would fit."""
-    services.authenticator.admit(request.headers).require_admin()
     name = repository.removeprefix(SCHEME)
 
     async def whole() -> bytes:
@@ -443,17 +429,15 @@ def _room(services: Services, choice: OfferedModel) -> RoomWire:
 # ---------------------------------------------------------------------------------------- downloads
 
 
-@get("/v1/admin/downloads")
-async def downloads(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/v1/admin/downloads", access="admin")
+async def downloads(services: Services) -> ASGIApp:
     """Downloads that run, and those that ended."""
-    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(DownloadsWire(services.downloads.states())))
 
 
-@post("/v1/admin/downloads", status_code=202)
+@post("/v1/admin/downloads", status_code=202, access="admin")
 async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin a download in the background, or go on with it."""
-    services.authenticator.admit(request.headers).require_admin()
     asked = Fields(order_object(await request.body()), {}).read(DownloadOrder)
     model = asked.model.removeprefix(SCHEME)
     order = to_fetch(model)
@@ -466,24 +450,21 @@ async def begin(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(body(services.downloads.begin(model, fetch)), status=202)
 
 
-@post("/v1/admin/downloads/{id:str}/stop", status_code=200)
-async def stop(request: AnyRequest, services: Services, id: str) -> ASGIApp:
+@post("/v1/admin/downloads/{id:str}/stop", status_code=200, access="admin")
+async def stop(services: Services, id: str) -> ASGIApp:
     """Stop one; what has come stays."""
-    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(services.downloads.stop(id)))
 
 
-@post("/v1/admin/downloads/{id:str}/resume", status_code=202)
-async def resume(request: AnyRequest, services: Services, id: str) -> ASGIApp:
+@post("/v1/admin/downloads/{id:str}/resume", status_code=202, access="admin")
+async def resume(services: Services, id: str) -> ASGIApp:
     """Go on with one."""
-    services.authenticator.admit(request.headers).require_admin()
     return Plain(body(services.downloads.resume(id)), status=202)
 
 
-@delete("/v1/admin/downloads/{id:str}", status_code=200)
-async def remove_download(request: AnyRequest, services: Services, id: str) -> ASGIApp:
+@delete("/v1/admin/downloads/{id:str}", status_code=200, access="admin")
+async def remove_download(services: Services, id: str) -> ASGIApp:
     """Take one out of the list."""
-    services.authenticator.admit(request.headers).require_admin()
     services.downloads.remove(id)
     return Plain(body(RemovedDownload(id)))
 
@@ -491,10 +472,9 @@ async def remove_download(request: AnyRequest, services: Services, id: str) -> A
 # ------------------------------------------------------------------------------------------ uploads
 
 
-@put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None)
+@put("/v1/admin/uploads/{name:str}", status_code=201, request_max_body_size=None, access="admin")
 async def upload(request: AnyRequest, services: Services, name: str) -> ASGIApp:
     """A GGUF file into the folder for downloads."""
-    services.authenticator.admit(request.headers).require_admin()
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidRequest("content-length: the file's bytes are wanted", param="content-length")

@@ -1,81 +1,73 @@
 """OpenAI's conversations: items that responses go on from, and append to."""
 
 import time
-from typing import Any
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import delete, get, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
 from gateway.dialects.responses import items, stored
 from gateway.errors import NotFound
+from gateway.http.auth import AnyRequest
 from gateway.http.holding import held
 from gateway.http.routes.responses import fresh_id
 from gateway.http.services import Services
 from gateway.http.sse import Plain
 from gateway.store import KeptConversation, KeptItem
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@post("/v1/conversations")
+@post("/v1/conversations", access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Create one, with items or without."""
-    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     name = f"conv_{fresh_id()}"
     kept = KeptConversation(name, float(int(time.time())), msgspec.json.encode(new.metadata))
-    await services.store.begin(access.owner, kept, _kept_items(new, name))
+    await services.store.begin(request.auth.owner, kept, _kept_items(new, name))
     return Plain(_body(kept))
 
 
-@get("/v1/conversations/{conversation_id:str}")
+@get("/v1/conversations/{conversation_id:str}", access="user")
 async def retrieve(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """One, without its items."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(_body(await _found(services, access, conversation_id)))
+    return Plain(_body(await _found(services, request.auth, conversation_id)))
 
 
-@post("/v1/conversations/{conversation_id:str}")
+@post("/v1/conversations/{conversation_id:str}", access="user")
 async def describe(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Other metadata."""
-    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     metadata = msgspec.json.encode(new.metadata)
-    kept = await services.store.describe(access.owner, conversation_id, metadata)
+    kept = await services.store.describe(request.auth.owner, conversation_id, metadata)
     if kept is None:
         raise _missing(conversation_id)
     return Plain(_body(kept))
 
 
-@delete("/v1/conversations/{conversation_id:str}", status_code=200)
+@delete("/v1/conversations/{conversation_id:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Forget one with its items."""
-    access = services.authenticator.admit(request.headers)
-    if not await services.store.forget(access.owner, conversation_id):
+    if not await services.store.forget(request.auth.owner, conversation_id):
         raise _missing(conversation_id)
     return Plain(stored.deleted_body(conversation_id, "conversation.deleted"))
 
 
-@post("/v1/conversations/{conversation_id:str}/items")
+@post("/v1/conversations/{conversation_id:str}/items", access="user")
 async def append(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """Append items; they are returned as they are stored."""
-    access = services.authenticator.admit(request.headers)
     new = await services.read(stored.read_conversation, await request.body())
     added = _kept_items(new, conversation_id)
-    if not await services.store.append(access.owner, conversation_id, added):
+    if not await services.store.append(request.auth.owner, conversation_id, added):
         raise _missing(conversation_id)
     return Plain(stored.found_page_body([(one.id, one.item) for one in added], len(added)))
 
 
-@get("/v1/conversations/{conversation_id:str}/items")
+@get("/v1/conversations/{conversation_id:str}/items", access="user")
 async def list_items(request: AnyRequest, services: Services, conversation_id: str) -> ASGIApp:
     """A page of them, the newest first unless asked otherwise."""
-    access = services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
     found = await services.store.page(
-        access.owner,
+        request.auth.owner,
         conversation_id,
         after=wanted.after,
         limit=wanted.limit + 1,  # whether there are more
@@ -87,28 +79,28 @@ async def list_items(request: AnyRequest, services: Services, conversation_id: s
     return Plain(stored.found_page_body([(one.id, one.item) for one in found], wanted.limit))
 
 
-@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}")
+@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", access="user")
 async def item(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
     """One of them."""
-    access = services.authenticator.admit(request.headers)
     room = held(request).take
-    found = await services.store.item(access.owner, conversation_id, item_id, room)
+    found = await services.store.item(request.auth.owner, conversation_id, item_id, room)
     if found is None:
         raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
     return Plain(found.item)
 
 
-@delete("/v1/conversations/{conversation_id:str}/items/{item_id:str}", status_code=200)
+@delete(
+    "/v1/conversations/{conversation_id:str}/items/{item_id:str}", status_code=200, access="user"
+)
 async def drop(
     request: AnyRequest, services: Services, conversation_id: str, item_id: str
 ) -> ASGIApp:
     """Delete one of them; the conversation is returned."""
-    access = services.authenticator.admit(request.headers)
-    if not await services.store.drop(access.owner, conversation_id, item_id):
+    if not await services.store.drop(request.auth.owner, conversation_id, item_id):
         raise NotFound(f"There is no item {item_id!r:.80} in {conversation_id!r:.80}.")
-    return Plain(_body(await _found(services, access, conversation_id)))
+    return Plain(_body(await _found(services, request.auth, conversation_id)))
 
 
 def _kept_items(new: stored.NewConversation, conversation: str) -> list[KeptItem]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 import msgspec
-from litestar import Request, delete, post
+from litestar import delete, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
@@ -16,6 +16,7 @@ from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.tabby import reply
 from gateway.dialects.tabby import request as wants
 from gateway.errors import InvalidRequest, ModelUnavailable
+from gateway.http.auth import AnyRequest
 from gateway.http.request_record import audit
 from gateway.http.services import Services
 from gateway.http.sse import EventStream, ProgressStream, WholeErrand
@@ -23,18 +24,16 @@ from gateway.hub import SCHEME, DownloadProgress, Order, fits_in, hub_model
 from gateway.registry import ModelEntry
 from gateway.tasks import relayed
 
-AnyRequest = Request[Any, Any, Any]
 T = TypeVar("T")
 
 
-@post("/v1/download")
+@post("/v1/download", access="admin")
 async def download(request: AnyRequest, services: Services) -> ASGIApp:
     """Fetch a model: `owner/name`, or `owner/name:Q4_K_M`; without a quantization one that fits is
     chosen. One answer at the end, as TabbyAPI's clients expect, who read its status.
 
     With `text/event-stream` in `Accept`, or `stream`, its progress is sent.
     """
-    services.authenticator.admit(request.headers).require_admin()
     wire_order = wants.read(await request.body(), wants.Download)
     order = _order(wire_order)
     audit(request, "download", repository=order.repository)
@@ -136,12 +135,11 @@ def _event(
     )
 
 
-@post("/models")
+@post("/models", access="admin")
 async def fetch_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Download a repository: `owner/name`, or of one with GGUF files `owner/name:Q4_K_M`; both also
     behind `hf:`, as a configuration writes them. Without a quantization one that fits is chosen.
     """
-    services.authenticator.admit(request.headers).require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
 
     order = to_fetch(named.model)
@@ -164,12 +162,10 @@ def to_fetch(model: str) -> Order:
         raise InvalidRequest(f"model: {error.message}", param="model") from None
 
 
-@delete("/models", status_code=200)
+@delete("/models", status_code=200, access="admin")
 async def delete_model(request: AnyRequest, services: Services, model: str) -> ASGIApp:
     """Unload a model and delete its files, where the configuration allows that."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
-    delete_files = await deletion(services, model, access)
+    delete_files = await deletion(services, model, request.auth)
     audit(request, "delete", model=model)
 
     async def whole() -> bytes:

@@ -4,9 +4,8 @@ Their clients know one model: the one in use, else the default.
 """
 
 from functools import partial
-from typing import Any
 
-from litestar import Request, get, post, put
+from litestar import get, post, put
 from litestar.types import ASGIApp
 
 from gateway.access import Access
@@ -15,7 +14,7 @@ from gateway.dialects import kobold
 from gateway.dialects.fields import fields_of, order_object, read_fields
 from gateway.dialects.frames import body
 from gateway.dialects.kobold import request as wire
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import Abortable, PolledAnswer
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.request_record import line_of
@@ -23,33 +22,30 @@ from gateway.http.services import Services
 from gateway.http.sse import JSON, SSE, Plain
 from gateway.registry import ModelStatus
 
-AnyRequest = Request[Any, Any, Any]
-
 UNITED = "1.2.5"  # the release of KoboldAI United whose API is spoken, as KoboldCpp reports it
 
 
 # ---------------------------------------------------------------------------------------- answers
 
 
-@post(["/api/v1/generate", "/api/latest/generate"])
+@post(["/api/v1/generate", "/api/latest/generate"], access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text."""
     return await _generated(request, services, stream=False)
 
 
-@post("/api/extra/generate/stream")
+@post("/api/extra/generate/stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text, streamed."""
     return await _generated(request, services, stream=True)
 
 
 async def _generated(request: AnyRequest, services: Services, *, stream: bool) -> ASGIApp:
-    access = services.authenticator.admit(request.headers)
     read = partial(kobold.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
     asked = exchange.request
     reply = kobold.KoboldReply(results=asked.answering.n, shows_stop=exchange.shows_stop)
-    generation = PolledAnswer(access.owner, exchange.genkey, reply)
+    generation = PolledAnswer(request.auth.owner, exchange.genkey, reply)
     request_id = line_of(request).id
 
     def answered(answer: Answer) -> kobold.KoboldReply:
@@ -58,11 +54,11 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
 
     answering = Exchange(
         lambda on_wait: services.pipeline.text(
-            asked, access, on_wait, caller(request.headers, request_id)
+            asked, request.auth, on_wait, caller(request.headers, request_id)
         ),
         answered,
-        services.failed(access, kobold.error_event),
-        services.account("kobold", asked.model, line_of(request), access),
+        services.failed(request.auth, kobold.error_event),
+        services.account("kobold", asked.model, line_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
@@ -76,17 +72,16 @@ async def _generated(request: AnyRequest, services: Services, *, stream: bool) -
     )
 
 
-@get("/api/extra/generate/check")
+@get("/api/extra/generate/check", access="user")
 async def check(request: AnyRequest, services: Services) -> ASGIApp:
     """What there is of the caller's generation that has no key."""
-    return _so_far(services, services.authenticator.admit(request.headers), "")
+    return _so_far(services, request.auth, "")
 
 
-@post("/api/extra/generate/check")
+@post("/api/extra/generate/check", access="user")
 async def check_keyed(request: AnyRequest, services: Services) -> ASGIApp:
     """What there is of the caller's generation of that key; when it is over, for a while, too."""
-    access = services.authenticator.admit(request.headers)
-    return _so_far(services, access, kobold.read_keyed(await request.body()).genkey)
+    return _so_far(services, request.auth, kobold.read_keyed(await request.body()).genkey)
 
 
 def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
@@ -94,50 +89,46 @@ def _so_far(services: Services, access: Access, key: str) -> ASGIApp:
     return Plain(body(wire.Results([wire.Result(text=text) for text in texts])))
 
 
-@post("/api/extra/abort")
+@post("/api/extra/abort", access="user")
 async def abort(request: AnyRequest, services: Services) -> ASGIApp:
     """End the caller's generation of that key; without one, the only one that has none."""
-    access = services.authenticator.admit(request.headers)
     key = kobold.read_keyed(await request.body()).genkey
-    found: wire.Word = "true" if services.generations.abort(access.owner, key) else "false"
+    found: wire.Word = "true" if services.generations.abort(request.auth.owner, key) else "false"
     return Plain(body(wire.Aborted(found, found)))
 
 
 # ----------------------------------------------------------------------------------------- tokens
 
 
-@post("/api/extra/tokencount")
+@post("/api/extra/tokencount", access="user")
 async def token_count(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, and how many they are."""
-    access = services.authenticator.admit(request.headers)
     asked = await services.read(
         lambda content: read_fields(content).read(wire.TokenCount), await request.body()
     )
     tokens = await services.wording.encode(
-        asked.model, asked.prompt, access, special=True, add_bos=asked.special
+        asked.model, asked.prompt, request.auth, special=True, add_bos=asked.special
     )
     return Plain(body(wire.TokensWire(len(tokens), tokens)))
 
 
-@post("/api/extra/detokenize")
+@post("/api/extra/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.authenticator.admit(request.headers)
     asked = await services.read(
         lambda content: read_fields(content).read(wire.Detokenize), await request.body()
     )
-    text = await services.wording.decode(asked.model, asked.ids, access)
+    text = await services.wording.decode(asked.model, asked.ids, request.auth)
     return Plain(body(wire.Detokenized(text)))
 
 
 # ------------------------------------------------------------------------------------ what there is
 
 
-@get(["/api/v1/model", "/api/latest/model"])
+@get(["/api/v1/model", "/api/latest/model"], access="user")
 async def model(request: AnyRequest, services: Services) -> ASGIApp:
     """The model that answers."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(body(wire.TextValue((await services.answering(access)).id)))
+    return Plain(body(wire.TextValue((await services.answering(request.auth)).id)))
 
 
 @get(
@@ -145,18 +136,18 @@ async def model(request: AnyRequest, services: Services) -> ASGIApp:
         "/api/v1/config/max_context_length",
         "/api/latest/config/max_context_length",
         "/api/extra/true_max_context_length",
-    ]
+    ],
+    access="user",
 )
 async def max_context_length(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens the model's context holds."""
-    status = await services.answering(services.authenticator.admit(request.headers))
+    status = await services.answering(request.auth)
     return Plain(body(wire.NumberValue(_context(status))))
 
 
-@get(["/api/v1/config/max_length", "/api/latest/config/max_length"])
-async def max_length(request: AnyRequest, services: Services) -> ASGIApp:
+@get(["/api/v1/config/max_length", "/api/latest/config/max_length"], access="user")
+async def max_length() -> ASGIApp:
     """How many tokens an answer has where the request doesn't say it."""
-    services.authenticator.admit(request.headers)
     return Plain(body(wire.NumberValue(wire.MAX_LENGTH)))
 
 
@@ -166,51 +157,49 @@ def _context(status: ModelStatus) -> int:
     return (status.files.context_length if status.files is not None else None) or 0
 
 
-@get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"])
+@get(["/api/v1/config/soft_prompts_list", "/api/latest/config/soft_prompts_list"], access="open")
 async def soft_prompts() -> ASGIApp:
     """None: no engine here has soft prompts."""
     return Plain(body(wire.SoftPrompts()))
 
 
-@get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"])
+@get(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="open")
 async def soft_prompt() -> ASGIApp:
     """None is in use."""
     return Plain(body(wire.SoftPrompt()))
 
 
-@put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"])
-async def set_soft_prompt(request: AnyRequest, services: Services) -> ASGIApp:
+@put(["/api/v1/config/soft_prompt", "/api/latest/config/soft_prompt"], access="user")
+async def set_soft_prompt(request: AnyRequest) -> ASGIApp:
     """The empty one can be chosen."""
-    services.authenticator.admit(request.headers)
     fields = fields_of(order_object(await request.body()))
     if fields.read(wire.SoftPrompt).value:
         raise fields.wrong("value", "There are no soft prompts here.")
     return Plain(b"{}")
 
 
-@get(["/api/v1/info/version", "/api/latest/info/version"])
+@get(["/api/v1/info/version", "/api/latest/info/version"], access="open")
 async def united_version() -> ASGIApp:
     """Which of KoboldAI's APIs is spoken."""
     return Plain(body(wire.TextValue(UNITED)))
 
 
-@get("/api/extra/version")
+@get("/api/extra/version", access="open")
 async def cpp_version(services: Services) -> ASGIApp:
     """Which of KoboldCpp's APIs is spoken."""
     return Plain(body(wire.KoboldVersion(protected=not services.authenticator.is_open)))
 
 
-@get("/api/extra/perf")
+@get("/api/extra/perf", access="user")
 async def perf(request: AnyRequest, services: Services) -> ASGIApp:
     """The caller's last generation, and how busy the server is."""
-    access = services.authenticator.admit(request.headers)
-    last, statuses = services.generations.last(access.owner), services.visible(access)
+    last, statuses = services.generations.last(request.auth.owner), services.visible(request.auth)
     found = wire.Perf(
         last_process=last.usage.prefill_seconds,
         last_eval=last.usage.decode_seconds,
         last_token_count=last.usage.completion_tokens,
         last_input_count=last.usage.prompt_tokens,
-        total_gens=services.generations.count(access.owner),
+        total_gens=services.generations.count(request.auth.owner),
         stop_reason=last.stop_reason,
         queue=sum(one.waiting for one in statuses),
         idle=0 if any(one.in_use for one in statuses) else 1,

@@ -10,7 +10,7 @@ from time import perf_counter, time
 from typing import Any
 
 import msgspec
-from litestar import Request, delete, get, head, post
+from litestar import delete, get, head, post
 from litestar.types import ASGIApp
 
 from backends.remote import Caller
@@ -21,7 +21,7 @@ from gateway.dialects import ollama
 from gateway.dialects.encoding import EmbeddingExchange
 from gateway.dialects.ollama import reply as wires
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.request_record import audit, line_of
 from gateway.http.routes.hub import deletion, fetched, fetched_with_progress, to_fetch
@@ -32,8 +32,6 @@ from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelStatus, Waiting
 from gateway.request import ChatRequest, TextRequest
 
-AnyRequest = Request[Any, Any, Any]
-
 # A load or an unload is answered by one document even where a stream was asked for: so does
 # Ollama, and Open WebUI reads it so. While the load lasts, white space comes before it.
 ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
@@ -42,20 +40,18 @@ ONE_LINE = msgspec.structs.replace(NDJSON, media_type="application/json")
 # ---------------------------------------------------------------------------------------- answers
 
 
-@post("/api/chat")
+@post("/api/chat", access="user")
 async def chat(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation; without messages its model is loaded, or unloaded."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(_reading(services, ollama.read_chat), await request.body())
-    return _answered(request, services, access, exchange, chat=True)
+    return _answered(request, services, request.auth, exchange, chat=True)
 
 
-@post("/api/generate")
+@post("/api/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """A prompt is answered; without one its model is loaded, or unloaded."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(_reading(services, ollama.read_generate), await request.body())
-    return _answered(request, services, access, exchange, chat=False)
+    return _answered(request, services, request.auth, exchange, chat=False)
 
 
 def _reading(
@@ -176,20 +172,18 @@ def _streamed(
     )
 
 
-@post("/api/embed")
+@post("/api/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts; without any the model is loaded, or unloaded."""
-    access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_embed, await request.body())
-    return _embedded(request, services, access, read, old=False)
+    return _embedded(request, services, request.auth, read, old=False)
 
 
-@post("/api/embeddings")
+@post("/api/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """One text's vector, in the form before `/api/embed`."""
-    access = services.authenticator.admit(request.headers)
     read = await services.read(ollama.read_old_embed, await request.body())
-    return _embedded(request, services, access, read, old=True)
+    return _embedded(request, services, request.auth, read, old=True)
 
 
 def _embedded(
@@ -235,23 +229,21 @@ def _embedded(
 # ------------------------------------------------------------------------------------------ models
 
 
-@head("/", tags=["Ollama"])
+@head("/", tags=["Ollama"], access="open")
 async def alive() -> None:
     """The health check of Ollama's command line."""
 
 
-@get("/api/version")
-async def version(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/api/version", access="user")
+async def version() -> ASGIApp:
     """Which of Ollama's APIs is spoken."""
-    services.authenticator.admit(request.headers)
     return Plain(wires.version_body())
 
 
-@get("/api/tags")
+@get("/api/tags", access="user")
 async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
-    access = services.authenticator.admit(request.headers)
-    seen = {one.id: _seen(one) for one in services.usable(access)}
+    seen = {one.id: _seen(one) for one in services.usable(request.auth)}
     made = [
         msgspec.structs.replace(seen[one.base], name=one.name, parent=one.base, created=one.created)
         for one in services.made_models.all()
@@ -260,11 +252,10 @@ async def tags(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(wires.models_body([wires.listed(one) for one in (*seen.values(), *made)]))
 
 
-@get("/api/ps")
+@get("/api/ps", access="user")
 async def ps(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory, and until when."""
-    access = services.authenticator.admit(request.headers)
-    there = [one for one in services.usable(access) if one.info is not None]
+    there = [one for one in services.usable(request.auth) if one.info is not None]
     return Plain(wires.models_body([_resident(one) for one in there]))
 
 
@@ -275,13 +266,14 @@ def _resident(status: ModelStatus) -> wires.ListedModel:
     return wires.resident(_seen(status), expires=expires, size=size)
 
 
-@post("/api/show")
+@post("/api/show", access="user")
 async def show(request: AnyRequest, services: Services) -> ASGIApp:
     """What is known of one model."""
-    access = services.authenticator.admit(request.headers)
     named = ollama.read_named(await request.body())
-    name = (await services.find(_known_name(services, named.model, access), access)).name
-    status = services.status(name, access)
+    name = (
+        await services.find(_known_name(services, named.model, request.auth), request.auth)
+    ).name
+    status = services.status(name, request.auth)
     known = await services.capabilities.of(status)
     template = known.template if known else DEFAULT_TEMPLATE
     preset = services.made_models.find(named.model)
@@ -306,13 +298,11 @@ def _seen(status: ModelStatus, known: Known | None = None) -> wires.Seen:
 # ------------------------------------------------------------------------------------- made models
 
 
-@post("/api/create", status_code=200)
+@post("/api/create", status_code=200, access="admin")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """Make a model of another one: its name, a system prompt and parameters of its own."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     asked = ollama.read_create(await request.body())
-    preset = await _made_of(services, access, asked.base, asked.model)
+    preset = await _made_of(services, request.auth, asked.base, asked.model)
     options = {**preset.options, **asked.parameters}
     system = asked.system or preset.system
     services.made_models.keep(msgspec.structs.replace(preset, system=system, options=options))
@@ -321,14 +311,12 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(wires.status_line("success"), media_type=kind.encode())
 
 
-@post("/api/copy", status_code=200)
+@post("/api/copy", status_code=200, access="admin")
 async def copy(request: AnyRequest, services: Services) -> ASGIApp:
     """Another name for a model."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     asked = ollama.read_copy(await request.body())
     services.made_models.keep(
-        await _made_of(services, access, asked.source, asked.destination, "destination")
+        await _made_of(services, request.auth, asked.source, asked.destination, "destination")
     )
     audit(request, "copy", model=asked.source, name=asked.destination)
     return Plain(b"")
@@ -350,13 +338,11 @@ async def _made_of(
 # --------------------------------------------------------------------------------------------- hub
 
 
-@post("/api/pull")
+@post("/api/pull", access="admin")
 async def pull(request: AnyRequest, services: Services) -> ASGIApp:
     """Fetch a model from the hub: `hf.co/owner/name:quantization`. One that is here is no error."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     named = ollama.read_named(await request.body())
-    order = None if _is_here(services, named.model, access) else ollama.hub_name(named.model)
+    order = None if _is_here(services, named.model, request.auth) else ollama.hub_name(named.model)
     if order is not None:
         audit(request, "download", repository=order)
 
@@ -371,7 +357,7 @@ async def pull(request: AnyRequest, services: Services) -> ASGIApp:
             await fetched(services, to_fetch(order))
         return wires.status_line("success")
 
-    return _streamed(services, access, send_lines) if named.stream else WholeErrand(whole)
+    return _streamed(services, request.auth, send_lines) if named.stream else WholeErrand(whole)
 
 
 def _is_here(services: Services, name: str, access: Access) -> bool:
@@ -386,18 +372,16 @@ def _step(step: DownloadProgress) -> bytes:
     return wires.pulling(step.file, step.done, step.total)
 
 
-@delete("/api/delete", status_code=200)
+@delete("/api/delete", status_code=200, access="admin")
 async def remove(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model and delete its files, where the configuration allows that."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     named = ollama.read_named(await request.body())
     if services.made_models.find(named.model) is not None:
         services.made_models.remove(named.model)
         audit(request, "delete", model=named.model)
         return Plain(b"")
-    name = _known_name(services, named.model, access)
-    delete_files = await deletion(services, name, access)
+    name = _known_name(services, named.model, request.auth)
+    delete_files = await deletion(services, name, request.auth)
     audit(request, "delete", model=name)
 
     async def whole() -> bytes:

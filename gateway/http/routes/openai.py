@@ -3,9 +3,8 @@ out.
 """
 
 import time
-from typing import Any
 
-from litestar import Request, get, head, post
+from litestar import get, head, post
 from litestar.types import ASGIApp
 
 from backends.remote import HOPS
@@ -14,7 +13,7 @@ from gateway.answers.interpreter import Known
 from gateway.dialects import anthropic, openai
 from gateway.dialects.llamaserver.request import asks_own_form
 from gateway.errors import Forbidden
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import HEADER, KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.metrics import CONTENT_TYPE
@@ -24,18 +23,15 @@ from gateway.http.services import Services, card, placed
 from gateway.http.sse import Plain
 from gateway.registry import ModelStatus
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@post(["/v1/chat/completions", "/chat/completions"])
+@post(["/v1/chat/completions", "/chat/completions"], access="user")
 async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Answer a conversation."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_chat, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     answered = Exchange(
         lambda on_wait: services.pipeline.chat(
-            exchange.request, access, on_wait, caller(request.headers, request_id)
+            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda answer: openai.ChatReply(
             exchange,
@@ -46,19 +42,19 @@ async def chat_completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
             usage=answer.usage,
         ),
-        services.failed(access, openai.error_event),
-        services.account("chat", exchange.request.model, line_of(request), access),
+        services.failed(request.auth, openai.error_event),
+        services.account("chat", exchange.request.model, line_of(request), request.auth),
         exchange,
         WireOptions(
             quiet=services.config.server.comment_after,
             loading=openai.ChatLoading(exchange, id=f"chatcmpl-{request_id}", created=created)
-            if services.reports_loading(access, asked=exchange.loading_text)
+            if services.reports_loading(request.auth, asked=exchange.loading_text)
             else None,
         ),
     )
     if not exchange.stream or (name := _conversation(request, services.config)) is None:
         return answered
-    return KeptStreamResponse(services.streams.begin(access.owner, name, answered))
+    return KeptStreamResponse(services.streams.begin(request.auth.owner, name, answered))
 
 
 def _conversation(request: AnyRequest, config: Config) -> str | None:
@@ -71,15 +67,14 @@ def _conversation(request: AnyRequest, config: Config) -> str | None:
     return checked_name(name, HEADER)
 
 
-@post(["/v1/completions", "/completions"])
+@post(["/v1/completions", "/completions"], access="user")
 async def completions(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_text, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     return Exchange(
         lambda on_wait: services.pipeline.text(
-            exchange.request, access, on_wait, caller(request.headers, request_id)
+            exchange.request, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda answer: openai.TextReply(
             exchange,
@@ -91,52 +86,49 @@ async def completions(request: AnyRequest, services: Services) -> ASGIApp:
             fingerprint=answer.fingerprint,
             usage=answer.usage,
         ),
-        services.failed(access, openai.error_event),
-        services.account("text", exchange.request.model, line_of(request), access),
+        services.failed(request.auth, openai.error_event),
+        services.account("text", exchange.request.model, line_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
 
 
-@post("/v1/embeddings")
+@post("/v1/embeddings", access="user")
 async def embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts or token ids."""
     return await _embedded(request, services)
 
 
-@post("/embeddings")
+@post("/embeddings", access="user")
 async def bare_embeddings(request: AnyRequest, services: Services) -> ASGIApp:
     """The same; with `content` in place of `input`, llama-server's own form of it."""
-    services.authenticator.admit(request.headers)
     if await services.read(asks_own_form, await request.body()):
         return await embedded(request, services)
     return await _embedded(request, services)
 
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
         lambda encoded: openai.embeddings_body(
             exchange, encoded.model, encoded.vectors, encoded.prompt_tokens
         ),
-        services.account("embeddings", exchange.request.model, line_of(request), access),
+        services.account("embeddings", exchange.request.model, line_of(request), request.auth),
         services.bodies,
     )
 
 
-@post("/pooling")
+@post("/pooling", access="user")
 async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts or token ids, in vLLM's form."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(openai.read_embeddings, await request.body())
     request_id, created = line_of(request).id, int(time.time())
     whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
         lambda encoded: openai.pooled_body(
             exchange,
             f"pool-{request_id}",
@@ -145,18 +137,17 @@ async def pooling(request: AnyRequest, services: Services) -> ASGIApp:
             vectors=encoded.vectors,
             tokens=encoded.prompt_tokens,
         ),
-        services.account("embeddings", exchange.request.model, line_of(request), access),
+        services.account("embeddings", exchange.request.model, line_of(request), request.auth),
         services.bodies,
     )
 
 
-@get("/v1/models")
+@get("/v1/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use; in Anthropic's form for its clients, who call it by the same
     name.
     """
-    access = services.authenticator.admit(request.headers)
-    statuses = services.usable(access)
+    statuses = services.usable(request.auth)
     known = await services.capabilities.of_all(statuses)
     if "anthropic-version" in request.headers:
         wires = [_for_anthropic(one, known.get(one.id)) for one in statuses]
@@ -181,33 +172,32 @@ def _for_anthropic(status: ModelStatus, known: Known | None) -> anthropic.ModelW
     return anthropic.model_wire(found.id, found.created, found.context_length, able)
 
 
-@get(["/v1/models/{model_id:path}", "/models/{model_id:path}"])
+@get(["/v1/models/{model_id:path}", "/models/{model_id:path}"], access="user")
 async def model(request: AnyRequest, services: Services, model_id: str) -> ASGIApp:
     """One model; its id may hold slashes, encoded or not."""
-    access = services.authenticator.admit(request.headers)
-    name = (await services.find(str(model_id).removeprefix("/"), access)).name
-    status = services.status(name, access)
+    name = (await services.find(str(model_id).removeprefix("/"), request.auth)).name
+    status = services.status(name, request.auth)
     known = await services.capabilities.of(status)
     if "anthropic-version" in request.headers:
         return Plain(anthropic.model_body(_for_anthropic(status, known)))
     return Plain(openai.model_card(card(status, known, services.facts(status))))
 
 
-@get(["/health", "/v1/health"])
+@get(["/health", "/v1/health"], access="open")
 async def health() -> ASGIApp:
     """The process runs and its event loop responds."""
     return Plain(b'{"status":"ok"}')
 
 
-@head(["/health", "/v1/health"])
+@head(["/health", "/v1/health"], access="open")
 async def health_head() -> None:
     """The same without a body."""
 
 
-@get("/metrics")
+@get("/metrics", access="user")
 async def metrics(request: AnyRequest, services: Services) -> ASGIApp:
     """Numbers for Prometheus, which sends its key as a bearer token."""
-    if services.authenticator.admit(request.headers).models:
+    if request.auth.models:
         raise Forbidden("the numbers are of all models, and this key is limited to some")
     if not services.config.llamaserver.metric_names:
         return Plain(services.metrics.text(), media_type=CONTENT_TYPE)

@@ -7,11 +7,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import anyio
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import delete, get, post
 from litestar.types import ASGIApp
 
 from backends.remote import Caller
@@ -21,7 +20,7 @@ from gateway.answers.pipeline import OnWait
 from gateway.dialects import responses
 from gateway.dialects.responses import items, stored
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, NotFound
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import Run
 from gateway.http.exchange import Exchange, WireOptions
 from gateway.http.holding import Held, held
@@ -30,8 +29,6 @@ from gateway.http.services import LONG_BODY, Services
 from gateway.http.sse import SSE, EventStream, Plain, ProgressStream, WholeErrand, client_error
 from gateway.request import ChatRequest
 from gateway.store import KeptItem, KeptResponse, Part, Room
-
-AnyRequest = Request[Any, Any, Any]
 
 MOST_HOMES = 64  # responses and conversations that are read for one request
 NEVER = 1e9  # seconds: no keep-alive comments
@@ -113,13 +110,12 @@ class _Making:
             await self.services.store.append(owner, exchange.conversation, added)
 
 
-@post(["/v1/responses", "/responses"])
+@post(["/v1/responses", "/responses"], access="user")
 async def create(request: AnyRequest, services: Services) -> ASGIApp:
     """A response to items, and to what they go on from."""
-    access = services.authenticator.admit(request.headers)
-    exchange = await _read(request, services, access)
-    asked = await _asked(request, services, access, exchange)
-    making = _Making(services, access, exchange)
+    exchange = await _read(request, services, request.auth)
+    asked = await _asked(request, services, request.auth, exchange)
+    making = _Making(services, request.auth, exchange)
     await making.prepare()
     line = line_of(request)
     by = caller(request.headers, line.id)
@@ -128,15 +124,14 @@ async def create(request: AnyRequest, services: Services) -> ASGIApp:
     return await _in_background(making, asked, by, line.apart(), held(request))
 
 
-@post(["/v1/responses/input_tokens", "/responses/input_tokens"])
+@post(["/v1/responses/input_tokens", "/responses/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How long the prompt of such a response would be, its pictures left out."""
-    access = services.authenticator.admit(request.headers)
-    exchange = await _read(request, services, access)
-    asked = await _asked(request, services, access, exchange)
+    exchange = await _read(request, services, request.auth)
+    asked = await _asked(request, services, request.auth, exchange)
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
         return stored.tokens_body(len(tokens))
 
     return WholeErrand(whole)
@@ -284,11 +279,10 @@ def _following(services: Services, run: Run, start: int) -> ASGIApp:
     )
 
 
-@post("/v1/responses/{response_id:str}/cancel")
+@post("/v1/responses/{response_id:str}/cancel", access="user")
 async def cancel(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """End one that runs in the background; one that is over is returned as it is."""
-    access = services.authenticator.admit(request.headers)
-    run = services.runs.of(access.owner, response_id)
+    run = services.runs.of(request.auth.owner, response_id)
     if run is not None:
 
         async def whole() -> bytes:
@@ -306,7 +300,7 @@ async def cancel(request: AnyRequest, services: Services, response_id: str) -> A
 # ------------------------------------------------------------------------------------------- kept
 
 
-@get("/v1/responses/{response_id:str}")
+@get("/v1/responses/{response_id:str}", access="user")
 async def retrieve(
     request: AnyRequest,
     services: Services,
@@ -315,8 +309,7 @@ async def retrieve(
     starting_after: int = -1,
 ) -> ASGIApp:
     """A response as it is now; or its events, from the one behind `starting_after` on."""
-    access = services.authenticator.admit(request.headers)
-    run = services.runs.of(access.owner, response_id)
+    run = services.runs.of(request.auth.owner, response_id)
     if run is not None:
         return _following(services, run, starting_after + 1) if stream else Plain(run.document())
     if not stream:
@@ -329,35 +322,32 @@ async def retrieve(
     return Plain(b"\n\n".join(left), media_type=SSE.media_type.encode())
 
 
-@delete("/v1/responses/{response_id:str}", status_code=200)
+@delete("/v1/responses/{response_id:str}", status_code=200, access="user")
 async def remove(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """Forget a response; one that runs is ended first."""
-    access = services.authenticator.admit(request.headers)
-    run = services.runs.of(access.owner, response_id)
+    run = services.runs.of(request.auth.owner, response_id)
 
     async def whole() -> bytes:
         if run is not None:
             run.scope.cancel()
             await run.ended.wait()
-        if not await services.store.remove(access.owner, response_id):
+        if not await services.store.remove(request.auth.owner, response_id):
             raise _missing(response_id)
         return stored.deleted_body(response_id, "response")
 
     return WholeErrand(whole)
 
 
-@get("/v1/responses/{response_id:str}/input_items")
+@get("/v1/responses/{response_id:str}/input_items", access="user")
 async def input_items(request: AnyRequest, services: Services, response_id: str) -> ASGIApp:
     """What a response was asked with, not what it went on from."""
-    services.authenticator.admit(request.headers)
     wanted = stored.read_page(dict(request.query_params))
     given = items.decoded(await _part(request, services, response_id, "input"))
     return Plain(stored.page_body(stored.ids_and_items(given), wanted))
 
 
 async def _part(request: AnyRequest, services: Services, name: str, part: Part) -> bytes:
-    access = services.authenticator.admit(request.headers)
-    kept = await services.store.part(access.owner, name, part, held(request).take)
+    kept = await services.store.part(request.auth.owner, name, part, held(request).take)
     if kept is None:
         raise _missing(name)
     return kept

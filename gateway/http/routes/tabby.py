@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 
 from gateway.access import Access
@@ -30,6 +30,7 @@ from gateway.errors import (
     ShuttingDown,
     UpstreamFailed,
 )
+from gateway.http.auth import AnyRequest
 from gateway.http.exchange import ignoring
 from gateway.http.request_record import audit
 from gateway.http.services import Services, card, current_card
@@ -37,27 +38,23 @@ from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting, require_task
 from gateway.request import all_unapplied
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@get("/v1/model/embedding/list")
+@get("/v1/model/embedding/list", access="user")
 async def embedding_list(request: AnyRequest, services: Services) -> ASGIApp:
     """The embedding models that the caller may use."""
-    access = services.authenticator.admit(request.headers)
-    statuses = [one for one in services.usable(access) if one.task == "embed"]
+    statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
     return Plain(openai.model_list(cards))
 
 
-@get("/v1/model/embedding")
+@get("/v1/model/embedding", access="user")
 async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     """The loaded embedding model that is in use, or was last; else the first, whose `state` says
     that it isn't loaded; 503 where there is none.
     """
-    access = services.authenticator.admit(request.headers)
-    statuses = [one for one in services.usable(access) if one.task == "embed"]
-    in_use = services.registry.in_use(access, "embed")
+    statuses = [one for one in services.usable(request.auth) if one.task == "embed"]
+    in_use = services.registry.in_use(request.auth, "embed")
     status = next((one for one in statuses if in_use and one.id == in_use.name), None)
     status = status or next(iter(statuses), None)
     if status is None:
@@ -66,13 +63,11 @@ async def current_embedding(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(openai.model_card(card(status, known, services.facts(status))))
 
 
-@post("/v1/model/embedding/load")
+@post("/v1/model/embedding/load", access="admin")
 async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load an embedding model; the answer comes when it is there."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wants.read(await request.body(), wants.EmbeddingLoad)
-    entry = await services.find(order.embedding_model_name, access)
+    entry = await services.find(order.embedding_model_name, request.auth)
     require_task(entry, "embed")
     audit(request, "load", model=entry.name)
     given = order.embeddings_device not in (None, "auto")
@@ -85,15 +80,13 @@ async def embedding_load(request: AnyRequest, services: Services) -> ASGIApp:
     return WholeErrand(whole, ignoring(unapplied))
 
 
-@post("/v1/model/embedding/unload")
+@post("/v1/model/embedding/unload", access="admin")
 async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload all embedding models; running requests end first."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     audit(request, "unload", task="embed")
 
     async def whole() -> bytes:
-        for one in services.usable(access):
+        for one in services.usable(request.auth):
             if one.task == "embed" and one.state in ("loading", "loaded"):
                 await services.registry.unload(one.id)
         return reply.NULL
@@ -104,11 +97,10 @@ async def embedding_unload(request: AnyRequest, services: Services) -> ASGIApp:
 # ------------------------------------------------------------------------------------------- models
 
 
-@get(["/v1/model/list", "/v1/model/draft/list"])
+@get(["/v1/model/list", "/v1/model/draft/list"], access="user")
 async def model_list(request: AnyRequest, services: Services) -> ASGIApp:
     """All models the caller may use."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(await _listed(services, services.usable(access)))
+    return Plain(await _listed(services, services.usable(request.auth)))
 
 
 async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
@@ -118,27 +110,24 @@ async def _listed(services: Services, statuses: Sequence[ModelStatus]) -> bytes:
     )
 
 
-@get("/v1/model")
+@get("/v1/model", access="user")
 async def current_model(request: AnyRequest, services: Services) -> ASGIApp:
     """The loaded model that is in use, or was last; else the default, whose `state` and null
     `parameters` say that it isn't loaded; 503 where there is none.
     """
-    access = services.authenticator.admit(request.headers)
-    status = await services.answering(access)
+    status = await services.answering(request.auth)
     known = await services.capabilities.of(status)
     template = services.templates.chosen(status.id)
     return Plain(body(current_card(status, known, services.facts(status), template)))
 
 
-@post("/v1/model/load")
+@post("/v1/model/load", access="admin")
 async def load(request: AnyRequest, services: Services) -> ASGIApp:
     """Load a model and report how it goes; `Accept: application/json`: one answer at the end."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wants.read_load(await request.body())
-    entry = await services.find(order.model, access)
+    entry = await services.find(order.model, request.auth)
     template = await _template(services, order.template) if order.template else None
-    options = _options(order, entry, services, access) or None
+    options = _options(order, entry, services, request.auth) or None
     audit(request, "load", model=entry.name)
 
     @asynccontextmanager
@@ -218,16 +207,14 @@ async def _send_load(events: EventStream, news: AsyncIterable[Waiting]) -> None:
     await events.write(load_reply.loaded())
 
 
-@post("/v1/model/unload")
+@post("/v1/model/unload", access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all; `force` cuts running answers off."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wants.read(await request.body(), wants.UnloadRequest)
     audit(request, "unload", model=order.model)
 
     async def whole() -> bytes:
-        if not await unload_models(services, order.model, access, force=order.force):
+        if not await unload_models(services, order.model, request.auth, force=order.force):
             raise ModelUnavailable("No model is loaded.")
         return reply.NULL
 
@@ -265,69 +252,63 @@ async def unload_models(
 # -------------------------------------------------------------------------------------------- keys
 
 
-@get("/v1/auth/permission")
-async def permission(request: AnyRequest, services: Services) -> ASGIApp:
+@get("/v1/auth/permission", access="user")
+async def permission(request: AnyRequest) -> ASGIApp:
     """What the caller's key may do."""
-    access = services.authenticator.admit(request.headers)
-    return Plain(reply.permission(is_admin=access.role == "admin"))
+    return Plain(reply.permission(is_admin=request.auth.role == "admin"))
 
 
 # ------------------------------------------------------------------------------------------- tokens
 
 
-@post("/v1/token/encode")
+@post("/v1/token/encode", access="user")
 async def encode(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, or of a conversation as its answer's prompt."""
-    access = services.authenticator.admit(request.headers)
     data = await request.body()
     order = await services.read(lambda body: wants.read_long(body, wants.Encode), data)
     if isinstance(order.text, str):
         tokens = await services.wording.encode(
             order.model,
             order.text,
-            access,
+            request.auth,
             special=order.encode_special_tokens,
             add_bos=order.add_bos_token,
         )
     else:
         chat = await services.read(lambda body: openai.read_chat(wants.as_chat(body)), data)
-        tokens = await services.wording.encode_chat(order.model, chat.request, access)
+        tokens = await services.wording.encode_chat(order.model, chat.request, request.auth)
     return Plain(body(reply.TabbyTokens(tokens, len(tokens))))
 
 
-@post("/v1/token/decode")
+@post("/v1/token/decode", access="user")
 async def decode(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.authenticator.admit(request.headers)
     order = await services.read(
         lambda body: wants.read_long(body, wants.Decode), await request.body()
     )
     special = order.decode_special_tokens
-    text = await services.wording.decode(order.model, order.tokens, access, special=special)
+    text = await services.wording.decode(order.model, order.tokens, request.auth, special=special)
     return Plain(body(reply.TabbyText(text)))
 
 
 # ---------------------------------------------------------------------------------------- templates
 
 
-@get(["/v1/templates", "/v1/template/list"])
+@get(["/v1/templates", "/v1/template/list"], access="user")
 async def template_list(request: AnyRequest, services: Services) -> ASGIApp:
     """The templates to switch to; a user sees those in force."""
-    access = services.authenticator.admit(request.headers)
-    if access.role == "admin":
+    if request.auth.role == "admin":
         return Plain(body(reply.Names(services.templates.names())))
-    chosen = (services.templates.chosen(one.id) for one in services.visible(access))
+    chosen = (services.templates.chosen(one.id) for one in services.visible(request.auth))
     return Plain(body(reply.Names(tuple(sorted({name for name in chosen if name})))))
 
 
-@post("/v1/template/switch")
+@post("/v1/template/switch", access="admin")
 async def template_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """Another template for one model, or for the loaded one in use."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wants.read(await request.body(), wants.TemplateSwitch)
     chosen = await _template(services, order.prompt_template_name)
-    name = await services.wording.named(order.model, access)
+    name = await services.wording.named(order.model, request.auth)
     audit(request, "switch template", model=name, template=order.prompt_template_name)
     services.templates.switch(name, chosen)
     return Plain(reply.NULL)
@@ -338,13 +319,11 @@ async def _template(services: Services, name: str) -> Chosen:
     return await to_thread.run_sync(services.templates.read, name)
 
 
-@post("/v1/template/unload")
+@post("/v1/template/unload", access="admin")
 async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Back to the model's own template."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wants.read(await request.body(), wants.TemplateUnload)
-    name = await services.wording.named(order.model, access)
+    name = await services.wording.named(order.model, request.auth)
     audit(request, "unload template", model=name)
     services.templates.unload(name)
     return Plain(reply.NULL)
@@ -353,22 +332,20 @@ async def template_unload(request: AnyRequest, services: Services) -> ASGIApp:
 # ---------------------------------------------------------------------------------------- overrides
 
 
-@get(["/v1/sampling/overrides", "/v1/sampling/override/list"])
+@get(["/v1/sampling/overrides", "/v1/sampling/override/list"], access="user")
 async def overrides(request: AnyRequest, services: Services) -> ASGIApp:
     """The sampling overrides in force; administrators see what else there is."""
-    access = services.authenticator.admit(request.headers)
     current = services.presets.current
-    names = services.presets.names() if access.role == "admin" else ()
+    names = services.presets.names() if request.auth.role == "admin" else ()
     shown = reply.Overrides(
         selected_preset=current.name, overrides=current.overrides, presets=names
     )
     return Plain(body(shown))
 
 
-@post("/v1/sampling/override/switch")
+@post("/v1/sampling/override/switch", access="admin")
 async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     """A preset by name, or overrides in the body."""
-    services.authenticator.admit(request.headers).require_admin()
     order = wants.read(await request.body(), wants.OverrideSwitch)
     audit(request, "switch sampling overrides", preset=order.preset)
     if order.preset:
@@ -380,10 +357,9 @@ async def override_switch(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(reply.NULL)
 
 
-@post("/v1/sampling/override/unload")
+@post("/v1/sampling/override/unload", access="admin")
 async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Requests get what they ask for."""
-    services.authenticator.admit(request.headers).require_admin()
     audit(request, "unload sampling overrides")
     services.presets.unload()
     return Plain(reply.NULL)
@@ -393,17 +369,15 @@ async def override_unload(request: AnyRequest, services: Services) -> ASGIApp:
 # adapters
 
 
-@get(["/v1/loras", "/v1/lora/list", "/v1/lora"])
-async def loras(request: AnyRequest, services: Services) -> ASGIApp:
+@get(["/v1/loras", "/v1/lora/list", "/v1/lora"], access="user")
+async def loras() -> ASGIApp:
     """None: no engine here changes adapters of a loaded model."""
-    services.authenticator.admit(request.headers)
     return Plain(body(reply.Names()))
 
 
-@post(["/v1/lora/load", "/v1/lora/unload"])
-async def lora_load(request: AnyRequest, services: Services) -> ASGIApp:
+@post(["/v1/lora/load", "/v1/lora/unload"], access="admin")
+async def lora_load() -> ASGIApp:
     """Refused, with the way that there is."""
-    services.authenticator.admit(request.headers).require_admin()
     raise InvalidRequest(
         "No engine here changes adapters of a loaded model. "
         "Name them in the model's options (adapters) and load it again.",
@@ -414,7 +388,7 @@ async def lora_load(request: AnyRequest, services: Services) -> ASGIApp:
 # --------------------------------------------------------------------------------------------- misc
 
 
-@get("/.well-known/serviceinfo")
+@get("/.well-known/serviceinfo", access="open")
 async def service_info(services: Services) -> ASGIApp:
     """What this server is and which APIs it speaks."""
     apis = services.config.apis

@@ -6,9 +6,8 @@ first that makes any.
 
 from functools import partial
 from importlib.metadata import version
-from typing import Any
 
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 from msgspec.structs import replace
 
@@ -16,40 +15,37 @@ from gateway.dialects import tgi
 from gateway.dialects.frames import body
 from gateway.dialects.parameters import MAX_STOPS
 from gateway.dialects.tgi.request import InfoWire
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions
 from gateway.http.request_record import line_of
 from gateway.http.services import Services
 from gateway.http.sse import Plain
-
-AnyRequest = Request[Any, Any, Any]
 
 NAME = "TGI and TEI"
 TAGS = {"generate": "text-generation", "embed": "feature-extraction", "rank": "text-ranking"}
 TEXTS = 2_048  # of one request for vectors
 
 
-@post("/", tags=[NAME])
+@post("/", tags=[NAME], access="user")
 async def either(request: AnyRequest, services: Services) -> ASGIApp:
     """A text or vectors, as the body says; where it has inputs alone, vectors if a model is there
     that makes them.
     """
-    access = services.authenticator.admit(request.headers)
     wants_vectors = await services.read(tgi.read_inputs, await request.body())
     if wants_vectors is None:
-        wants_vectors = any(status.task == "embed" for status in services.usable(access))
+        wants_vectors = any(status.task == "embed" for status in services.usable(request.auth))
     if wants_vectors:
         return await _embedded(request, services)
     return await _generated(request, services, stream=None, listed=True)
 
 
-@post("/generate")
+@post("/generate", access="user")
 async def generate(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text."""
     return await _generated(request, services, stream=False)
 
 
-@post("/generate_stream")
+@post("/generate_stream", access="user")
 async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text, streamed."""
     return await _generated(request, services, stream=True)
@@ -58,47 +54,45 @@ async def generate_stream(request: AnyRequest, services: Services) -> ASGIApp:
 async def _generated(
     request: AnyRequest, services: Services, *, stream: bool | None, listed: bool = False
 ) -> ASGIApp:
-    access = services.authenticator.admit(request.headers)
     read = partial(tgi.read_generate, stream=stream)
     exchange = await services.read(read, await request.body())
-    name = await services.wording.named(exchange.request.model, access)
+    name = await services.wording.named(exchange.request.model, request.auth)
     asked = replace(exchange.request, model=name)
     request_id = line_of(request).id
     return Exchange(
         lambda on_wait: services.pipeline.text(
-            asked, access, on_wait, caller(request.headers, request_id)
+            asked, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda _answer: tgi.TgiReply(exchange, listed=listed),
-        services.failed(access, tgi.error_event),
-        services.account("tgi", asked.model, line_of(request), access),
+        services.failed(request.auth, tgi.error_event),
+        services.account("tgi", asked.model, line_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
 
 
-@post("/embed")
+@post("/embed", access="user")
 async def embed(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts or token ids."""
     return await _embedded(request, services)
 
 
 async def _embedded(request: AnyRequest, services: Services) -> ASGIApp:
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(tgi.read_embed, await request.body())
     request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
         lambda encoded: tgi.embed_body(exchange, encoded.vectors),
-        services.account("tgi", exchange.request.model, line_of(request), access),
+        services.account("tgi", exchange.request.model, line_of(request), request.auth),
         services.bodies,
     )
 
 
-@get("/info")
+@get("/info", access="user")
 async def info(request: AnyRequest, services: Services) -> ASGIApp:
     """The model that answers, and the limits of a request."""
-    status = await services.answering(services.authenticator.admit(request.headers))
+    status = await services.answering(request.auth)
     files = status.files.context_length if status.files is not None else None
     length = status.info.context_length if status.info is not None else files or 0
     return Plain(

@@ -1,16 +1,21 @@
 """What a key doesn't give is not told either: names of other models, places on disk."""
 
+import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+from litestar import Litestar, get
+from litestar.exceptions import ImproperlyConfiguredException
+from litestar.routes import HTTPRoute
 
 import bundled
 from config.settings import Config, KeyConfig, ModelConfig, ServerConfig
+from gateway.http.auth import require_declared
 from tests.backends.exllama.folders import quantized
 from tests.gateway.http.serving import Running, config, serving
 
@@ -99,6 +104,68 @@ async def test_a_limited_key_hears_of_no_other_model(name: str, running: Running
             nobody = await asked(running, method, path, of_none, ONE)
             assert nobody.status_code == answer.status_code == 404
             assert nobody.text.replace("x" * len(name), name) == answer.text
+
+
+# Whom each route is for: what needs no key is listed here once more, so that none is added by slip.
+OPEN = {
+    ("GET", "/health"),
+    ("HEAD", "/health"),
+    ("GET", "/v1/health"),
+    ("HEAD", "/v1/health"),
+    ("HEAD", "/"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
+    ("GET", "/"),
+    ("GET", "/ui"),
+    ("GET", "/ui/{path:path}"),
+    ("GET", "/.well-known/serviceinfo"),
+    ("GET", "/api/extra/version"),
+    *(
+        ("GET", f"/api/{version}/{path}")
+        for version in ("v1", "latest")
+        for path in ("config/soft_prompts_list", "config/soft_prompt", "info/version")
+    ),
+}
+
+
+def declared(running: Running) -> Iterator[tuple[str, str, str]]:
+    """Method, path and right of every route."""
+    app = running.server.config.app
+    assert isinstance(app, Litestar)
+    for route in app.routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            for method in handler.http_methods - {"OPTIONS"}:
+                yield method, route.path, handler.opt["access"]
+
+
+async def test_every_route_lets_in_whom_it_declares(running: Running) -> None:
+    routes = list(declared(running))
+    assert len(routes) > 160
+    assert {(method, path) for method, path, right in routes if right == "open"} == OPEN
+    for method, path, right in routes:
+        url = re.sub(r"\{[^}]*\}", "x", path)
+        statuses = []
+        for key in ({}, {"x-api-key": "wrong"}, USER):
+            async with running.client.stream(method, url, headers=key) as answer:
+                statuses.append(answer.status_code)
+        assert (401 in statuses) is (right != "open"), (method, path)
+        assert right == "open" or statuses[:2] == [401, 401], (method, path)
+        assert (statuses[2] == 403) is (right == "admin"), (method, path)
+
+
+def test_a_route_that_declares_no_right_doesn_t_start() -> None:
+    @get("/everything")
+    async def undeclared() -> None:
+        """Nobody said whom it is for."""
+
+    @get("/typo", access="users")
+    async def misspelt() -> None:
+        """Nor here."""
+
+    for handler in (undeclared, misspelt):
+        app = Litestar([handler], openapi_config=None, logging_config=None)
+        with pytest.raises(ImproperlyConfiguredException, match="declares no right"):
+            require_declared(app)
 
 
 async def test_lists_and_states_name_what_the_key_may_use(running: Running) -> None:

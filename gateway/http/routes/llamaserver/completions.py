@@ -9,10 +9,10 @@ place by the key that began them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import delete, get, post
 from litestar.types import ASGIApp
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from gateway.dialects.llamaserver.request import (
     read_infill,
 )
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.auth import caller
+from gateway.http.auth import AnyRequest, caller
 from gateway.http.detached import KeptStreamResponse, checked_name
 from gateway.http.exchange import EncodingResponse, Exchange, WireOptions, ignoring
 from gateway.http.request_record import line_of
@@ -39,16 +39,14 @@ from gateway.http.services import Services, card
 from gateway.http.sse import Plain, WholeErrand
 from gateway.request import ChatRequest, Unapplied
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@post("/completion")
+@post("/completion", access="user")
 async def completion(request: AnyRequest, services: Services) -> ASGIApp:
     """Complete a text, in llama-server's form."""
     return await _answered(request, services, read_completion, "completion")
 
 
-@post("/infill")
+@post("/infill", access="user")
 async def infill(request: AnyRequest, services: Services) -> ASGIApp:
     """Fill in what stands between two texts."""
     return await _answered(request, services, read_infill, "infill")
@@ -60,24 +58,23 @@ async def _answered(
     read: Callable[[bytes], CompletionExchange],
     api: str,
 ) -> ASGIApp:
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(read, await request.body())
     asked, request_id = exchange.request, line_of(request).id
     return Exchange(
         lambda on_wait: services.pipeline.text(
-            asked, access, on_wait, caller(request.headers, request_id)
+            asked, request.auth, on_wait, caller(request.headers, request_id)
         ),
         lambda answer: CompletionReply(
             exchange, model=answer.model, report=answer.report, parameters=answer.parameters
         ),
-        services.failed(access, openai.error_event),
-        services.account(api, asked.model, line_of(request), access),
+        services.failed(request.auth, openai.error_event),
+        services.account(api, asked.model, line_of(request), request.auth),
         exchange,
         WireOptions(quiet=services.config.server.comment_after),
     )
 
 
-@post("/embedding")
+@post("/embedding", access="user")
 async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
     """The vectors of texts or token ids, each in a list of vectors."""
     return await embedded(request, services)
@@ -85,33 +82,31 @@ async def embedding(request: AnyRequest, services: Services) -> ASGIApp:
 
 async def embedded(request: AnyRequest, services: Services) -> ASGIApp:
     """An answer in llama-server's form, whatever the path."""
-    access = services.authenticator.admit(request.headers)
     exchange = await services.read(read_embedding, await request.body())
     request_id = line_of(request).id
     whose = caller(request.headers, request_id)
     return EncodingResponse(
-        lambda on_wait: services.encoders.embed(exchange.request, access, on_wait, whose),
+        lambda on_wait: services.encoders.embed(exchange.request, request.auth, on_wait, whose),
         lambda encoded: embedding_body(encoded.vectors),
-        services.account("embedding", exchange.request.model, line_of(request), access),
+        services.account("embedding", exchange.request.model, line_of(request), request.auth),
         services.bodies,
     )
 
 
-@post("/tokenize")
+@post("/tokenize", access="user")
 async def tokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The tokens of a text, as llama-server and vLLM return them; or of a conversation, as vLLM."""
-    access = services.authenticator.admit(request.headers)
     data = await request.body()
     left: Sequence[Unapplied]
     order, left = await services.read(lambda data: wire.read_text(data, wire.Tokenize), data)
-    name = await services.wording.named(order.model, access)
+    name = await services.wording.named(order.model, request.auth)
     if order.is_chat:
-        tokens, left = await _of_conversation(services, access, name, data)
+        tokens, left = await _of_conversation(services, request.auth, name, data)
     else:
-        tokens = await _of_text(services, access, name, order)
+        tokens = await _of_text(services, request.auth, name, order)
     pieces: Sequence[bytes] = ()
     if order.with_pieces or order.return_token_strs:
-        pieces = await services.wording.pieces(name, tokens, access)
+        pieces = await services.wording.pieces(name, tokens, request.auth)
     found = wire.LlamaTokens(
         tokens=[*map(wire.piece_wire, tokens, pieces)] if order.with_pieces else tokens,
         count=len(tokens),
@@ -158,27 +153,25 @@ async def _conversation(services: Services, data: bytes) -> ChatRequest:
     return replace(request, opens_turn=False, answering=replace(answering, unapplied=left))
 
 
-@post("/detokenize")
+@post("/detokenize", access="user")
 async def detokenize(request: AnyRequest, services: Services) -> ASGIApp:
     """The text of tokens."""
-    access = services.authenticator.admit(request.headers)
     order, left = await services.read(
         lambda data: wire.read_text(data, wire.Detokenize), await request.body()
     )
-    text = await services.wording.decode(order.model, order.tokens, access)
+    text = await services.wording.decode(order.model, order.tokens, request.auth)
     return Plain(body(wire.LlamaText(text, text)), headers=ignoring(left))
 
 
-@get("/tokenizer_info")
+@get("/tokenizer_info", access="user")
 async def tokenizer_info(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """The special tokens and the template of a model, as vLLM has it: of the named one, the one in
     use, or the default. Nothing is loaded for it: the tokens are told of a model in memory.
     """
-    access = services.authenticator.admit(request.headers)
     if model in wire.NO_MODEL:
-        status = await services.answering(access)
+        status = await services.answering(request.auth)
     else:
-        status = services.status((await services.find(model, access)).name, access)
+        status = services.status((await services.find(model, request.auth)).name, request.auth)
     entry = status.entry
     assert entry is not None, "a name that resolves has its files"
     known = await services.capabilities.of(status)
@@ -196,27 +189,25 @@ async def tokenizer_info(request: AnyRequest, services: Services, model: str = "
     return Plain(body(wire.tokenizer_info(info)))
 
 
-@post("/apply-template")
+@post("/apply-template", access="user")
 async def apply_template(request: AnyRequest, services: Services) -> ASGIApp:
     """The text that a conversation becomes for its model."""
-    access = services.authenticator.admit(request.headers)
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        text = await services.wording.render_chat(asked.model, asked, access)
+        text = await services.wording.render_chat(asked.model, asked, request.auth)
         return body(wire.Rendered(text))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
 
 
-@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], access="user")
 async def input_tokens(request: AnyRequest, services: Services) -> ASGIApp:
     """How many tokens a conversation has, its pictures left out."""
-    access = services.authenticator.admit(request.headers)
     asked = await _conversation(services, await request.body())
 
     async def whole() -> bytes:
-        tokens = await services.wording.encode_chat(asked.model, asked, access)
+        tokens = await services.wording.encode_chat(asked.model, asked, request.auth)
         return body(wire.InputTokens(len(tokens)))
 
     return WholeErrand(whole, ignoring(asked.answering.unapplied))
@@ -247,11 +238,10 @@ def _number(text: str, param: str) -> int:
     return int(text)
 
 
-@get("/v1/stream")
+@get("/v1/stream", access="user")
 async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> ASGIApp:
     """A conversation's stream, from byte `from` or event number `from_event` on, to its end."""
-    access = services.authenticator.admit(request.headers)
-    stream = services.streams.of(access.owner, checked_name(conv_id, "conv_id"))
+    stream = services.streams.of(request.auth.owner, checked_name(conv_id, "conv_id"))
     if stream is None:
         raise NotFound("There is no stream of that conversation, or no more.", param="conv_id")
     if (event := request.query_params.get("from_event")) is not None:
@@ -261,17 +251,15 @@ async def resume(request: AnyRequest, services: Services, conv_id: str = "") -> 
     return KeptStreamResponse(stream, place)
 
 
-@delete("/v1/stream", status_code=204)
+@delete("/v1/stream", status_code=204, access="user")
 async def stop(request: AnyRequest, services: Services, conv_id: str = "") -> None:
     """End a conversation's stream and forget it; harmless where there is none."""
-    access = services.authenticator.admit(request.headers)
-    services.streams.stop(access.owner, checked_name(conv_id, "conv_id"))
+    services.streams.stop(request.auth.owner, checked_name(conv_id, "conv_id"))
 
 
-@post("/v1/streams/lookup", status_code=200)
+@post("/v1/streams/lookup", status_code=200, access="user")
 async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
     """Which of these conversations have a stream that can be read."""
-    access = services.authenticator.admit(request.headers)
     asked = wire.read(await request.body(), Lookup)
     found: Sequence[StreamWire] = [
         StreamWire(
@@ -281,7 +269,7 @@ async def lookup(request: AnyRequest, services: Services) -> ASGIApp:
             started_at=int(stream.began_at),
             completed_at=int(stream.ended_at),
         )
-        for stream in services.streams.named(access.owner, asked.conversation_ids)
+        for stream in services.streams.named(request.auth.owner, asked.conversation_ids)
     ]
     return Plain(body(found))
 

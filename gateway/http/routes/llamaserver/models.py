@@ -8,10 +8,10 @@ Loaded models and unloading: simple calls for people and scripts.
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 from msgspec import UNSET, UnsetType
 
@@ -23,6 +23,7 @@ from gateway.dialects.frames import body, frame
 from gateway.dialects.llamaserver import request as loading
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.request import settings
+from gateway.http.auth import AnyRequest
 from gateway.http.request_record import audit
 from gateway.http.routes.tabby import unload_models
 from gateway.http.services import Services, card, status_wire
@@ -33,27 +34,23 @@ from gateway.registry.record import gibibytes
 from gateway.request import GenerationParams
 from gateway.tasks import relayed
 
-AnyRequest = Request[Any, Any, Any]
-
-
 # ------------------------------------------------------------------------------- transformers serve
 
 
-@post("/load_model")
+@post("/load_model", access="user")
 async def load_model(request: AnyRequest, services: Services) -> ASGIApp:
     """Load as a request would, and report how it goes: what `transformers chat` does first."""
-    access = services.authenticator.admit(request.headers)
     name = (
-        await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
+        await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
     ).name
     audit(request, "load", model=name)
 
     async def send_events(events: EventStream) -> None:
-        await _send_load(events, name, services, access)
+        await _send_load(events, name, services, request.auth)
 
     return ProgressStream(
         send_events,
-        services.failed(access, lambda error: loading.failed(name, error)),
+        services.failed(request.auth, lambda error: loading.failed(name, error)),
         quiet=services.config.server.comment_after,
     )
 
@@ -81,14 +78,13 @@ async def _send_load(events: EventStream, name: str, services: Services, access:
 # ------------------------------------------------------------------------------------ llama-server
 
 
-@get("/models")
+@get("/models", access="user")
 async def models(request: AnyRequest, services: Services) -> ASGIApp:
     """All models; and in a second list what lies on this machine, the hub's cache included."""
-    access = services.authenticator.admit(request.headers)
-    statuses = services.visible(access)
+    statuses = services.visible(request.auth)
     known = await services.capabilities.of_all(statuses)
     cards = [card(one, known.get(one.id), services.facts(one)) for one in statuses]
-    cached = () if access.models else await services.hub.cached()
+    cached = () if request.auth.models else await services.hub.cached()
     found = [
         openai.Stored(repo_id=one.repository, repo_type=one.kind, size_on_disk=one.size)
         for one in cached
@@ -96,28 +92,27 @@ async def models(request: AnyRequest, services: Services) -> ASGIApp:
     return Plain(openai.stored_list(cards, found))
 
 
-@get("/models/sse")
+@get("/models/sse", access="user")
 async def model_events(request: AnyRequest, services: Services) -> ASGIApp:
     """The state of every model the caller may use, and then each change of one.
 
     A slow reader misses states in between, never the last.
     """
-    access = services.authenticator.admit(request.headers)
 
     async def send_events(events: EventStream) -> None:
         with services.registry.watchers.watching() as changes:
             sent: dict[str, wire.StateData] = {}
             await events.begin()
-            await events.write(_changed(services.visible(access), sent))
+            await events.write(_changed(services.visible(request.auth), sent))
             while names := await changes.read():
-                statuses = services.visible(access, names)
+                statuses = services.visible(request.auth, names)
                 gone = names.difference(one.id for one in statuses)
                 if frames := _changed(statuses, sent) + _removed(gone, sent):
                     await events.write(frames)
 
     return ProgressStream(
         send_events,
-        services.failed(access, openai.error_event),
+        services.failed(request.auth, openai.error_event),
         quiet=services.config.server.comment_after,
     )
 
@@ -149,26 +144,22 @@ def _state_data(status: ModelStatus) -> wire.StateData:
     )
 
 
-@post("/models/load")
+@post("/models/load", access="admin")
 async def begin_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Begin to load a model; `GET /models` has its progress."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     name = (
-        await services.find(wire.read(await request.body(), wire.NamedModel).model, access)
+        await services.find(wire.read(await request.body(), wire.NamedModel).model, request.auth)
     ).name
     audit(request, "load", model=name)
     async with services.registry.loading(name):
         return Plain(wire.SUCCESS)
 
 
-@post("/models/unload")
+@post("/models/unload", access="admin")
 async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload a model once its answers have ended."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     named = wire.read(await request.body(), wire.NamedModel)
-    name = (await services.find(named.model, access)).name
+    name = (await services.find(named.model, request.auth)).name
     audit(request, "unload", model=name)
 
     async def whole() -> bytes:
@@ -181,21 +172,20 @@ async def end_load(request: AnyRequest, services: Services) -> ASGIApp:
 BUILD = f"roundhouse-{version('roundhouse')}"
 
 
-@get("/props")
+@get("/props", access="user")
 async def props(request: AnyRequest, services: Services, model: str = "") -> ASGIApp:
     """What a frontend must know of a model: the named one, the one in use, or the default."""
-    access = services.authenticator.admit(request.headers)
     if model in wire.NO_MODEL:
-        one = await services.answering(access)
+        one = await services.answering(request.auth)
     else:
-        one = services.status((await services.find(model, access)).name, access)
+        one = services.status((await services.find(model, request.auth)).name, request.auth)
     known = await services.capabilities.of(one)
     shown = card(one, known, services.facts(one))
     entry, info = one.entry, one.info
     assert entry is not None, "a name that resolves has its files"
     context = shown.context_length or entry.files.context_length
     params = settings(_by_default(services, one, entry), context_length=context)
-    is_path = access.role == "admin" and entry.files.remote is None
+    is_path = request.auth.role == "admin" and entry.files.remote is None
     found = wire.Props(
         total_slots=info.max_concurrent if info else entry.options.max_concurrent,
         chat_template=known.template if known else DEFAULT_TEMPLATE,
@@ -254,14 +244,13 @@ class UnloadedWire(msgspec.Struct, frozen=True):
     status: Literal["unloaded"] = "unloaded"
 
 
-@get("/status")
+@get("/status", access="user")
 async def status(request: AnyRequest, services: Services) -> ASGIApp:
     """What is in memory now."""
-    access = services.authenticator.admit(request.headers)
-    statuses = services.visible(access)
+    statuses = services.visible(request.auth)
     there = [one for one in statuses if one.state in ("loading", "loaded", "draining")]
     failed = [one for one in statuses if one.state == "failed"]
-    in_use = services.registry.in_use(access)
+    in_use = services.registry.in_use(request.auth)
     first = next((one for one in there if in_use and one.id == in_use.name), None)
     state: Literal["loaded", "loading", "unloaded"] = "loading" if there else "unloaded"
     found = LlamaStatusWire(
@@ -285,16 +274,14 @@ def _resident(one: ModelStatus) -> ResidentWire:
     )
 
 
-@post("/unload")
+@post("/unload", access="admin")
 async def unload(request: AnyRequest, services: Services) -> ASGIApp:
     """Unload the named model, or all."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "unload", model=order.model)
 
     async def whole() -> bytes:
-        reports = await unload_models(services, order.model, access, force=order.force)
+        reports = await unload_models(services, order.model, request.auth, force=order.force)
         return body(UnloadedWire(_unloaded(reports)))
 
     return WholeErrand(whole)
@@ -326,12 +313,11 @@ class ForgottenWire(msgspec.Struct, frozen=True):
     models: Sequence[str]
 
 
-@post("/measurements/reset")
+@post("/measurements/reset", access="admin")
 async def reset_measurements(request: AnyRequest, services: Services) -> ASGIApp:
     """Forget what the named model's loads seemed to take, or all models': the next load of each is
     planned by its estimate and measured anew.
     """
-    services.authenticator.admit(request.headers).require_admin()
     order = wire.read(await request.body(), wire.MaybeNamedModel)
     audit(request, "forget measurements", model=order.model)
     return Plain(body(ForgottenWire(await services.registry.forget_measurements(order.model))))

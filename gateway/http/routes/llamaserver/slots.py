@@ -8,10 +8,10 @@ import tempfile
 import time
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import anyio
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.types import ASGIApp
 
 from backends.errors import BackendError
@@ -21,39 +21,35 @@ from gateway.dialects.frames import body
 from gateway.dialects.llamaserver import completion as wires
 from gateway.dialects.llamaserver import request as wire
 from gateway.errors import InvalidRequest, ModelUnavailable, NotFound, NotSupported, translated
+from gateway.http.auth import AnyRequest
 from gateway.http.request_record import audit
 from gateway.http.services import Services, card
 from gateway.http.sse import Plain, WholeErrand
 from gateway.paths import within
 from gateway.registry import ModelStatus
 
-AnyRequest = Request[Any, Any, Any]
 
-
-@get("/slots")
+@get("/slots", access="user")
 async def slots(
     request: AnyRequest, services: Services, model: str = "", fail_on_no_slot: str = ""
 ) -> ASGIApp:
     """What each slot of a model does: of the named one, the one in use, or the default."""
-    access = services.authenticator.admit(request.headers)
     if not services.config.llamaserver.slots:
         raise NotSupported("The slots are not listed here (llamaserver.slots).")
-    status = await _meant(services, model, access)
+    status = await _meant(services, model, request.auth)
     states = await _states(status)
     if fail_on_no_slot == "1" and all(one.task is not None for one in states):
         raise ModelUnavailable("All slots are busy.", retry_after=1)
     length = card(status, None, None).context_length or 0
-    shows = access.role == "admin"
+    shows = request.auth.role == "admin"
     return Plain(
         body([wires.slot_wire(one, context_length=length, shows_params=shows) for one in states])
     )
 
 
-@post("/slots/{slot:str}", status_code=200)
+@post("/slots/{slot:str}", status_code=200, access="admin")
 async def order(request: AnyRequest, services: Services, slot: str, action: str = "") -> ASGIApp:
     """Save, restore or erase a slot's prompt cache, as `action` says."""
-    access = services.authenticator.admit(request.headers)
-    access.require_admin()
     if action not in get_args(wires.Action):
         message = "action: Expected save, restore or erase, behind the question mark."
         raise InvalidRequest(message, param="action")
@@ -64,7 +60,7 @@ async def order(request: AnyRequest, services: Services, slot: str, action: str 
     audit(request, f"{action} slot", model=asked.model, slot=int(slot))
 
     async def whole() -> bytes:
-        async with services.wording.leased(asked.model, access) as lease:
+        async with services.wording.leased(asked.model, request.auth) as lease:
             with translated():
                 return await _carried_out(lease.local.slots, int(slot), action, path)
 
