@@ -28,7 +28,7 @@ from benchmarks.peers import Running, llama_server, peer, roundhouse
 from tests.backends import gguf_grown, gguf_raw
 from tests.backends.gguf_raw import UINT32, Entry, RawFile
 from tests.backends.llamacpp import cache_kinds
-from tests.backends.llamacpp.test_turns import (
+from tests.backends.llamacpp.test_kv_cache_turns import (
     KINDS,
     LENGTHS,
     MORE,

@@ -3,15 +3,18 @@
 import asyncio
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.served import Options, Serve, Served, served
+
+if TYPE_CHECKING:
+    from tests.gateway.http.serving import Running
 
 # A test states a promise, not a speed: a busy machine breaks none. And what it says of a checkout
 # it says again: examples are the same each time, unless `--hypothesis-profile=search` looks for new
@@ -65,6 +68,18 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             return stack.enter_context(served(tmp_path, config, *arguments, **options))
 
         yield begin
+
+
+@pytest.fixture(scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> "AsyncIterator[Running]":
+    """One server on the bundled model, in the test's own event loop, for all tests of a module that
+    only ask it things.
+    """
+    from tests.gateway.http.serving import config, serving
+
+    folder = tmp_path_factory.mktemp("server")
+    async with serving(config(folder), folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -120,7 +120,7 @@ Description = Mapping[str, Any]  # a tokenizer.json, decoded
 
 UNKNOWN = 0
 # How many times shorter a normalizer may make a text, in bytes of UTF-8. Of the Unicode forms: the
-# worst of all code points, NFKC's U+1D7CE to "0" (tests/backends/test_tokenizer_json.py).
+# worst of all code points, NFKC's U+1D7CE to "0"; test_vocabulary_shrinking.py tries them all.
 _SHRINKING: Mapping[str, float] = {
     "NFC": 4,
     "NFD": 4,

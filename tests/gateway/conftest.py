@@ -9,7 +9,7 @@ SLOW_TO_IMPORT = {"torch", "transformers", "exllamav2", "exllamav3"}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+def without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """Unless a slow test was asked for, or other tests imported them before."""
     before = SLOW_TO_IMPORT & sys.modules.keys()
     yield

@@ -1,6 +1,6 @@
 """Stands in for exllamav3 where there is no CUDA: one machine, and the library on it.
 
-The classes have the names, parameters and defaults of exllamav3 1.6.5 (`test_signatures.py`
+The classes have the names, parameters and defaults of exllamav3 1.6.5 (`test_standin_signatures.py`
 compares them with the package's source) and the behaviour our adapter leans on.
 """
 

@@ -25,7 +25,7 @@ from tests.backends.upstream.far import (
     with_status,
 )
 from tests.gateway.http.serving import HELLO, Running
-from tests.gateway.http.test_reload import ADMIN, reload, says, served
+from tests.gateway.test_reloading import ADMIN, reload, says, served
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -109,7 +109,7 @@ def survivor(pres: list[str], texts: list[str], length: int, folder: Path) -> No
 def survives(pres: list[str], texts: list[str], length: int, folder: Path) -> None:
     call = f"survivor({pres!r}, {texts!r}, {length}, Path({str(folder)!r}))"
     done = subprocess.run(
-        [sys.executable, "-c", f"from tests.backends.llamacpp.test_runs import *\n{call}"],
+        [sys.executable, "-c", f"from tests.backends.llamacpp.test_vocabulary import *\n{call}"],
         capture_output=True,
         text=True,
         timeout=1800,

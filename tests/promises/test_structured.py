@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field
 
 from gateway.splitter.grammar.output import OutputGrammar
+from tests.gateway.http.routes.test_openai import TOOL, WEATHER, client
 from tests.gateway.http.serving import HELLO, Running, events
-from tests.gateway.http.test_clients import TOOL, WEATHER, client
 
 pytestmark = pytest.mark.anyio
 

@@ -20,9 +20,9 @@ from gateway.answers.tokens import LONG_TEXT
 from tests.backends.toy.engine import TableEngine
 from tests.backends.toy.files import read
 from tests.backends.toy.options import ToyOptions
-from tests.backends.toy.test_toy import ToyConfig
+from tests.backends.toy.test_container import ToyConfig
 from tests.gateway.http.serving import send_chat, serving
-from tests.gateway.http.test_leaving import in_use
+from tests.gateway.test_server_leaving import in_use
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from config.settings import ImagesConfig
 from gateway.answers.pictures import ImageLoader, PlacedImage, Quota, images_in
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.request import ImagePart, Message, TextPart
-from tests.gateway.pictures.hosts import RED, Lookups, answer, encoded, hosting
+from tests.gateway.answers.picture_hosts import RED, Lookups, answer, encoded, hosting
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio

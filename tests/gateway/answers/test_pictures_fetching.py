@@ -8,7 +8,7 @@ import pytest
 
 from config.settings import ImagesConfig
 from gateway.answers.pictures import Address, Fetching, ImageRefused, Resolver, system_resolver
-from tests.gateway.pictures.hosts import (
+from tests.gateway.answers.picture_hosts import (
     CERTIFICATE,
     RED,
     Lookups,

@@ -12,7 +12,7 @@ from config.settings import Config, KeyConfig
 from config.upstreams import UpstreamConfig
 from tests.backends.upstream.far import far, with_status
 from tests.gateway.http.serving import serving
-from tests.gateway.http.test_encoding import TEXTS, settings
+from tests.promises.test_embeddings import TEXTS, settings
 
 pytestmark = pytest.mark.anyio
 

@@ -18,16 +18,16 @@ from anyio.abc import SocketStream
 
 import bundled
 from config.settings import Config, ModelConfig, ServerConfig
+from tests.gateway.answers.picture_hosts import RED
 from tests.gateway.http.held_loads import HeldLoads
 from tests.gateway.http.serving import Running, serving
-from tests.gateway.pictures.hosts import RED
+from tests.gateway.prompt.families import source
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
 TINY = "roundhouse-tiny"
 WEATHER = "What is the weather in Lisbon?"
-TEMPLATE = Path(__file__).parents[1] / "prompt" / "templates" / "vision.jinja"
 PICTURE = b64encode(RED).decode()
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {
@@ -41,7 +41,7 @@ SEEING = {
         {"when": "long", "say": "The engine turns. " * 100},
         {"when": "", "say": "I see {images}. And the end."},
     ],
-    "chat_template": TEMPLATE.read_text(),
+    "chat_template": source("vision"),
     "modalities": ["text", "image"],
 }
 ENDLESS = 0.2  # tokens a second: no answer is over before the last request is there

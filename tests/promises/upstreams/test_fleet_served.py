@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
+from tests.promises.upstreams.test_mesh import said, wait_for_list
 from tests.served import Served, command, scripted, served
-from tests.test_mesh import said, wait_for_list
 
 SOON = 0.05  # seconds
 

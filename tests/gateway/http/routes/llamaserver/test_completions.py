@@ -11,7 +11,7 @@ from config.settings import ModelConfig
 from tests.backends.random_gguf import FILLING, Dimensions, write
 from tests.backends.upstream.far import far, with_status
 from tests.gateway.http.serving import Running, config, events, serving
-from tests.gateway.http.test_upstreams import relaying
+from tests.promises.upstreams.test_upstreams import relaying
 
 pytestmark = pytest.mark.anyio
 

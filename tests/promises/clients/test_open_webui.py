@@ -14,14 +14,14 @@ import msgspec
 import pytest
 
 from config.settings import Config, ModelConfig
+from tests.gateway.answers.picture_hosts import RED
 from tests.gateway.http.serving import HELLO, Running, config, serving, state
-from tests.gateway.pictures.hosts import RED
+from tests.gateway.prompt.families import source
 
 pytestmark = pytest.mark.anyio
 
 TINY = "roundhouse-tiny:latest"
 HEADERS = {"content-type": "application/json"}  # and a bearer token where a key is set
-TEMPLATE = Path(__file__).parents[1] / "prompt" / "templates" / "vision.jinja"
 TOOL = {
     "type": "function",
     "function": {
@@ -39,7 +39,7 @@ TOOL = {
 def with_seeing(folder: Path) -> Config:
     script = {
         "lines": [{"say": "I see {images}."}],
-        "chat_template": TEMPLATE.read_text(),
+        "chat_template": source("vision"),
         "modalities": ["text", "image"],
     }
     file = folder / "seeing.script.json"

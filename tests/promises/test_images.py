@@ -12,13 +12,13 @@ import pytest
 
 from backends.scripted.engine import IMAGE_TOKENS
 from config.settings import Config, ImagesConfig, ModelConfig, ServerConfig
+from tests.gateway.answers.picture_hosts import RED, answer, encoded, hosting
 from tests.gateway.http.serving import Running, send_chat, serving
-from tests.gateway.pictures.hosts import RED, answer, encoded, hosting
+from tests.gateway.prompt.families import source
 from tests.hang import HANG
 
 pytestmark = pytest.mark.anyio
 
-TEMPLATE = Path(__file__).parents[1] / "prompt" / "templates" / "vision.jinja"
 HUB_ID = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 
@@ -27,7 +27,7 @@ def config(folder: Path) -> Config:
     lines = [{"say": "I see {images}."}]
     seeing = {
         "lines": lines,
-        "chat_template": TEMPLATE.read_text(),
+        "chat_template": source("vision"),
         "modalities": ["text", "image"],
     }
     models = {"seeing": seeing, "blind": {"lines": lines}}

@@ -9,7 +9,7 @@ from backends.catalog import BACKENDS
 from gateway.cli import main
 from gateway.cli.doctor import TABLE, markdown, row_of, this_platform
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_documentation_shows_it() -> None:

@@ -11,7 +11,7 @@ from PIL import Image as Pillow
 
 from backends.protocol import Image
 from gateway.answers.pictures import FORMATS, ImageRefused, decode
-from tests.gateway.pictures.hosts import RED, encoded
+from tests.gateway.answers.picture_hosts import RED, encoded
 
 PLENTY = 1_000_000
 EXIF_ORIENTATION = 0x0112  # Exif 2.3, table 4
