@@ -90,15 +90,17 @@ function Waiting() {
 
 function Door() {
   const [value, setValue] = useState("");
-  const submit = (event) => { event.preventDefault(); useKey(value.trim()); };
+  const [isRemembered, setRemembered] = useState(false);
+  const submit = (event) => { event.preventDefault(); useKey(value.trim(), isRemembered); };
   return html`<main class="door"><form onSubmit=${submit}>
     <h1 class="brand"><${Mark} size="30" />Roundhouse</h1>
     <label class="field"><span class="label">API key of this server</span>
       <input class="input" type="password" autocomplete="off" autofocus value=${value} aria-invalid=${refused.value ? "true" : null}
         aria-describedby="door-hint" onInput=${(event) => setValue(event.target.value)} /></label>
     ${refused.value && html`<p class="bad" role="alert">${refused.value}</p>`}
+    <label class="check"><input type="checkbox" checked=${isRemembered} onChange=${(event) => setRemembered(event.target.checked)} />Remember on this device</label>
     <button class="button primary" disabled=${!value.trim()}>Open</button>
-    <p id="door-hint" class="hint">It stays in this tab, and is forgotten when the tab is closed.</p>
+    <p id="door-hint" class="hint">${isRemembered ? "It is stored in this browser until you choose “Forget the key”." : "It is stored in this tab and deleted when the tab is closed."}</p>
   </form></main>`;
 }
 

@@ -42,7 +42,7 @@ def bodies(server: StandIn) -> list[Any]:
 
 
 def test_reasoning_is_folded_with_its_time(stand: Stand, open_page: OpenPage) -> None:
-    server = stand(answers={CHAT: reports.answer("Seen.", reasoning="Let me **see**.")})
+    server = stand(answers={CHAT: reports.answer("Seen.", reasoning="Let me **see**.", pause=0.01)})
     answer = say(open_page(server.url), "Look")
     expect(answer.locator("summary")).to_have_text(re.compile(r"Thought for \d"))
     expect(answer.locator(".reasoning-text strong")).to_have_count(0)
@@ -93,6 +93,13 @@ def test_what_was_asked_is_edited_and_sent_again(stand: Stand, open_page: OpenPa
     page.get_by_text("Send again").click()
     expect(page.locator(".said-text")).to_have_text(["Goodbye"])
     assert bodies(server)[-1]["messages"] == [{"role": "user", "content": "Goodbye"}]
+    page.get_by_label("What was sent").wait_for()
+    page.get_by_label("Version before").click()  # what followed it is there again
+    expect(page.locator(".said-text")).to_have_text(["Hello", "Once more"])
+    page.reload()
+    expect(page.locator(".said-text")).to_have_text(["Hello", "Once more"])
+    page.get_by_label("Version after").click()
+    expect(page.locator(".said-text")).to_have_text(["Goodbye"])
 
 
 def test_an_answer_is_stopped(stand: Stand, open_page: OpenPage) -> None:

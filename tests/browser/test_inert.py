@@ -186,3 +186,39 @@ def test_an_imported_file(stand: Stand, open_page: OpenPage) -> None:
     expect(page.locator(".said")).to_have_count(1)
     untouched(page)
     assert own(asked, page.url.split("#")[0])
+
+
+SLOW = {
+    "quotes within quotes": "> " * 3000 + "deep",
+    "quotes on lines": "".join("> " * depth + "deep\n" for depth in range(300)),
+    "lists within lists": "".join("  " * depth + "- deep\n" for depth in range(400)),
+    "items in one line": "- " * 3000 + "deep",
+    "links that never end": "[a](b" * 20_000,
+    "brackets": "[" * 50_000,
+    "emphasis": "_a" * 30_000,
+    "emphasis, closed": "*a**b" * 20_000,
+    "struck out": "~~a" * 20_000,
+    "code that never ends": "`a``b" * 20_000,
+    "tags": "<a " * 30_000,
+    "backslashes": "\\[" * 30_000,
+}
+BUSIEST = 3.0  # seconds of the page's thread
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_is_slow_to_read_is_shown_as_it_stands(
+    name: str, stand: Stand, open_page: OpenPage
+) -> None:
+    """The thread's processor time is counted, which no neighbour changes."""
+    text = f"Before.\n\n{SLOW[name]}\n\nAfter, **bold**."
+    page = open_page(stand(answers={CHAT: reports.answer(text, size=2_000)}).url)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.get_by_label("Message", exact=True).fill("Talk")
+    page.keyboard.press("Enter")
+    page.get_by_label("What was sent").wait_for()
+    expect(page.locator(".markdown strong")).to_have_text("bold")
+    expect(page.locator(".markdown")).to_contain_text(SLOW[name].strip()[-20:].strip("> -"))
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    spent = next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+    assert 0 < spent < BUSIEST

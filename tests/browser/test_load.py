@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
@@ -45,9 +45,20 @@ def test_the_first_load_is_small(stand: Stand, open_page: OpenPage) -> None:
     assert everything < FIRST_LOAD, everything  # all pages, charts and the highlighter as well
 
 
+def test_thousands_of_blocks_of_code_leave_half_of_the_thread_free(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    text = "```python\nprint(1)\n```\n\n" * 5_000
+    page = open_page(stand(answers={CHAT: reports.answer(text, pause=0.002, size=25)}).url)
+    page.get_by_label("Message", exact=True).fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator(".snippet").nth(20)).to_be_attached()
+    assert 0 < busy(page) < 0.5
+
+
 def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: OpenPage) -> None:
     """Two beside each other, two in another conversation; each a hundred tokens a second, with
-    Markdown in it. The thread's processor time is counted, which no neighbour changes.
+    Markdown in it.
     """
     server = stand(answers={CHAT: reports.answer(BLOCK * 2_000, pause=0.01, size=4)})
     page = open_page(server.url)
@@ -58,6 +69,15 @@ def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: Ope
         expect(page.locator(".markdown").first).to_contain_text("Some words")
         if number == 0:
             page.get_by_label("New conversation").click()
+    share = busy(page)
+    expect(page.get_by_text("answering…")).to_have_count(2)
+    assert 0 < share < 0.5, share
+
+
+def busy(page: Page) -> float:
+    """The share of its time in which the page's thread computes, over the next `SECONDS`. Its
+    processor time is counted, which no neighbour changes.
+    """
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 
@@ -70,6 +90,4 @@ def test_four_streams_leave_half_of_the_thread_free(stand: Stand, open_page: Ope
     before, began = spent()
     page.wait_for_timeout(SECONDS * 1000)
     after, ended = spent()
-    share = (after - before) / (ended - began)
-    expect(page.get_by_text("answering…")).to_have_count(2)
-    assert 0 < share < 0.5, share
+    return (after - before) / (ended - began)

@@ -158,6 +158,26 @@ def test_a_dialog_is_whole(name: str, stand: Stand, open_page: OpenPage, shoot: 
     expect(dialog).to_have_count(0)
 
 
+LEFT_EDGES = """row => [...row.children].map(it => it.getBoundingClientRect())
+    .filter(box => box.width > 0).map(box => Math.round(box.left))"""
+
+
+@pytest.mark.parametrize("width", [390, 800, 1024, 1440])
+def test_columns_stand_under_their_heads_and_the_editor_is_tall(
+    width: int, stand: Stand, open_page: OpenPage
+) -> None:
+    page = open_page(f"{stand(answers=ANSWERS).url}#/models", width=width)
+    expect(page.get_by_role("heading", level=1)).to_contain_text(PAGES["models"])
+    settled(page)
+    head, row = page.locator(".model-head").first, page.locator(".model:not(.model-head)").first
+    if head.is_visible():
+        assert head.evaluate(LEFT_EDGES) == row.evaluate(LEFT_EDGES)
+    page.goto(f"{page.url.partition('#')[0]}#/settings/file")
+    box = page.get_by_label("Configuration", exact=True).bounding_box()
+    assert box is not None
+    assert box["height"] >= 300
+
+
 @pytest.mark.parametrize("name", ["chat", "models", "memory", "activity", "activity/charts"])
 def test_a_server_without_anything_has_its_own_words(
     name: str, stand: Stand, open_page: OpenPage, shoot: Shoot

@@ -318,6 +318,20 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     assert page.evaluate("sessionStorage['roundhouse.key']") is None
 
 
+def test_a_key_is_remembered_where_that_is_wished(real_with_keys: str, open_page: OpenPage) -> None:
+    page = open_page(real_with_keys)
+    page.get_by_label("API key of this server").fill(ADMIN)
+    page.get_by_label("Remember on this device").check()
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("link", name="Settings")).to_be_visible()
+    second = page.context.new_page()
+    second.goto(real_with_keys)
+    expect(second.get_by_role("link", name="Settings")).to_be_visible()
+    second.get_by_label("Forget the key").click()
+    expect(second.get_by_label("API key of this server")).to_be_visible()
+    assert ADMIN not in second.evaluate("JSON.stringify(localStorage)")
+
+
 def test_a_user_sees_its_models_alone(
     real_with_keys: str, open_page: OpenPage, shoot: Shoot
 ) -> None:

@@ -3,13 +3,16 @@ import { html, useState } from "../core/html.js";
 import { byId, isAdmin } from "../core/live.js";
 import { bytes, count, rate, seconds } from "../core/format.js";
 import { Icon } from "../ui/icons.js";
-import { Copy, Dot, Notice } from "../ui/parts.js";
+import { Copy, Dot, Notice, Versions } from "../ui/parts.js";
 import { streams } from "./answering.js";
-import { choose, chosen, withLane } from "./conversation.js";
+import { chosen } from "./conversation.js";
 import { Markdown } from "./markdown.js";
+import { ModelPicker } from "./picker.js";
 import { Probabilities } from "./probabilities.js";
-import { change, editAnswer, goOn, isBusy, regenerate } from "./room.js";
+import { editAnswer, fork, goOn, isBusy, regenerate, toAnswer } from "./room.js";
 import { SentDialog } from "./sent.js";
+
+const SHORTEST_THOUGHT = 0.002; // seconds; below it reasoning and answer came together
 
 const ENDINGS = {
   length: "Cut at the token limit.",
@@ -24,19 +27,21 @@ export function Answer({ turn, lane, showName, isLast, showProbabilities }) {
   const version = stream ? stream.version.value : chosen(it);
   const [isEditing, setEditing] = useState(false);
   const isWriting = Boolean(stream);
-  return html`<article class="answer" aria-label=${`Answer of ${it.model}`} aria-busy=${isWriting}>
-    ${showName && html`<div class="answer-model cut">${it.model}</div>`}
+  const model = version.model ?? it.model;
+  const isMixed = it.versions.some((one) => (one.model ?? it.model) !== model);
+  return html`<article class="answer" aria-label=${`Answer of ${model}`} aria-busy=${isWriting}>
+    ${(showName || isMixed) && html`<div class="answer-model cut">${model}</div>`}
     ${(version.reasoning || version.reasoningSeconds !== null) && html`<${Reasoning} version=${version} isWriting=${isWriting} />`}
     ${isEditing ? html`<${Editor} text=${version.content} onClose=${() => setEditing(false)}
         onSave=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); }}
         onGoOn=${(text) => { editAnswer(turn.id, lane, text); setEditing(false); goOn(turn.id, lane); }} />`
-      : html`<${Text} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${it.model} />`}
+      : html`<${Text} version=${version} isWriting=${isWriting} showProbabilities=${showProbabilities} model=${model} />`}
     ${version.toolCalls.filter(Boolean).map((call, index) => html`<${Call} key=${index} call=${call} isWriting=${isWriting} />`)}
     ${version.error && html`<${Notice} kind="bad" icon="alert">${version.error}</${Notice}>`}
     ${!isWriting && ENDINGS[version.finish] && html`<p class="ending">${ENDINGS[version.finish]}</p>`}
     ${version.notes.map((note) => html`<p class="ending" key=${note}>${note}</p>`)}
     ${isWriting ? html`<div class="answer-foot"><${Speed} version=${version} /></div>`
-      : html`<${Foot} turn=${turn} lane=${lane} version=${version} isLast=${isLast} onEdit=${() => setEditing(true)} />`}
+      : html`<${Foot} turn=${turn} lane=${lane} version=${version} model=${model} isLast=${isLast} onEdit=${() => setEditing(true)} />`}
   </article>`;
 }
 
@@ -59,7 +64,8 @@ function Waiting({ model }) {
 
 function Reasoning({ version, isWriting }) {
   const isThinking = isWriting && version.reasoningSeconds === null;
-  const words = isThinking ? "Thinking…" : version.reasoningSeconds === null ? "Thought" : `Thought for ${seconds(version.reasoningSeconds)}`;
+  const isTimed = version.reasoningSeconds >= SHORTEST_THOUGHT;
+  const words = isThinking ? "Thinking…" : isTimed ? `Thought for ${seconds(version.reasoningSeconds)}` : "Thought";
   const [isOpen, setOpen] = useState(false);
   return html`<details class="reasoning" onToggle=${(event) => setOpen(event.target.open)}><summary><${Icon} name="thought" size="14" /><span class=${isThinking ? "shimmer" : ""}>${words}</span><${Icon} name="right" size="12" /></summary>
     <div class="reasoning-text">${isOpen && html`<${Markdown} text=${version.reasoning} isWhole=${!isThinking} />`}</div></details>`;
@@ -91,24 +97,22 @@ function focusOnce(element) {
   if (element && !element.dataset.met) { element.dataset.met = "1"; element.focus(); }
 }
 
-function Foot({ turn, lane, version, isLast, onEdit }) {
+function Foot({ turn, lane, version, model, isLast, onEdit }) {
   const [isSent, setSent] = useState(false);
   const { versions, chosen: index } = turn.lanes[lane];
-  const to = (place) => change((it) => withLane(it, turn.id, lane, choose(place)));
   const isOff = isBusy.value;
   return html`<div class="answer-foot">
     <div class="answer-tools">
-      ${versions.length > 1 && html`<span class="swipes" role="group" aria-label="Versions of the answer">
-        <button class="button quiet small icon" aria-label="Version before" disabled=${index === 0} onClick=${() => to(index - 1)}><${Icon} name="left" size="14" /></button>
-        <span class="num small">${index + 1}/${versions.length}</span>
-        <button class="button quiet small icon" aria-label="Version after" disabled=${index === versions.length - 1} onClick=${() => to(index + 1)}><${Icon} name="right" size="14" /></button></span>`}
-      ${isLast && html`<${Tool} icon="retry" text="Regenerate" act=${() => regenerate(turn.id, lane)} disabled=${isOff} />`}
+      <${Versions} count=${versions.length} index=${index} label="Versions of the answer" disabled=${isOff} onChoose=${(place) => toAnswer(turn.id, lane, place)} />
+      <${Tool} icon="retry" text="Regenerate" act=${() => regenerate(turn.id, lane)} disabled=${isOff} />
+      <${ModelPicker} icon="models" label="Answer by another model" value=${model} disabled=${isOff} onPick=${(other) => regenerate(turn.id, lane, other)} />
       ${isLast && version.content && html`<${Tool} icon="play" text="Continue" act=${() => goOn(turn.id, lane)} disabled=${isOff} />`}
       <${Tool} icon="edit" text="Edit" act=${onEdit} disabled=${isOff} />
       <${Copy} text=${version.content} />
+      <${Tool} icon="fork" text="Fork from here" act=${() => fork(turn.id)} disabled=${isOff} />
       ${version.sent && html`<${Tool} icon="code" text="What was sent" act=${() => setSent(true)} />`}
     </div>
-    <${Speed} version=${version} model=${turn.lanes[lane].model} />
+    <${Speed} version=${version} model=${model} />
     ${isSent && html`<${SentDialog} body=${version.sent} onClose=${() => setSent(false)} />`}
   </div>`;
 }

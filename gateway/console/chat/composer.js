@@ -1,6 +1,7 @@
 // Where one writes: text, pictures by drop, paste or choice; Enter sends, Shift+Enter is a new line.
-import { html, signal, useEffect, useRef } from "../core/html.js";
+import { computed, html, signal, useEffect, useRef } from "../core/html.js";
 import { byId } from "../core/live.js";
+import { stored } from "../core/stored.js";
 import { Icon } from "../ui/icons.js";
 import { say } from "../ui/toast.js";
 import { ask, isBusy, open, stop, talking } from "./room.js";
@@ -9,8 +10,23 @@ const TALLEST = 240; // pixels
 const LARGEST_SIDE = 2048; // pixels of a picture: what is larger is scaled down before it is sent
 const LARGEST_BYTES = 20 * 2 ** 20;
 
-const draft = signal("");
-const pictures = signal([]);
+const NEW = "new"; // the home of what is written before a conversation has a message
+
+/** What is being written, by conversation. */
+const texts = stored("chat.drafts", {});
+const albums = signal({});
+const home = computed(() => (open.value.turns.length ? open.value.id : NEW));
+const draft = computed(() => texts.value[home.value] ?? "");
+const pictures = computed(() => albums.value[home.value] ?? []);
+
+const setDraft = (text, place = home.value) => { texts.value = placed(texts.value, place, text); };
+const setPictures = (list, place = home.value) => { albums.value = placed(albums.value, place, list); };
+
+/** `all` with `value` at `place`; nothing is kept for what is empty. */
+function placed(all, place, value) {
+  const { [place]: _, ...others } = all;
+  return value.length ? { ...others, [place]: value } : others;
+}
 
 export const sees = () => talking.value.every((name) => byId.value.get(name)?.modalities.includes("image"));
 
@@ -19,8 +35,12 @@ export async function addPictures(files) {
   const images = [...files].filter((file) => file.type.startsWith("image/"));
   if (!images.length) return;
   if (!sees()) { say("This model doesn’t take pictures.", { kind: "bad" }); return; }
+  const place = home.value;
   for (const file of images) {
-    try { pictures.value = [...pictures.value, await asDataUrl(file)]; } catch { say(`${file.name || "The picture"} can’t be read.`, { kind: "bad" }); }
+    try {
+      const url = await asDataUrl(file);
+      setPictures([...(albums.value[place] ?? []), url], place);
+    } catch { say(`${file.name || "The picture"} can’t be read.`, { kind: "bad" }); }
   }
 }
 
@@ -53,8 +73,8 @@ export function Composer() {
   const submit = async (event) => {
     event?.preventDefault();
     if (!canSend) return;
-    const [text, images] = [draft.value, pictures.value];
-    if (await ask(text, images)) { draft.value = ""; pictures.value = []; }
+    const place = home.value;
+    if (await ask(draft.value, pictures.value)) { setDraft("", place); setPictures([], place); }
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
@@ -63,9 +83,9 @@ export function Composer() {
   const onPaste = (event) => { if (event.clipboardData.files.length) { event.preventDefault(); addPictures(event.clipboardData.files); } };
   return html`<form class="composer" onSubmit=${submit}>
     ${pictures.value.length > 0 && html`<ul class="pictures" aria-label="Pictures">${pictures.value.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Picture ${index + 1}`} />
-      <button type="button" class="button small icon" aria-label=${`Remove picture ${index + 1}`} onClick=${() => { pictures.value = pictures.value.filter((_, place) => place !== index); }}><${Icon} name="close" size="12" /></button></li>`)}</ul>`}
+      <button type="button" class="button small icon" aria-label=${`Remove picture ${index + 1}`} onClick=${() => setPictures(pictures.value.filter((_, place) => place !== index))}><${Icon} name="close" size="12" /></button></li>`)}</ul>`}
     <textarea ref=${area} rows="1" aria-label="Message" placeholder=${placeholder()} value=${draft.value}
-      onInput=${(event) => { draft.value = event.target.value; }} onKeyDown=${onKeyDown} onPaste=${onPaste} />
+      onInput=${(event) => setDraft(event.target.value)} onKeyDown=${onKeyDown} onPaste=${onPaste} />
     <div class="composer-foot">
       <input ref=${chooser} type="file" accept="image/*" multiple hidden aria-label="Picture files" onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
       <button type="button" class="button quiet small icon" aria-label="Add pictures" title=${sees() ? "Add pictures" : "This model doesn’t take pictures"} disabled=${!sees()} onClick=${() => chooser.current.click()}><${Icon} name="image" /></button>

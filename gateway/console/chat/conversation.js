@@ -1,14 +1,19 @@
 // What a conversation is, and how it changes. Pure: every function gives a new conversation and knows no server.
 //
-// A turn is the user's, the model's, or results of tools. Two models side by side are two lanes of one turn; a lane has
-// versions, one for each time its answer was made anew, and the chosen one is what later requests go on from.
+// A turn is the user's, the model's, or results of tools. Two models side by side are two lanes of one turn. A user's
+// turn and each lane have versions, one for each time a text was edited or an answer made anew. What follows a turn
+// belongs to its chosen version; another version keeps what followed it, and brings it back when it is chosen.
 
 /** @typedef {{id: string, name: string, arguments: string}} ToolCall
  * @typedef {{id: string, content: string, reasoning: string, reasoningSeconds: number | null, toolCalls: ToolCall[],
  *   finish: string | null, error: string | null, usage: object | null, timings: object | null, ttft: number | null,
- *   seconds: number | null, probabilities: object[], notes: string[], sent: object | null}} Version
+ *   seconds: number | null, probabilities: object[], notes: string[], sent: object | null, model: string | null,
+ *   stream: {id: string, began: number, content: string, reasoning: string} | null, after: Turn[]}} Version
+ *   `stream`: while it is written, the name of its stream on the server, its start (Unix time in ms) and the texts that
+ *   it goes on from
  * @typedef {{model: string, versions: Version[], chosen: number}} Lane
- * @typedef {{id: string, role: "user", content: string, images: string[]}
+ * @typedef {{id: string, role: "user", content: string, images: string[],
+ *     versions?: {content: string, images: string[], after: Turn[]}[], chosen?: number}
  *   | {id: string, role: "assistant", lanes: Lane[]}
  *   | {id: string, role: "tool", results: {id: string, name: string, content: string}[][]}} Turn
  * @typedef {{id: string, title: string, created: number, updated: number, models: string[], system: string,
@@ -17,6 +22,7 @@
 export const PLAIN = Object.freeze({ sampling: {}, maxTokens: null, probabilities: false, thinking: "default", shape: "none", schema: "", tools: "" });
 const TITLE_LENGTH = 60;
 const FORMAT = "roundhouse.conversations";
+const DEEPEST = 100; // branches within branches of an imported file
 
 export const newId = () => `${Date.now().toString(36)}${Math.random().toString(36).slice(2, 8)}`;
 
@@ -30,7 +36,8 @@ export function fresh(models = [], settings = PLAIN, system = "") {
 export function emptyVersion(more = {}) {
   return {
     id: newId(), content: "", reasoning: "", reasoningSeconds: null, toolCalls: [], finish: null, error: null, usage: null,
-    timings: null, ttft: null, seconds: null, probabilities: [], notes: [], sent: null, ...more,
+    timings: null, ttft: null, seconds: null, probabilities: [], notes: [], sent: null, model: null, stream: null,
+    after: [], ...more,
   };
 }
 
@@ -62,18 +69,66 @@ export function withLane(conversation, turn, lane, change) {
   return changed({ ...conversation, turns });
 }
 
-export const addVersion = (version, model) => (lane) => ({ ...lane, model: model ?? lane.model, versions: [...lane.versions, version], chosen: lane.versions.length });
 export const setVersion = (version) => (lane) => ({ ...lane, versions: lane.versions.map((one) => (one.id === version.id ? version : one)) });
-export const choose = (index) => (lane) => ({ ...lane, chosen: Math.max(0, Math.min(index, lane.versions.length - 1)) });
 
-/** Everything behind a turn gone, and the turn itself unless `inclusive` is false. */
-export function cutFrom(conversation, turn, inclusive = true) {
-  const index = conversation.turns.findIndex((one) => one.id === turn);
-  return index < 0 ? conversation : changed({ ...conversation, turns: conversation.turns.slice(0, index + (inclusive ? 0 : 1)) });
+/** The versions of a user's turn, the chosen one with what follows it now. */
+export const said = (turn) => turn.versions ?? [{ content: turn.content, images: turn.images, after: [] }];
+
+/** A user's turn said otherwise: a new version, chosen, which nothing follows. */
+export function saidAgain(conversation, turn, content) {
+  return at(conversation, turn, (it, after) => {
+    const versions = keeping(said(it), it.chosen ?? 0, after);
+    return [{ ...it, content, versions: [...versions, { content, images: it.images, after: [] }], chosen: versions.length }, []];
+  });
 }
 
-export function withTurn(conversation, turn, change) {
-  return changed({ ...conversation, turns: conversation.turns.map((one) => (one.id === turn ? { ...one, ...change } : one)) });
+/** Another version of a user's turn, with what followed it. */
+export function chooseSaid(conversation, turn, index) {
+  return at(conversation, turn, (it, after) => {
+    const versions = keeping(said(it), it.chosen ?? 0, after);
+    const { content, images, after: own } = versions[index];
+    return [{ ...it, content, images, versions, chosen: index }, own];
+  });
+}
+
+/** A lane's answer made anew: a new version, chosen, which nothing follows. */
+export function answeredAgain(conversation, turn, lane, version) {
+  return at(conversation, turn, (it, after) => {
+    const lanes = it.lanes.map((one, place) => (place === lane
+      ? { ...one, versions: [...keeping(one.versions, one.chosen, after), version], chosen: one.versions.length } : one));
+    return [{ ...it, lanes }, []];
+  });
+}
+
+/** Another version of a lane's answer, with what followed it. */
+export function chooseAnswer(conversation, turn, lane, index) {
+  return at(conversation, turn, (it, after) => {
+    const versions = keeping(it.lanes[lane].versions, it.lanes[lane].chosen, after);
+    const lanes = it.lanes.map((one, place) => (place === lane ? { ...one, versions, chosen: index } : one));
+    return [{ ...it, lanes }, versions[index].after ?? []];
+  });
+}
+
+const keeping = (versions, index, after) => versions.map((one, place) => (place === index ? { ...one, after } : one));
+
+/** One turn and all that follows it, replaced by what `change` makes of them: [turn, what follows]. */
+function at(conversation, turn, change) {
+  const index = conversation.turns.findIndex((one) => one.id === turn);
+  if (index < 0) return conversation;
+  const [it, after] = change(conversation.turns[index], conversation.turns.slice(index + 1));
+  return changed({ ...conversation, turns: [...conversation.turns.slice(0, index), it, ...after] });
+}
+
+/** A new conversation that begins as this one does, up to a turn. */
+export function forked(conversation, turn) {
+  const index = conversation.turns.findIndex((one) => one.id === turn);
+  return changed({ ...conversation, id: newId(), created: Date.now(), turns: conversation.turns.slice(0, index + 1) });
+}
+
+/** The answers that were being written when the page was left. @returns {{turn: string, lane: number, version: Version}[]} */
+export function unfinished(conversation) {
+  return conversation.turns.flatMap((turn) => (turn.role !== "assistant" ? []
+    : turn.lanes.flatMap((it, lane) => (chosen(it).stream ? [{ turn: turn.id, lane, version: chosen(it) }] : []))));
 }
 
 const changed = (conversation) => ({ ...conversation, updated: Date.now() });
@@ -122,33 +177,42 @@ function cleaned(given) {
   it.models = list(given.models).filter(isText);
   it.settings = { ...PLAIN, ...pick(given.settings ?? {}, { maxTokens: "number", probabilities: "boolean", thinking: "string", shape: "string", schema: "string", tools: "string" }) };
   it.settings.sampling = Object.fromEntries(Object.entries(given.settings?.sampling ?? {}).filter(([, value]) => typeof value === "number"));
-  it.turns = list(given.turns).map(cleanTurn).filter(Boolean);
+  it.turns = cleanTurns(given.turns);
   return it;
 }
 
-function cleanTurn(turn) {
-  if (turn?.role === "user") {
-    const images = list(turn.images).filter((one) => isText(one) && one.startsWith("data:image/"));
-    return { id: newId(), role: "user", content: String(turn.content ?? ""), images };
-  }
+const cleanTurns = (turns, depth = 0) => (depth > DEEPEST ? [] : list(turns).map((turn) => cleanTurn(turn, depth)).filter(Boolean));
+
+function cleanTurn(turn, depth) {
+  if (turn?.role === "user") return { id: newId(), role: "user", ...cleanSaid(turn), ...cleanVersions(turn, depth) };
   if (turn?.role === "tool") {
     const results = list(turn.results).map((lane) => list(lane).map((one) => ({ id: String(one?.id), name: String(one?.name), content: String(one?.content) })));
     return results.length ? { id: newId(), role: "tool", results } : null;
   }
-  const lanes = list(turn?.lanes).map(cleanLane).filter((lane) => lane.versions.length);
+  const lanes = list(turn?.lanes).map((lane) => cleanLane(lane, depth)).filter((lane) => lane.versions.length);
   return turn?.role === "assistant" && lanes.length ? { id: newId(), role: "assistant", lanes } : null;
 }
 
-function cleanLane(lane) {
-  const versions = list(lane?.versions).map((one) => ({
-    ...emptyVersion(), ...pick(one ?? {}, { content: "string", reasoning: "string", reasoningSeconds: "number", finish: "string", error: "string", ttft: "number", seconds: "number" }),
-    toolCalls: list(one?.toolCalls).map((call) => ({ id: String(call?.id), name: String(call?.name), arguments: String(call?.arguments) })),
-    notes: list(one?.notes).filter(isText),
-  }));
-  const index = Number.isInteger(lane?.chosen) ? lane.chosen : 0;
-  return { model: String(lane?.model ?? ""), versions, chosen: Math.max(0, Math.min(index, versions.length - 1)) };
+const cleanSaid = ({ content, images }) => ({
+  content: String(content ?? ""), images: list(images).filter((one) => isText(one) && one.startsWith("data:image/")),
+});
+
+function cleanVersions(turn, depth) {
+  const versions = list(turn.versions).map((one) => ({ ...cleanSaid(one ?? {}), after: cleanTurns(one?.after, depth + 1) }));
+  return versions.length ? { versions, chosen: within(turn.chosen, versions) } : {};
 }
 
+function cleanLane(lane, depth) {
+  const versions = list(lane?.versions).map((one) => ({
+    ...emptyVersion(), ...pick(one ?? {}, { content: "string", reasoning: "string", reasoningSeconds: "number", finish: "string", error: "string", ttft: "number", seconds: "number", model: "string" }),
+    toolCalls: list(one?.toolCalls).map((call) => ({ id: String(call?.id), name: String(call?.name), arguments: String(call?.arguments) })),
+    notes: list(one?.notes).filter(isText),
+    after: cleanTurns(one?.after, depth + 1),
+  }));
+  return { model: String(lane?.model ?? ""), versions, chosen: within(lane?.chosen, versions) };
+}
+
+const within = (index, versions) => (Number.isInteger(index) ? Math.max(0, Math.min(index, versions.length - 1)) : 0);
 const list = (value) => (Array.isArray(value) ? value : []);
 const isText = (value) => typeof value === "string";
 const pick = (from, types) => Object.fromEntries(Object.entries(types).filter(([name, type]) => typeof from[name] === type).map(([name]) => [name, from[name]]));

@@ -2,13 +2,18 @@
 // nothing that was read moves, and a long answer costs no more per frame than a short one.
 //
 // What a model writes is hostile until it is proven inert: its HTML is shown as text, pictures become links, and the
-// result goes through DOMPurify, which lets only the elements through that Markdown has.
+// result goes through DOMPurify, which lets only the elements through that Markdown has. What would take too long to read
+// is shown as it stands: see `portions`.
 import { html, useLayoutEffect, useRef } from "../core/html.js";
+import { copyText } from "../ui/parts.js";
 import DOMPurify from "../vendor/purify.js";
 import { Marked } from "../vendor/marked.js";
 
 const SHARE = 6; // at most a sixth of the time goes into drawing one answer
 const LONGEST_COLOURED = 30000; // characters of a block of code
+const MOST_SIGNS = 600; // of one paragraph that may open something: each is looked for an end of
+const LONGEST_PIECE = 4000; // characters that are laid out together where they are shown as they stand
+const DEEPEST = 30; // quotes and lists within each other
 
 const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 const isAddress = (href) => /^(https?:|mailto:)/i.test(href);
@@ -57,6 +62,48 @@ function elements(tokens) {
   return DOMPurify.sanitize(marked.parser(tokens), { ...ALLOWED, RETURN_DOM_FRAGMENT: true });
 }
 
+/** A text as it stands. */
+function asItStands(text) {
+  const block = document.createElement("div");
+  block.className = "as-it-stands";
+  block.textContent = text.replace(/\n+$/, "");
+  return block;
+}
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})/;
+const BEGINS_ANEW = /^\s*(?:[-*+] |\d{1,9}[.)] |\||#{1,6} |$)/; // an item, a row, a heading, an empty line
+const NESTED = /^(?:\s*(?:>|[-*+] |\d{1,9}[.)] ))*\s*/;
+
+/** A text in portions to be read as Markdown, and others to be shown as they stand: paragraphs with so many signs, or
+ * nested so deep, that a reader that looks for their ends takes quadratic time, or all of its stack.
+ * @returns {{text: string, isPlain: boolean}[]} */
+function portions(text) {
+  const found = [];
+  const add = (part, isPlain) => {
+    if (part && found.at(-1)?.isPlain === isPlain) found.at(-1).text += part;
+    else if (part) found.push({ text: part, isPlain });
+  };
+  let paragraph = "", signs = 0, isDeep = false, fence = null;
+  const flush = () => {
+    add(paragraph, isDeep || signs > MOST_SIGNS);
+    [paragraph, signs, isDeep] = ["", 0, false];
+  };
+  for (const line of text.match(/[^\n]*\n|[^\n]+$/g) ?? []) {
+    const mark = FENCE.exec(line)?.[1];
+    if (fence === null && (mark || BEGINS_ANEW.test(line))) flush();
+    paragraph += line;
+    if (mark && fence === null) fence = mark;
+    else if (fence !== null && mark?.startsWith(fence)) fence = null;
+    else if (fence === null) {
+      const prefix = NESTED.exec(line)[0];
+      isDeep ||= prefix.length > 8 * DEEPEST || (prefix.match(/[>*+.)-]/g)?.length ?? 0) > DEEPEST;
+      signs += line.match(/[[\]()_*~`<!]/g)?.length ?? 0;
+    }
+  }
+  flush();
+  return found;
+}
+
 /** Writes a text that grows into an element. */
 export class MarkdownWriter {
   constructor(element) {
@@ -73,18 +120,38 @@ export class MarkdownWriter {
   /** @param {string} text all of it so far @param {boolean} isWhole */
   write(text, isWhole) {
     if (!text.startsWith(this.done)) this.begin();
-    const tokens = marked.lexer(text.slice(this.done.length));
-    const last = isWhole ? tokens.length : tokens.findLastIndex((token) => token.type !== "space");
-    for (const token of tokens.slice(0, Math.max(0, last))) this.settle(token, tokens.links);
-    const rest = tokens.slice(Math.max(0, last));
-    this.tail.replaceChildren(elements(withLinks(rest, tokens.links)));
+    const all = portions(text.slice(this.done.length));
+    this.tail.replaceChildren();
+    all.forEach((one, index) => this.portion(one, isWhole || index < all.length - 1));
   }
 
-  settle(token, links) {
-    this.done += token.raw;
-    if (token.type === "space") return;
+  portion({ text, isPlain }, isWhole) {
+    if (isPlain) this.plain(text, isWhole);
+    else {
+      try { this.markdown(text, isWhole); } catch { this.plain(text, isWhole); }
+    }
+  }
+
+  plain(text, isWhole) {
+    let rest = text;
+    for (; rest.length > LONGEST_PIECE; rest = rest.slice(LONGEST_PIECE)) this.settle(rest.slice(0, LONGEST_PIECE), [asItStands(rest.slice(0, LONGEST_PIECE))]);
+    if (isWhole) this.settle(rest, [asItStands(rest)]);
+    else this.tail.append(asItStands(rest));
+  }
+
+  markdown(text, isWhole) {
+    const tokens = marked.lexer(text);
+    const last = isWhole ? tokens.length : tokens.findLastIndex((token) => token.type !== "space");
+    for (const token of tokens.slice(0, Math.max(0, last))) this.settle(token.raw, token.type === "space" ? [] : [elements(withLinks([token], tokens.links))]);
+    this.tail.append(elements(withLinks(tokens.slice(Math.max(0, last)), tokens.links)));
+  }
+
+  /** A block that stays. */
+  settle(raw, content) {
+    this.done += raw;
+    if (!content.length) return;
     const block = document.createElement("div");
-    block.append(elements(withLinks([token], links)));
+    block.append(...content);
     this.element.insertBefore(block, this.tail);
     for (const snippet of block.querySelectorAll(".snippet")) finish(snippet);
   }
@@ -102,20 +169,31 @@ function finish(snippet) {
   button.className = "button quiet small";
   button.textContent = "Copy";
   button.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(code.textContent);
-    button.textContent = "Copied";
+    try {
+      await copyText(code.textContent);
+      button.textContent = "Copied";
+    } catch { button.textContent = "Not copied"; }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
   snippet.querySelector(".snippet-head").append(button);
-  colour(code);
+  if (LANGUAGE.test(code.className) && code.textContent.length <= LONGEST_COLOURED) seen.observe(snippet);
 }
 
+const LANGUAGE = /language-([\w+#-]+)/;
 let highlighting = null;
+
+/** Code is coloured when it is about to be looked at: an answer may have thousands of blocks. */
+const seen = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (!isIntersecting) continue;
+    seen.unobserve(target);
+    colour(target.querySelector("code"));
+  }
+}, { rootMargin: "600px" });
 
 /** Colours come later and change no letter: the highlighter is fetched when the first code is there. */
 async function colour(code) {
-  const name = /language-([\w+#-]+)/.exec(code.className)?.[1];
-  if (!name || code.textContent.length > LONGEST_COLOURED) return;
+  const [, name] = LANGUAGE.exec(code.className);
   highlighting ??= import("../vendor/highlight.js").then((module) => module.default);
   const hljs = await highlighting.catch(() => { highlighting = null; }); // it is asked for again with the next code
   if (!hljs?.getLanguage(name)) return;

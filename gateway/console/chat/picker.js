@@ -1,16 +1,17 @@
 // Which model talks: a list to search in, made for hundreds of them.
-import { html, useEffect, useId, useRef, useState } from "../core/html.js";
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { byId } from "../core/live.js";
 import { bytes, tokens } from "../core/format.js";
-import { useDismiss } from "../ui/dialog.js";
+import { lacksRoom, useDismiss } from "../ui/dialog.js";
 import { Icon } from "../ui/icons.js";
 import { Dot } from "../ui/parts.js";
 import { usable } from "./room.js";
 
 const SHOWN = 200; // of all that match
 
-/** @param {{value: string, label: string, onPick: (id: string) => void, isAtEnd?: boolean}} props */
-export function ModelPicker({ value, label, onPick, isAtEnd = false }) {
+/** @param {{value: string, label: string, onPick: (id: string) => void, isAtEnd?: boolean, icon?: string | null, disabled?: boolean}} props
+ * `icon`: instead of the name */
+export function ModelPicker({ value, label, onPick, isAtEnd = false, icon = null, disabled = false }) {
   const [isOpen, setOpen] = useState(false);
   const anchor = useRef(null);
   useDismiss(anchor, isOpen, () => setOpen(false));
@@ -21,8 +22,9 @@ export function ModelPicker({ value, label, onPick, isAtEnd = false }) {
     onPick(id);
   };
   return html`<div class="menu-anchor" ref=${anchor}>
-    <button class="button quiet model-button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
-      ${model && html`<${Dot} state=${model.state} />`}<span class="cut">${value ?? "No model"}</span><${Icon} name="down" size="12" /></button>
+    ${icon ? html`<button class="button quiet small icon" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${label} title=${label} disabled=${disabled} onClick=${() => setOpen(!isOpen)}><${Icon} name=${icon} size="14" /></button>`
+    : html`<button class="button quiet model-button" aria-haspopup="listbox" aria-expanded=${isOpen} aria-label=${`${label}: ${value ?? "none"}`} onClick=${() => setOpen(!isOpen)}>
+      ${model && html`<${Dot} state=${model.state} />`}<span class="cut">${value ?? "No model"}</span><${Icon} name="down" size="12" /></button>`}
     ${isOpen && html`<${Choice} value=${value} label=${label} onPick=${pick} isAtEnd=${isAtEnd} />`}
   </div>`;
 }
@@ -30,7 +32,9 @@ export function ModelPicker({ value, label, onPick, isAtEnd = false }) {
 function Choice({ value, label, onPick, isAtEnd }) {
   const [text, setText] = useState("");
   const [index, setIndex] = useState(0);
-  const id = useId(), input = useRef(null), list = useRef(null);
+  const [isAbove, setAbove] = useState(false);
+  const id = useId(), frame = useRef(null), input = useRef(null), list = useRef(null);
+  useLayoutEffect(() => { setAbove(lacksRoom(frame.current.parentElement, frame.current)); }, []);
   const found = matching(usable.value, text).slice(0, SHOWN);
   const at = Math.min(index, found.length - 1);
   useEffect(() => {
@@ -43,7 +47,7 @@ function Choice({ value, label, onPick, isAtEnd }) {
     if (step) { event.preventDefault(); setIndex((at + step + found.length) % found.length); }
     if (event.key === "Enter" && found[at]) { event.preventDefault(); onPick(found[at].id); }
   };
-  return html`<div class=${`menu picker ${isAtEnd ? "end" : ""}`}>
+  return html`<div ref=${frame} class=${`menu picker ${isAtEnd ? "end" : ""} ${isAbove ? "above" : ""}`}>
     <div class="search"><${Icon} name="search" size="14" /><input ref=${input} class="input" role="combobox" aria-label="Search models" aria-expanded="true"
       aria-controls=${id} aria-activedescendant=${found[at] ? `${id}-${at}` : null} placeholder="Search models" value=${text}
       onInput=${(event) => { setText(event.target.value); setIndex(0); }} onKeyDown=${onKeyDown} /></div>

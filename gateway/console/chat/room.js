@@ -1,17 +1,21 @@
 // The conversations of this browser, the one that is open, and what can be done with it.
-import { batch, computed, signal } from "../core/html.js";
+import { batch, computed, effect, signal } from "../core/html.js";
 import { models } from "../core/live.js";
+import { go, instead, route } from "../core/route.js";
 import { stored } from "../core/stored.js";
 import { say } from "../ui/toast.js";
-import { follow, release, stopAll, streams } from "./answering.js";
+import { begun, follow, release, stopAll, streams } from "./answering.js";
 import {
-  addVersion, assistantMessage, chosen, cutFrom, emptyVersion, fresh, PLAIN, setVersion, withAnswer, withLane, withResults, withTurn, withUser,
+  answeredAgain, assistantMessage, chooseAnswer, chooseSaid, chosen, emptyVersion, forked, fresh, PLAIN, saidAgain, setVersion, unfinished, withAnswer,
+  withLane, withResults, withUser,
 } from "./conversation.js";
 import { abridged, requestBody } from "./request.js";
 import { keep, readAll, remove } from "./shelf.js";
 
 const lastSettings = stored("chat.settings", PLAIN);
 const lastModels = stored("chat.models", []);
+/** Answers as they were when the page was left: the shelf writes nothing that late. */
+const left = stored("chat.left", []);
 
 export const conversations = signal(null); // null: not read yet
 export const open = signal(fresh());
@@ -40,22 +44,54 @@ function preferred() {
 
 let reading = null;
 
-/** What the shelf has, beside what was said while it was read. */
+/** What the shelf has, beside what was said while it was read. Answers that were being written go on. */
 export function readConversations() {
   reading ??= readAll().then((kept) => {
     const present = conversations.value ?? [];
     const known = new Set(present.map((one) => one.id));
-    conversations.value = [...present, ...kept.filter((one) => !known.has(one.id))];
+    const found = kept.filter((one) => !known.has(one.id)).map(asItWasLeft);
+    left.value = [];
+    conversations.value = [...present, ...found];
+    for (const one of found) for (const { turn, lane, version } of unfinished(one)) write(one.id, turn, lane, null, version);
   });
   return reading;
 }
 
+/** With the answers that were being written when the page was left. */
+function asItWasLeft(conversation) {
+  const answers = left.value.filter((one) => one.conversation === conversation.id);
+  return answers.reduce((it, { turn, lane, version }) => withLane(it, turn, lane, setVersion(version)), conversation);
+}
+
+/** The address names the conversation that is open: it is found again after a reload, and by the browser's history. */
+effect(() => {
+  const [page, id] = route.value;
+  if (page !== "chat" && page !== undefined) return;
+  const now = open.peek();
+  if (id === undefined) {
+    if (now.turns.length) instead("chat", now.id);
+  } else if (id !== now.id && conversations.value !== null) {
+    const there = conversations.value.find((one) => one.id === id);
+    if (there) open.value = there;
+    else instead("chat", ...(now.turns.length ? [now.id] : []));
+  }
+});
+
 export function begin() {
   open.value = fresh([], { ...PLAIN, ...lastSettings.value, schema: "", shape: "none", tools: "" });
+  go("chat");
 }
 
 export function show(conversation) {
   open.value = conversation;
+  go("chat", conversation.id);
+}
+
+/** A new conversation from the beginning of the open one. */
+export function fork(turn) {
+  const conversation = forked(open.value, turn);
+  put(conversation);
+  show(conversation);
 }
 
 export async function forget(conversation) {
@@ -107,10 +143,13 @@ export async function ask(content, images) {
   return answer((it) => withUser(it, content, images));
 }
 
-/** Say something else in an earlier turn: what came behind it goes. */
+/** Say something else in an earlier turn: what followed it stays with what was said before. */
 export function askAgain(turn, content) {
-  return answer((it) => withTurn(cutFrom(it, turn, false), turn, { content }));
+  return answer((it) => saidAgain(it, turn, content));
 }
+
+export const toSaid = (turn, index) => change((it) => chooseSaid(it, turn, index));
+export const toAnswer = (turn, lane, index) => change((it) => chooseAnswer(it, turn, lane, index));
 
 /** Results of a turn's calls, by lane. */
 export const giveResults = (results) => answer((it) => withResults(it, results));
@@ -119,24 +158,24 @@ async function answer(prepare) {
   const prepared = prepare({ ...open.value, models: talking.value });
   const bodies = tryBodies(() => prepared.models.map((_, lane) => requestBody(prepared, { lane })));
   if (!bodies) return false;
-  const versions = bodies.map((body) => emptyVersion({ sent: abridged(body) }));
+  const versions = bodies.map((body) => begun(emptyVersion({ sent: abridged(body), model: body.model })));
   const asked = withAnswer(prepared, versions);
   put(asked);
-  if (open.value.id !== asked.id) open.value = asked;
+  show(asked);
   const turn = asked.turns.at(-1).id;
   bodies.forEach((body, lane) => { write(asked.id, turn, lane, body, versions[lane]); });
   return true;
 }
 
-/** A lane's answer once more, beside what it was. */
-export function regenerate(turn, lane) {
+/** A lane's answer once more, beside what it was; by another model where one is named. */
+export function regenerate(turn, lane, other = null) {
   const now = open.value;
   const lanes = now.turns.find((one) => one.id === turn).lanes;
-  const model = talking.value[lane] ?? lanes[lane].model;
+  const model = other ?? talking.value[lane] ?? lanes[lane].model;
   const bodies = tryBodies(() => [{ ...requestBody(now, { lane, before: turn }), model }]);
   if (!bodies) return;
-  const version = emptyVersion({ sent: abridged(bodies[0]) });
-  put(withLane(now, turn, lane, addVersion(version, model)));
+  const version = begun(emptyVersion({ sent: abridged(bodies[0]), model }));
+  put(answeredAgain(now, turn, lane, version));
   write(now.id, turn, lane, bodies[0], version);
 }
 
@@ -145,11 +184,11 @@ export function goOn(turn, lane) {
   const now = open.value;
   const it = now.turns.find((one) => one.id === turn).lanes[lane];
   const version = { ...chosen(it), toolCalls: [], finish: null, error: null, probabilities: [] };
-  const bodies = tryBodies(() => [{ ...requestBody(now, { lane, before: turn, prefix: assistantMessage(version) }), model: it.model }]);
+  const bodies = tryBodies(() => [{ ...requestBody(now, { lane, before: turn, prefix: assistantMessage(version) }), model: version.model ?? it.model }]);
   if (!bodies) return;
-  const begun = { ...version, sent: abridged(bodies[0]) };
-  put(withLane(now, turn, lane, setVersion(begun)));
-  write(now.id, turn, lane, bodies[0], begun);
+  const going = begun({ ...version, sent: abridged(bodies[0]) });
+  put(withLane(now, turn, lane, setVersion(going)));
+  write(now.id, turn, lane, bodies[0], going);
 }
 
 export const editAnswer = (turn, lane, content) => change((it) => withLane(it, turn, lane, (one) => setVersion({ ...chosen(one), content })(one)));
@@ -161,8 +200,21 @@ function tryBodies(make) {
   }
 }
 
+const places = new Map(); // of the answers under way: their turns and lanes, by their version's id
+
+addEventListener("pagehide", () => {
+  left.value = [...streams.value].map(([id, { conversation, version }]) => ({ conversation, ...places.get(id), version: version.value }));
+});
+
+/** Follow an answer into its conversation. What has come is kept meanwhile, and drawn from where it comes. */
 async function write(conversation, turn, lane, body, version) {
-  const finished = await follow(conversation, body, version);
+  const save = (part) => {
+    const home = conversations.value.find((one) => one.id === conversation);
+    if (home) keep(withLane(home, turn, lane, setVersion(part))).catch(() => {}); // said when it is whole
+  };
+  places.set(version.id, { turn, lane });
+  const finished = await follow(conversation, version, { body, save });
+  places.delete(version.id);
   batch(() => {
     const home = conversations.value.find((one) => one.id === conversation);
     if (home) put(withLane(home, turn, lane, setVersion(finished)));

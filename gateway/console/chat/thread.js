@@ -1,10 +1,10 @@
 // The turns of a conversation, and the scroller that follows what is written only while its reader is at the end.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { Icon } from "../ui/icons.js";
-import { Copy } from "../ui/parts.js";
+import { Copy, Versions } from "../ui/parts.js";
 import { Answer, Editor } from "./answer.js";
-import { chosen } from "./conversation.js";
-import { askAgain, giveResults, isBusy, open } from "./room.js";
+import { chosen, said } from "./conversation.js";
+import { askAgain, giveResults, isBusy, open, toSaid } from "./room.js";
 
 const NEAR = 60; // pixels from the end that still are the end
 
@@ -59,7 +59,8 @@ function Said({ turn }) {
   return html`<article class="said" aria-label="You">
     ${turn.images.length > 0 && html`<ul class="pictures">${turn.images.map((url, index) => html`<li key=${index}><img src=${url} alt=${`Picture ${index + 1}`} /></li>`)}</ul>`}
     ${turn.content && html`<p class="said-text">${turn.content}</p>`}
-    <div class="said-tools"><${Copy} text=${turn.content} /><button class="button quiet small icon" title="Edit and send again" aria-label="Edit and send again"
+    <div class=${`said-tools ${turn.versions ? "kept" : ""}`}><${Versions} count=${said(turn).length} index=${turn.chosen ?? 0} label="Versions of the message" disabled=${isBusy.value} onChoose=${(index) => toSaid(turn.id, index)} />
+      <${Copy} text=${turn.content} /><button class="button quiet small icon" title="Edit and send again" aria-label="Edit and send again"
       disabled=${isBusy.value} onClick=${() => setEditing(true)}><${Icon} name="edit" size="14" /></button></div>
   </article>`;
 }

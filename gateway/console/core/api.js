@@ -1,8 +1,12 @@
-// Calls of the server's documented API. The key lives in this tab's session and goes out as a header: no cookies, so no
-// other page can use it.
+// Calls of the server's documented API. The key lives in this tab's session, or in this browser where that is wished, and
+// goes out as a header: no cookies, so no other page can use it.
 import { stored } from "./stored.js";
 
-export const key = stored("key", null, sessionStorage);
+const remembered = stored("key", null); // in all tabs, where that is wished
+export const key = stored("key", remembered.value, sessionStorage);
+
+/** Keep the key in this browser, for other tabs and for later; or forget it there. */
+export function remember(isWished) { remembered.value = isWished ? key.value : null; }
 
 /** The server's address as clients write it. */
 export const address = location.origin;

@@ -1,6 +1,6 @@
 // The server's events: one stream for the whole page, a snapshot and then its changes.
 import { batch, computed, signal } from "./html.js";
-import { ApiError, call, key, send } from "./api.js";
+import { ApiError, call, key, remember, send } from "./api.js";
 import { serverEvents } from "./sse.js";
 
 const LOG_KEPT = 2000; // lines
@@ -46,9 +46,10 @@ export async function connect() {
 }
 
 /** Another key, or none. Nothing that the last one was shown stays. */
-export function useKey(value) {
+export function useKey(value, isRemembered = false) {
   batch(() => {
     key.value = value || null;
+    remember(isRemembered);
     forget();
     link.value = "asking";
   });

@@ -15,3 +15,9 @@ function decoded(part) {
 export const to = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
 export function go(...parts) { location.hash = to(...parts); }
+
+/** Another address for what is shown already: no step of the browser's history. */
+export function instead(...parts) {
+  history.replaceState(null, "", to(...parts));
+  hash.value = location.hash;
+}

@@ -12,8 +12,9 @@ import { DuplicateDialog, LoadDialog } from "./options.js";
 import { doing, fitWords } from "./sorting.js";
 
 export function RowHead() {
-  const names = ["Model", "Engine", "Context", "Size", "Takes", "State", ""];
-  return html`<div class="model model-head" role="row">${names.map((name) => html`<span key=${name} role="columnheader">${name || html`<span class="unseen">Actions</span>`}</span>`)}</div>`;
+  // The classes hide on narrow screens what the rows hide there.
+  const columns = [["Model", ""], ["Engine", "engine"], ["Context", "context"], ["Size", "size"], ["Takes", "costs"], ["State", ""], ["", ""]];
+  return html`<div class="model model-head" role="row">${columns.map(([name, kind]) => html`<span key=${name} class=${kind} role="columnheader">${name || html`<span class="unseen">Actions</span>`}</span>`)}</div>`;
 }
 
 export function ModelRow({ model }) {

@@ -58,7 +58,7 @@ function Download({ download }) {
       ${state === "running" && html`<button class="button small" aria-label=${`Stop ${model}`} onClick=${act("stop")}><${Icon} name="pause" size="14" />Stop</button>`}
       ${(state === "stopped" || state === "failed") && html`<button class="button small" aria-label=${`Resume ${model}`} onClick=${act("resume")}><${Icon} name="play" size="14" />Resume</button>`}
       <button class="button quiet small icon" aria-label=${`Take ${model} off the list`} title="Take off the list; what has come stays on the disk" onClick=${remove}><${Icon} name="close" size="14" /></button></div>
-    ${state === "failed" ? html`<${Notice} kind="bad" icon="alert">${download.why_failed}</${Notice}>` : state !== "finished" && html`<${Progress} done=${done} total=${total || done} label=${`Download of ${model}`} />`}</div>`;
+    ${state === "failed" ? html`<${Notice} kind="bad" icon="alert">${download.why_failed}</${Notice}>` : state !== "finished" && (total > 0 || state !== "stopped") && html`<${Progress} done=${done} total=${total || done} label=${`Download of ${model}`} />`}</div>`;
 }
 
 function words({ state, file, done, total, bytes_per_second: rate, seconds_left: left, path }) {

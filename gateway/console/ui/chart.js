@@ -67,7 +67,7 @@ function options({ frame, lines, format, isStacked, height, most }) {
     scales: { x: { range: (_plot, least, highest) => [highest - Math.min(HOUR, Math.max(LEAST, highest - least)), highest] }, y: { range: (_plot, _least, highest) => [0, most ?? Math.max((highest ?? 0) * 1.12, 1e-9)] } },
     axes: [
       { ...axis, size: 26, grid: { show: false }, space: 80, values: (_plot, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false })) },
-      { ...axis, size: 62, space: 34, values: (_plot, ticks) => ticks.map((tick) => (tick === 0 ? "0" : format(tick).replace(/\.0+(?=\D|$)/, ""))) },
+      { ...axis, size: 62, space: 34, values: (_plot, ticks) => once(ticks.map((tick) => (tick === 0 ? "0" : format(tick).replace(/\.0+(?=\D|$)/, "")))) },
     ],
     series: [{}, ...ordered.map(({ colour }) => {
       const stroke = resolved(colour);
@@ -76,6 +76,9 @@ function options({ frame, lines, format, isStacked, height, most }) {
     plugins: [tooltip(ordered, format, isStacked)],
   };
 }
+
+/** Labels without those that say what the one below says: of very small numbers all are "0". */
+const once = (labels) => labels.map((label, index) => (labels.indexOf(label) === index ? label : ""));
 
 /** What the columns say under the pointer. */
 function tooltip(lines, format, isStacked) {

@@ -42,7 +42,7 @@ export function Menu({ label, icon = "more", text = null, items, end = true, sma
 }
 
 /** Whether a list below its button would be cut off, and above it there is more room. */
-function lacksRoom(anchor, list) {
+export function lacksRoom(anchor, list) {
   const box = anchor.getBoundingClientRect(), frame = anchor.closest("main, dialog")?.getBoundingClientRect() ?? document.body.getBoundingClientRect();
   const below = frame.bottom - box.bottom;
   return list.offsetHeight + 8 > below && box.top - frame.top > below;

@@ -25,6 +25,15 @@ export function Progress({ done, total, label }) {
     aria-valuenow=${share === null ? null : Math.round(share * 100)}><div style=${{ width: share === null ? "" : `${share * 100}%` }} /></div>`;
 }
 
+/** Which of several versions is shown, with arrows to the others; nothing where there is one. */
+export function Versions({ count, index, label, onChoose, disabled }) {
+  if (count < 2) return null;
+  return html`<span class="swipes" role="group" aria-label=${label}>
+    <button class="button quiet small icon" aria-label="Version before" disabled=${disabled || index === 0} onClick=${() => onChoose(index - 1)}><${Icon} name="left" size="14" /></button>
+    <span class="num small">${index + 1}/${count}</span>
+    <button class="button quiet small icon" aria-label="Version after" disabled=${disabled || index === count - 1} onClick=${() => onChoose(index + 1)}><${Icon} name="right" size="14" /></button></span>`;
+}
+
 export function Empty({ icon, title, children }) {
   return html`<div class="empty"><${Icon} name=${icon} size="28" /><h2>${title}</h2>${children}</div>`;
 }
@@ -54,15 +63,19 @@ export function Copy({ text, label = "Copy" }) {
     <${Icon} name=${isDone ? "check" : "copy"} size="14" /></button>`;
 }
 
-/** The clipboard's interface is there on localhost and over TLS alone; elsewhere a selection is copied. */
-async function copyText(text) {
+/** The clipboard's interface is there on localhost and over TLS alone; elsewhere a selection is copied. Raises Error where
+ * nothing was copied. */
+export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea");
   area.value = text;
-  document.body.append(area);
+  (document.querySelector("dialog[open]") ?? document.body).append(area); // what is outside of a dialog takes no focus
+  const before = document.activeElement;
   area.select();
-  document.execCommand("copy");
+  const isCopied = document.execCommand("copy");
   area.remove();
+  before?.focus();
+  if (!isCopied) throw new Error("The browser copies nothing here.");
   return undefined;
 }
 

@@ -69,7 +69,7 @@ def _model(status: ModelStatus, known: Known | None, cost: ModelCost | None, fit
         architecture=files.architecture if files else None,
         remote=files is not None and files.remote is not None,
         context_length=_context_length(status),
-        size_bytes=files.size_bytes if files else None,
+        size_bytes=files.size_bytes or None if files else None,
         modalities=status.modalities,
         capabilities=known.capabilities if known else None,
         pinned=cost.pinned if cost else entry is not None and entry.pinned,
@@ -109,8 +109,11 @@ def progress_of(status: ModelStatus, cost: ModelCost | None, now: float) -> Load
 
 
 def _context_length(status: ModelStatus) -> int | None:
+    """Of the loaded model; before that the configured one, or what it was trained for."""
     if status.info is not None:
         return status.info.context_length or None
+    if status.entry is not None and status.entry.options.context_length is not None:
+        return status.entry.options.context_length
     return (status.files.context_length or None) if status.files is not None else None
 
 

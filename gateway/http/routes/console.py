@@ -351,7 +351,8 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     for option, facts in all_facts(type(config)):
         value = msgspec.to_builtins(value_of(config, option))
         # What neither a file nor a variable sets was set on the command line.
-        other = DEFAULT if value == facts.default else OptionOrigin("command line")
+        default = msgspec.to_builtins(facts.default)
+        other = DEFAULT if value == default else OptionOrigin("command line")
         origin = explained.origins.get(option, other)
         found.append(
             SettingWire(

@@ -98,6 +98,7 @@ async def test_a_copy_answers_beside_its_original_and_says_how_to_keep_it(runnin
     assert made.status_code == 201
     model = made.json()["model"]
     assert (model["copy_of"], model["pinned"], model["default"]) == ("scripted", True, False)
+    assert (model["state"], model["context_length"]) == ("unloaded", 512)  # not the trained one
     (kept,) = msgspec.convert(parse(made.json()["yaml"], "here")[0], list[ModelConfig])
     assert (kept.name, kept.options, kept.pinned) == ("short", options, True)
     chat = {"model": "short", "messages": HELLO}

@@ -85,6 +85,9 @@ async def test_each_value_says_where_it_comes_from(running: Running) -> None:
     assert options["server.host"]["source"] == "command line"
     assert options["models"]["source"] == "command line"
     assert (options["log.level"]["source"], options["log.level"]["where"]) == ("default", None)
+    assert (
+        options["server.hosts"]["source"] == options["server.cors_origins"]["source"] == "default"
+    )
     assert options["log.level"]["choices"] == ["debug", "error", "info", "warning"]
     assert options["server.max_choices"]["description"]
 

@@ -1,0 +1,173 @@
+"""Nothing that was said or written is lost: reloads, branches, drafts, addresses."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser import reports
+from tests.browser.conftest import OpenPage, Stand
+from tests.browser.test_chat import CHAT, bodies, say
+from tests.browser.test_real import talk
+
+pytestmark = pytest.mark.browser
+
+Shoot: TypeAlias = Callable[[Page, str], None]
+
+STREAM = ("GET", "/v1/stream")
+TEXT = "It goes on. " * 30
+
+
+def message(page: Page) -> Locator:
+    return page.get_by_label("Message", exact=True)
+
+
+def test_an_answer_goes_on_after_a_reload(stand: Stand, open_page: OpenPage) -> None:
+    """It is read again from its start, whatever of it was kept."""
+    server = stand(answers={CHAT: reports.answer(TEXT, pause=0.05)})
+    page = open_page(server.url)
+    message(page).fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer .markdown")).to_contain_text("It goes")
+    server.answers[STREAM] = reports.answer(TEXT)
+    page.reload()
+    page.get_by_label("What was sent").wait_for()
+    expect(page.locator(".answer .markdown")).to_have_text(TEXT.strip())
+    names = {where.partition("conv_id=")[2].partition("&")[0] for _, where, _ in server.calls}
+    assert len(names - {""}) == 1
+
+
+def test_what_had_come_stays_where_the_server_has_no_more(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    server = stand(answers={CHAT: reports.answer(TEXT, pause=0.05)})
+    page = open_page(server.url)
+    message(page).fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer .markdown")).to_contain_text("It goes on. It goes on.")
+    error = {"message": "There is no stream", "code": "not_found", "param": "conv_id"}
+    server.answers[STREAM] = (404, {"error": error})
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("the server no longer has the rest")
+    expect(page.locator(".answer .markdown")).to_contain_text("It goes on.")
+    expect(page.get_by_label("Send", exact=True)).to_be_visible()
+
+
+def test_a_broken_connection_is_found_again(stand: Stand, open_page: OpenPage) -> None:
+    def broken(body: Any) -> Any:
+        for number, chunk in enumerate(reports.answer(TEXT)(body)):
+            if number == 20:
+                raise ConnectionResetError
+            yield chunk
+
+    server = stand(answers={CHAT: broken, STREAM: reports.answer(TEXT)})
+    answer = say(open_page(server.url), "Talk")
+    expect(answer.locator(".markdown")).to_have_text(TEXT.strip())
+    expect(answer.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_real_answer_goes_on_after_a_reload_and_is_stopped(
+    real: str, open_page: OpenPage
+) -> None:
+    page = open_page(real)
+    answer = talk(page, "alpha", "long")
+    expect(answer.locator(".markdown strong").first).to_have_text("bold")
+    page.reload()
+    answer = page.locator(".answer").last
+    expect(answer).to_have_attribute("aria-busy", "true")
+    expect(answer.locator(".markdown strong").nth(8)).to_have_text("bold")
+    page.keyboard.press("Escape")
+    expect(answer).to_contain_text("Stopped.")
+    page.get_by_role("link", name="Activity").click()
+    expect(page.get_by_role("region", name="Requests now")).to_have_count(0)
+
+
+def test_a_draft_belongs_to_its_conversation(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand(answers={CHAT: reports.answer("Yes.")}).url)
+    say(page, "First")
+    message(page).fill("a thought for the first")
+    page.get_by_label("New conversation").click()
+    expect(message(page)).to_have_value("")
+    message(page).fill("another for a new one")
+    page.get_by_role("button", name="First").first.click()
+    expect(message(page)).to_have_value("a thought for the first")
+    page.reload()
+    expect(message(page)).to_have_value("a thought for the first")
+    page.get_by_label("New conversation").click()
+    expect(message(page)).to_have_value("another for a new one")
+
+
+def test_a_conversation_has_an_address(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand(answers={CHAT: reports.answer("Yes.")}).url)
+    say(page, "First")
+    first = page.url
+    assert re.search(r"#/chat/\w+$", first)
+    page.get_by_label("New conversation").click()
+    say(page, "Second")
+    assert page.url != first
+    page.go_back()
+    page.go_back()
+    expect(page.locator(".said-text")).to_have_text(["First"])
+    page.reload()
+    expect(page.locator(".said-text")).to_have_text(["First"])
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("link", name="Chat").click()
+    expect(page.locator(".said-text")).to_have_text(["First"])
+    other = open_page(first.partition("#")[0] + "#/chat/unknown")
+    expect(message(other)).to_be_visible()
+    expect(other.locator(".said")).to_have_count(0)
+
+
+def test_an_earlier_answer_is_made_anew_and_what_followed_stays(
+    stand: Stand, open_page: OpenPage, shoot: Shoot
+) -> None:
+    server = stand(answers={CHAT: reports.answer("One.")})
+    page = open_page(server.url)
+    first = say(page, "Hello")
+    say(page, "Go on")
+    server.answers[CHAT] = reports.answer("Two.")
+    first = page.locator(".answer").first
+    first.get_by_label("Answer by another model").click()
+    page.get_by_label("Search models").fill("gemma")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer .markdown")).to_have_text(["Two."])
+    page.get_by_label("What was sent").wait_for()
+    other = bodies(server)[-1]["model"]
+    assert "gemma" in other
+    expect(first.locator(".answer-model")).to_have_text(other)
+    shoot(page, "branches")
+    first.get_by_label("Version before").click()
+    expect(page.locator(".answer .markdown")).to_have_text(["One.", "One."])
+    expect(page.locator(".said-text")).to_have_text(["Hello", "Go on"])
+
+
+def test_a_conversation_is_forked(stand: Stand, open_page: OpenPage) -> None:
+    page = open_page(stand(answers={CHAT: reports.answer("Yes.")}).url)
+    say(page, "Hello")
+    say(page, "Go on")
+    page.locator(".answer").first.get_by_label("Fork from here").click()
+    expect(page.locator(".said-text")).to_have_text(["Hello"])
+    expect(page.locator(".list-item")).to_have_count(2)
+    say(page, "Elsewhere")
+    page.locator(".list-item").nth(1).click()
+    expect(page.locator(".said-text")).to_have_text(["Hello", "Go on"])
+
+
+NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+
+
+def test_code_is_copied_where_the_page_has_no_clipboard(stand: Stand, open_page: OpenPage) -> None:
+    """As over plain HTTP on a LAN."""
+    server = stand(answers={CHAT: reports.answer("```python\nprint(1)\n```\n")})
+    page = open_page("about:blank")
+    page.add_init_script(NO_CLIPBOARD)
+    page.goto(server.url)
+    answer = say(page, "Code")
+    page.evaluate(
+        "document.addEventListener('copy', () => { window.copied = `${getSelection()}`; })"
+    )
+    answer.locator(".snippet button").click()
+    expect(answer.locator(".snippet button")).to_have_text("Copied")
+    assert page.evaluate("window.copied").strip() == "print(1)"
