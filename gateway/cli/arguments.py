@@ -144,6 +144,7 @@ def _listing(commands: Commands) -> None:
     )
     _config(command)
     command.add_argument("--json", action="store_true", help="the server's list as it is")
+    command.add_argument("--names", action="store_true", help="the names alone, a line each")
     command = _remote(commands, "ps", "listing", "what is in memory, and who waits for it")
     command.add_argument("--json", action="store_true", help="the server's answer as it is")
 

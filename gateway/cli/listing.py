@@ -2,30 +2,32 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
 
-GB, MB = 10**9, 10**6
+GIB, MIB = 2**30, 2**20
 
 
 def run(arguments: Namespace) -> int:
     """The command that `arguments.command` names."""
     if arguments.command == "models" and not _listens(arguments.url):
-        print(f"no server answers at {arguments.url}; one here would have:", file=sys.stderr)
-        return _models(_configured(arguments), as_json=arguments.json)
+        if not arguments.names:
+            print(f"no server answers at {arguments.url}; one here would have:", file=sys.stderr)
+        return _models(_configured(arguments), arguments)
     from gateway.cli.remote import Remote  # noqa: PLC0415 - not needed without a server
 
     with Remote(arguments.url, arguments.key) as server:
         if arguments.command == "ps":
             return _residents(server.get("/status", "models"), as_json=arguments.json)
-        return _models(server.get("/v1/models", "data")["data"], as_json=arguments.json)
+        return _models(server.get("/v1/models", "data")["data"], arguments)
 
 
 def _listens(url: str) -> bool:
@@ -60,28 +62,54 @@ def _configured(arguments: Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def _models(cards: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
-    if as_json:
+def _models(cards: Sequence[Mapping[str, Any]], arguments: Namespace) -> int:
+    if arguments.json:
         print(json.dumps(cards, indent=2))
+        return 0
+    if arguments.names:
+        names = (name for card in cards for name in (card["id"], *card.get("aliases", ())))
+        print("\n".join(map(_plain, names)))
         return 0
     rows = [
         (
             str(card["id"]),
             str(card.get("state") or ""),
             size(card.get("size_bytes")),
-            str(card.get("context_length") or ""),
+            *_memory(card),
             str(card.get("backend") or ""),
+            str(card.get("context_length") or ""),
+            _until(card, card.get("state")),
             _fits(card),
-            str(card.get("why_failed") or card.get("memory") or ""),
+            str(card.get("why_failed") or ""),
         )
         for card in cards
     ]
-    table(("MODEL", "STATE", "SIZE", "CONTEXT", "ENGINE", "FITS", "MEMORY"), rows)
+    heads = ("MODEL", "STATE", "FILES", "MEMORY", "DEVICE", "ENGINE", "CONTEXT", "UNTIL", "FITS")
+    table((*heads, "PROBLEM"), rows)
     return 0
 
 
+def _memory(card: Mapping[str, Any]) -> tuple[str, str]:
+    """What a model takes, or would: the sum, and the devices, with shares where there are more."""
+    devices: Mapping[str, int] = card.get("devices") or {}
+    if len(devices) < 2:
+        return size(sum(devices.values())), next(iter(devices), "")
+    shares = ", ".join(f"{name} {size(share)}" for name, share in devices.items())
+    return size(sum(devices.values())), shares
+
+
+def _until(card: Mapping[str, Any], state: str | None) -> str:
+    """When a model in memory is unloaded, as things are."""
+    if state not in ("loaded", "loading", "draining"):
+        return ""
+    left = card.get("remaining_time_seconds")
+    if state == "draining":
+        return "answers end"
+    return "in use" if card.get("in_use") else "forever" if left is None else _duration(left)
+
+
 def _fits(card: Mapping[str, Any]) -> str:
-    """Whether there is room for it now."""
+    """Whether there is enough memory now."""
     missing = card.get("missing_bytes")
     if missing is None:
         return ""
@@ -96,41 +124,59 @@ def _residents(status: Mapping[str, Any], *, as_json: bool) -> int:
         (
             str(one["model"]),
             str(one["state"]),
+            *_memory(one),
+            str(one.get("engine") or ""),
+            str(one.get("context_length") or ""),
             str(one["in_use"]),
             str(one["waiting"]),
-            _seconds(one.get("idle_seconds")),
-            _seconds(one.get("remaining_time_seconds")),
+            _until(one, one["state"]),
         )
         for one in status["models"]
     ]
-    table(("MODEL", "STATE", "IN USE", "WAITING", "IDLE", "UNLOADED IN"), rows)
+    heads = ("MODEL", "STATE", "MEMORY", "DEVICE", "ENGINE", "CONTEXT", "IN USE", "QUEUED", "UNTIL")
+    table(heads, rows)
     for one in status.get("failed", ()):
-        Console().print(f"{one['model']}: {one['reason']}", style="red", markup=False)
+        print(f"{_plain(one['model'])}: {_plain(str(one['reason']))}")
     return 0
 
 
+NARROWEST = 20  # cells of the last column, which is folded at a terminal's edge
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns without lines, which other programs can read too."""
-    shown = Table(*heads, box=None, pad_edge=False)
-    for row in rows:
-        shown.add_row(*(_plain(cell) for cell in row))
-    console = Console()
-    if not console.is_terminal:  # cells fold at a terminal's edge, and never in a pipe
-        console.width = 1_000
-    console.print(shown)
+    """Columns without lines, which other programs can read too. Nothing is cut: the last column is
+    folded at a terminal's edge, the others never are.
+    """
+    cells = [[_plain(cell) for cell in row] for row in (heads, *rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)][:-1]
+    left = sum(widths) + 2 * len(widths)
+    edge = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for *row, last in cells:
+        padded = "".join(
+            cell + " " * (width - cell_len(cell) + 2)
+            for cell, width in zip(row, widths, strict=True)
+        )
+        folded = textwrap.wrap(last, max(edge - left, NARROWEST)) if edge else [last]
+        print((padded + "".join(folded[:1])).rstrip())
+        for more in folded[1:]:
+            print(" " * left + more)
 
 
 def _plain(cell: str) -> str:
-    """A name may hold control characters, or markup of rich's."""
-    return "".join(c if c.isprintable() else "?" for c in cell).replace("[", r"\[")
+    """A name may hold control characters."""
+    return "".join(c if c.isprintable() else "?" for c in cell)
 
 
 def size(count: int | None) -> str:
-    """Bytes for a reader: `4.7 GB`."""
+    """Bytes for a reader, in the units of the server's own sentences: `4.7 GiB`."""
     if not count:
         return ""
-    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.1f} MB"
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
 
 
-def _seconds(count: float | None) -> str:
-    return "" if count is None else f"{count:.0f} s"
+def _duration(seconds: float) -> str:
+    """`45 s`, `4 min`, `2 h 5 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

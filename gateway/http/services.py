@@ -132,7 +132,10 @@ class Services(msgspec.Struct, frozen=True):
         """A load's victims are names of other models."""
         why = status.why_failed and self._without_paths(status.why_failed, access)
         arithmetic = "" if access.models else status.arithmetic
-        return msgspec.structs.replace(status, why_failed=why, arithmetic=arithmetic)
+        devices = {} if access.models else status.devices
+        return msgspec.structs.replace(
+            status, why_failed=why, arithmetic=arithmetic, devices=devices
+        )
 
     def _without_paths(self, text: str, access: Access) -> str:
         """Administrators learn where files lie; for others the model's id stands there."""
@@ -274,19 +277,21 @@ def _fields(status: ModelStatus, known: Known | None, facts: LoadFacts) -> dict[
         "aliases": status.aliases,
         "backend": files.backend if files else None,
         "format": files.format if files else None,
-        "context_length": _context_length(status),
+        "context_length": context_length(status),
         "size_bytes": files.size_bytes if files else None,
         "modalities": status.modalities,
         "capabilities": known.capabilities if known else None,
         "memory": status.arithmetic or None,
+        "devices": status.devices or None,
         "missing_bytes": status.missing,
+        "remaining_time_seconds": status.remaining_seconds,
         "in_use": status.in_use,
         "waiting": status.waiting,
         "adapters": facts.adapters,
     }
 
 
-def _context_length(status: ModelStatus) -> int | None:
+def context_length(status: ModelStatus) -> int | None:
     """None too where another server doesn't report it."""
     if status.info is not None:
         return status.info.context_length or None

@@ -138,7 +138,10 @@ def status_of(
         evicted = record.evicted if record else ()
         sentence = arithmetic(plan.need, free, evicted, measured=plan.measured)
         sentence = "" if entry.files.remote else sentence
-        status = replace(status, need=plan.need, arithmetic=sentence, options=plan.options)
+        devices = {} if entry.files.remote else plan.needs[0]
+        status = replace(
+            status, need=plan.need, devices=devices, arithmetic=sentence, options=plan.options
+        )
     return status if record is None else _recorded(status, record, now)
 
 
@@ -152,6 +155,7 @@ def _recorded(status: ModelStatus, record: ModelRecord, now: float) -> ModelStat
         why_failed=record.failure.reason if record.failure else None,
         in_use=len(record.users),
         waiting=len(record.line),
+        devices=record.held or status.devices,
         idle_seconds=now - record.idle_since if idle else None,
         remaining_seconds=max(0.0, expires - now) if expires < NEVER else None,
     )

@@ -155,6 +155,7 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
         None  # until it is unloaded for idleness; None: never, or not idle
     )
     need: MemoryNeed | None = None
+    devices: Bytes = {}  # what it takes of each, or would as it is planned now
     arithmetic: str = ""
     missing: int | None = None  # bytes that its load would have to take from other models
     info: ModelInfo | None = None  # while it is loaded

@@ -3,7 +3,7 @@
 OpenAI's error envelope. Statuses and headers are HTTP's to choose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -49,7 +49,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     capabilities: tuple[str, ...] | None = None
     adapters: tuple[str, ...] = ()  # by name; loaded with it, or would be
     memory: str | None = None  # the arithmetic: what it needs, and what is free
+    devices: Mapping[str, int] | None = None  # bytes of each that it takes, or would
     missing_bytes: int | None = None  # that its load would have to take from other models
+    remaining_time_seconds: float | None = None  # until it is unloaded for idleness; null: never
     in_use: int = 0  # requests under way
     waiting: int = 0  # requests in its line
     origin: OriginWire | UnsetType = UNSET  # for other Roundhouses

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import yaml
 import bundled
 from gateway.cli import main
 from gateway.cli.arguments import parser
+from gateway.cli.listing import _memory, _until
 from gateway.cli.remote import refusal
 from tests.served import Serve, assert_sound, scripted, served
 
@@ -151,9 +154,87 @@ def test_what_is_no_text_is_refused(url: str, capsys: pytest.CaptureFixture[str]
     assert "no UTF-8" in capsys.readouterr().err
 
 
-def test_rows_are_whole_in_a_pipe(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [_, row] = says(capsys, "models", "--url", url).splitlines()
-    assert "engine 0.0; free" in row
+def columns(table: str) -> list[dict[str, str]]:
+    """The rows of a table by its heads, which stand above their columns."""
+    head, *rows = table.splitlines()
+    starts = [match.start() for match in re.finditer(r"(?<!\S)\S+( \S+)*", head)]
+    parts = list(zip(starts, [*starts[1:], None], strict=True))
+    return [{head[a:b].strip(): row[a:b].strip() for a, b in parts} for row in rows]
+
+
+def test_a_row_has_memory_device_engine_context_and_until_when(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["unload", "--url", url])
+    capsys.readouterr()
+    [listed] = columns(says(capsys, "models", "--url", url))
+    assert (listed["MODEL"], listed["STATE"], listed["DEVICE"]) == ("demo", "unloaded", "cpu")
+    assert (listed["ENGINE"], listed["CONTEXT"]) == ("scripted", "16384")
+    assert (listed["UNTIL"], listed["FITS"]) == ("", "yes")
+    assert re.fullmatch(r"[\d.]+ MiB", listed["MEMORY"])
+    says(capsys, "load", "demo", "--url", url)
+    [loaded] = columns(says(capsys, "ps", "--url", url))
+    assert loaded == {
+        "MODEL": "demo",
+        "STATE": "loaded",
+        "MEMORY": listed["MEMORY"],
+        "DEVICE": "cpu",
+        "ENGINE": "scripted",
+        "CONTEXT": "16384",
+        "IN USE": "0",
+        "QUEUED": "0",
+        "UNTIL": "forever",
+    }
+
+
+def test_memory_on_several_devices_is_told_apart() -> None:
+    gib = 2**30
+    one = {"devices": {"cuda:0": 20 * gib, "cpu": gib // 2}}
+    assert _memory(one) == ("20.5 GiB", "cuda:0 20.0 GiB, cpu 512.0 MiB")
+    assert _memory({}) == ("", "")
+    left = {"remaining_time_seconds": 7_500.0}
+    assert [_until(one, "loaded") for one in ({}, left, {"in_use": 1, **left})] == [
+        "forever",
+        "2 h 5 min",
+        "in use",
+    ]
+
+
+def test_names_of_models_are_completed_and_none_is_run(tmp_path: Path) -> None:
+    hostile = f"$(touch {tmp_path}/ran)"
+    stand_in = tmp_path / "roundhouse"
+    stand_in.write_text(f"#!/bin/sh\nprintf '%s\\n' qwen3-8b org/a:Q4 org/a:Q8 '{hostile}'\n")
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    def offered(line: str) -> list[str]:
+        words = " ".join(map(shlex.quote, re.split(r"(?<=:)|(?=:)| ", line)))
+        script = (
+            f"{done.stdout}\nCOMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}\n"
+            f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+            "_roundhouse; printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        run = ["bash", "-c", script]
+        said = subprocess.run(run, capture_output=True, text=True, env=path, check=True)
+        return said.stdout.split("\n")[:-1]
+
+    assert offered("roundhouse run q") == ["qwen3-8b"]
+    assert offered("roundhouse chat org/a:") == ["Q4", "Q8"]
+    assert offered("roundhouse load org/a:Q8") == ["Q8"]
+    assert len(offered("roundhouse rm ")) == 4
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_names_alone_are_a_line_each(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says(capsys, "models", "--names", "--url", url) == "demo\n"
+    main(["models", "--names", "--url", "http://127.0.0.1:9"])
+    assert capsys.readouterr().err == ""
 
 
 def test_neither_a_strange_alphabet_nor_a_full_disk_is_a_traceback(tmp_path: Path) -> None:

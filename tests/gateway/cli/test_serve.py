@@ -47,7 +47,7 @@ def test_it_says_where_it_listens_serves_and_exits_with_0(
     assert url.startswith("http://127.0.0.1:")
     assert page == f"page:  {url}/"
     assert model == "model: demo"
-    assert re.search(r"\bcpu \d+\.\d [MG]B$", room)
+    assert re.search(r"\bcpu \d+\.\d [MG]iB$", room)
     assert f"curl {url}/v1/chat/completions" in attempt
     answer = server.client.post(CHAT, json={**HELLO, "max_tokens": 3}).json()
     assert answer["choices"][0]["message"]["content"] == "The"

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +35,9 @@ SCRIPT = {
 class Terminal:
     """A command in a terminal of its own: what it shows, and keys for it."""
 
-    def __init__(self, *arguments: str, folder: Path) -> None:
+    def __init__(self, *arguments: str, folder: Path, columns: int = 80) -> None:
         self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, columns))
         self.shown, self._found = b"", 0
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
@@ -109,7 +111,6 @@ class Terminal:
 def _take_terminal() -> None:
     """As a shell does: it heeds Ctrl-C, even if who runs the tests ignores it (`nohup`, `&`)."""
     import fcntl
-    import termios
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -142,7 +143,7 @@ def url(server: Terminal) -> str:
 
 
 def test_the_greeting_tells_what_room_there_is(server: Terminal) -> None:
-    assert "model: demo\n  room:  cpu 3.0 GB\n" in server.text
+    assert "model: demo\n  room:  cpu 2.8 GiB\n" in server.text
 
 
 def test_a_load_is_a_bar_in_the_servers_terminal_and_lines_stand_above_it(
@@ -170,6 +171,14 @@ def test_a_server_in_a_stopped_terminal_loads_and_answers_and_can_be_ended(tmp_p
             httpx.post(f"{url[1]}/v1/model/unload", timeout=HANG).raise_for_status()
         terminal.press(INTERRUPT)
         assert terminal.end() == 0
+
+
+def test_a_narrow_terminal_cuts_no_name(url: str, tmp_path: Path) -> None:
+    with Terminal("models", "--url", url, folder=tmp_path, columns=20) as client:
+        assert client.end() == 0
+    name, *_ = client.text.splitlines()[1].split()
+    assert name == "demo"
+    assert "scripted" in client.text
 
 
 def test_reasoning_is_dimmed(url: str, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from gateway.dialects.llamaserver.request import settings
 from gateway.http.auth import AnyRequest
 from gateway.http.request_record import audit
 from gateway.http.routes.tabby import unload_models
-from gateway.http.services import Services, card, status_wire
+from gateway.http.services import Services, card, context_length, status_wire
 from gateway.http.sse import EventStream, Plain, ProgressStream, WholeErrand
 from gateway.prompt import DEFAULT_TEMPLATE
 from gateway.registry import ModelEntry, ModelStatus, UnloadReport, Waiting
@@ -210,10 +210,15 @@ def _by_default(services: Services, status: ModelStatus, entry: ModelEntry) -> G
 
 
 class ResidentWire(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in memory. Times are seconds; null: it is in use, or stays for good."""
+    """A model in memory. Times are seconds; null: it is in use, or stays for good. `devices`: bytes
+    of each that it takes.
+    """
 
     model: str
     state: str
+    engine: str | None
+    context_length: int | None
+    devices: Mapping[str, int] | None
     in_use: int
     waiting: int
     idle_seconds: float | None
@@ -267,6 +272,9 @@ def _resident(one: ModelStatus) -> ResidentWire:
     return ResidentWire(
         model=one.id,
         state=one.state,
+        engine=one.files.backend if one.files else None,
+        context_length=context_length(one),
+        devices=one.devices or None,
         in_use=one.in_use,
         waiting=one.waiting,
         idle_seconds=one.idle_seconds,
