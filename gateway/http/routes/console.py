@@ -351,8 +351,8 @@ def _options(services: Services, explained: Explained) -> list[SettingWire]:
     for option, facts in all_facts(type(config)):
         value = msgspec.to_builtins(value_of(config, option))
         # What neither a file nor a variable sets was set on the command line.
-        default = msgspec.to_builtins(facts.default)
-        other = DEFAULT if value == default else OptionOrigin("command line")
+        is_default = body(value) == body(facts.default)  # lists and tuples are written alike
+        other = DEFAULT if is_default else OptionOrigin("command line")
         origin = explained.origins.get(option, other)
         found.append(
             SettingWire(
