@@ -13,11 +13,14 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, cast
 
 import httptools
 import httpx
 import msgspec
+
+from backends.upstream.resolving import Resolver, resolved
 
 MAX_HEAD = 64 << 10  # bytes of a response's head
 AHEAD = 64 << 10  # bytes of a body that are held before the other side is made to wait
@@ -187,9 +190,17 @@ class Http1Connection(asyncio.Protocol):
 class Http1Transport(httpx.AsyncBaseTransport):
     """Connections by origin, kept while they are idle for less than `idle` seconds."""
 
-    def __init__(self, trusted: ssl.SSLContext | None, *, most: int, idle: float) -> None:
+    def __init__(
+        self,
+        trusted: ssl.SSLContext | None,
+        *,
+        most: int,
+        idle: float,
+        resolver: Resolver | None = None,
+    ) -> None:
         """`trusted`: for https; `most`: idle connections to one origin."""
         self._trusted = trusted
+        self._resolver = resolver or Resolver()
         self._most = most
         self._idle = idle
         self._kept: dict[Origin, list[Http1Connection]] = {}
@@ -272,18 +283,26 @@ class Http1Transport(httpx.AsyncBaseTransport):
         return None
 
     async def _connected(self, origin: Origin, limit: float | None) -> Http1Connection:
-        encrypted, host, port = origin
-        loop = asyncio.get_running_loop()
-        trusted = self._trusted if encrypted else None
+        """Raises httpx.HTTPError, whose cause is why."""
+        _, host, _ = origin
+        addresses = await resolved(self._resolver, host, limit)
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(
-                    Http1Connection, host, port, ssl=trusted
-                )
+                for address in addresses[:-1]:
+                    with suppress(OSError):
+                        return await self._connected_to(address, origin)
+                return await self._connected_to(addresses[-1], origin)
         except TimeoutError:
             raise httpx.ConnectTimeout("no connection in time") from None
         except OSError as error:  # ssl.SSLError is one
-            raise httpx.ConnectError(str(error)) from None
+            raise httpx.ConnectError(str(error)) from error
+
+    async def _connected_to(self, address: str, origin: Origin) -> Http1Connection:
+        encrypted, host, port = origin
+        trusted, name = (self._trusted, host) if encrypted else (None, None)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            Http1Connection, address, port, ssl=trusted, server_hostname=name
+        )
         return connection
 
 

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from backends.errors import LoadFailed, UpstreamError
 from backends.remote import RemoteOrigin, RemoteStanding, RemoteState
-from backends.upstream.faults import broken
+from backends.upstream.faults import Fault, broken, kind_of, late
 from backends.upstream.refusals import Cleaner, refusal
 from backends.upstream.relay import httpx_errors, plain, read_body
 from backends.upstream.replicas import Balance, Replica
@@ -292,10 +292,16 @@ class Lists:
                 self.note(replica, listed)
                 await self._keep(replica.url, listed.offers)
         except UpstreamError as error:
-            if not replica.silent:
-                reason = self._cleaner.clean(str(error))
-                log.warning("no list of models", upstream=self._config.name, reason=reason)
-            replica.silent = True
+            fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
+            if replica.silence is None or replica.silence.kind != fault.kind:
+                log.warning(
+                    "no list of models",
+                    upstream=self._config.name,
+                    url=replica.url,
+                    kind=fault.kind,
+                    reason=fault.reason,
+                )
+            replica.silence = fault
             self._put_together()
 
     async def _keep(self, url: str, offers: tuple[Offer, ...]) -> None:
@@ -363,7 +369,7 @@ class Lists:
             if error.status not in _LISTLESS:
                 raise
             body = None
-        replica.silent = False
+        replica.silence = None
         self._balance.probed(replica)
         return body
 
@@ -380,7 +386,7 @@ class Lists:
                 if response.status_code != httpx.codes.OK:
                     raise refusal(response.status_code, response.headers, body)
                 return body
-        raise UpstreamError(f"The upstream didn't answer within {PROBE_TIMEOUT:g} s.", status=504)
+        raise late("answer", PROBE_TIMEOUT)
 
 
 def _together(lists: Sequence[ServerModels]) -> dict[str, Offer]:

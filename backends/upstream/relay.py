@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 
 import httpx
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from backends.errors import UpstreamError
@@ -32,7 +33,16 @@ from backends.remote import (
     RemoteRequest,
     RemoteUsage,
 )
-from backends.upstream.faults import Unhealthy, broken, cut, late, too_large
+from backends.upstream.faults import (
+    Fault,
+    Unhealthy,
+    broken,
+    cut,
+    kind_of,
+    late,
+    too_large,
+    unreached,
+)
 from backends.upstream.http1 import Posted, post
 from backends.upstream.reading import AnswerReader, EventReader
 from backends.upstream.refusals import ELSEWHERE, IN_DOUBT, NO_FAILURES, Cleaner, refusal
@@ -40,6 +50,8 @@ from backends.upstream.replicas import Balance, Replica
 from config.upstreams import UpstreamConfig
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 MAX_ERROR = 64 << 10  # bytes that are read of an error's body
 LONG_BODY = 1 << 20  # bytes; a body that is read beside the event loop
@@ -150,8 +162,7 @@ class Relay:
         """An error before any event."""
         caller = question.caller.key
         if error.status in ELSEWHERE - NO_FAILURES:
-            reason, in_doubt = self._cleaner.clean(str(error)), error.status in IN_DOUBT
-            self._balance.failed(replica, reason, caller, in_doubt=in_doubt)
+            self._note_failure(replica, error, caller, in_doubt=error.status in IN_DOUBT)
         elif error.status not in NO_FAILURES:
             self._balance.succeeded(replica, caller)
         if error.retry_after is not None:
@@ -164,7 +175,24 @@ class Relay:
         if error.code in ("upstream_broken", "upstream_too_large"):
             self._balance.succeeded(replica, caller)
         else:
-            self._balance.failed(replica, self._cleaner.clean(str(error)), caller)
+            self._note_failure(replica, error, caller)
+
+    def _note_failure(
+        self, replica: Replica, error: UpstreamError, caller: str, *, in_doubt: bool = False
+    ) -> None:
+        """The log has each that is unlike the one before, and that the server is out."""
+        fault = Fault(kind_of(error), self._cleaner.clean(str(error)))
+        before, was_asked = replica.fault, replica.state != "resting"
+        self._balance.failed(replica, fault, caller, in_doubt=in_doubt)
+        is_out = was_asked and replica.state == "resting"
+        if is_out or before is None or before.kind != fault.kind:
+            log.warning(
+                "an upstream's server gets no requests" if is_out else "an upstream's server fails",
+                upstream=self._config.name,
+                url=replica.url,
+                kind=fault.kind,
+                reason=fault.reason,
+            )
 
     def _worse(self, before: UpstreamError | None, error: UpstreamError) -> UpstreamError:
         """The error where no replica answers: a refusal with a message, else the last."""
@@ -172,7 +200,7 @@ class Relay:
 
     def _nobody(self) -> UpstreamError:
         draining = all(one.draining for one in self._balance.replicas)
-        reason = next((one.reason for one in self._balance.replicas if one.reason), None)
+        reason = next((one.fault.reason for one in self._balance.replicas if one.fault), None)
         why = "all its servers are draining" if draining else "none of its servers answers"
         return UpstreamError(
             f"The upstream {self._config.name!r} takes no requests now: {why}"
@@ -411,9 +439,8 @@ def httpx_errors(config: UpstreamConfig) -> Iterator[None]:
         yield
     except httpx.ConnectTimeout:
         raise late("take a connection", config.connect_timeout) from None
-    except (httpx.ConnectError, httpx.ProxyError):
-        text = "The upstream can't be reached."
-        raise Unhealthy(text, code="upstream_unreachable") from None
+    except (httpx.ConnectError, httpx.ProxyError) as error:
+        raise unreached(error) from None
     except httpx.HTTPError as error:
         raise cut(f" ({type(error).__name__})") from None
 

@@ -26,6 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backends.remote import RemoteStanding, RemoteState
+from backends.upstream.faults import Fault
 
 OVERLOAD = 4.0  # requests, over the replica's weight
 KEPT = 16_384  # conversations whose replica is remembered
@@ -63,19 +64,25 @@ class Replica(msgspec.Struct, kw_only=True, eq=False):
     url: str
     weight: float = 1.0
     state: State = "up"
-    silent: bool = False  # it did not answer when it was last asked for its list
+    silence: Fault | None = None  # why it did not answer when it was last asked for its list
     draining: bool = False  # it gets no new requests, by an administrator's order
     busy: int = 0  # requests under way
     elsewhere: int = 0  # others' requests that it had when it was last asked for its list
     asked: int = 0  # requests in all
     failed: int = 0  # of them
-    reason: str | None = None  # of the last failure, for administrators
+    failures: dict[str, int] = {}  # the same, by their kinds
+    fault: Fault | None = None  # the last failure, until it answers
     standings: dict[str, RemoteStanding] | None = None  # of its models; None: no Roundhouse
     outcomes: deque[Outcome] = msgspec.field(default_factory=lambda: deque(maxlen=OUTCOMES))
     rests_until: float = 0.0  # by its `Retry-After`
     lacks_until: dict[str, float] = {}  # by model
     rate: float = 0.0  # requests of late, as of `rate_at`; each counts half after `HALF_LIFE`
     rate_at: float = 0.0
+
+    @property
+    def silent(self) -> bool:
+        """It did not answer when it was last asked for its list."""
+        return self.silence is not None
 
     @property
     def load(self) -> float:
@@ -193,17 +200,18 @@ class Balance:
     def succeeded(self, replica: Replica, caller: str = "") -> None:
         """It answered, or refused for a reason that is the request's."""
         self.answers(replica)
-        replica.reason = None
+        replica.fault = None
         replica.outcomes.append(Outcome(self._clock(), caller, "good"))
 
     def failed(
-        self, replica: Replica, reason: str, caller: str = "", *, in_doubt: bool = False
+        self, replica: Replica, fault: Fault, caller: str = "", *, in_doubt: bool = False
     ) -> None:
         """It could not be reached, answered with an error of its own, or broke an answer off.
         `in_doubt`: the request may have caused it.
         """
         replica.failed += 1
-        replica.reason = reason
+        replica.failures[fault.kind] = replica.failures.get(fault.kind, 0) + 1
+        replica.fault = fault
         kind: Literal["in doubt", "bad"] = "in doubt" if in_doubt else "bad"
         replica.outcomes.append(Outcome(self._clock(), caller, kind))
         if replica.state == "trial" or self._is_at_fault(replica):

@@ -35,6 +35,7 @@ from backends.upstream.reading import read_scores, read_vectors
 from backends.upstream.refusals import Cleaner
 from backends.upstream.relay import Question, Relay, key_headers, single, with_missing
 from backends.upstream.replicas import Balance, Replica
+from backends.upstream.resolving import ResolvedFirst
 from backends.upstream.wire import (
     OWNERS,
     chat_body,
@@ -160,13 +161,14 @@ def client_of(config: UpstreamConfig, server: str = "") -> httpx.AsyncClient:
     }
     if not config.http2 and config.proxy is None:
         return DirectClient(Http1Transport(trusted, most=KEPT_ALIVE, idle=IDLE), **options)
-    return httpx.AsyncClient(
+    transport = httpx.AsyncHTTPTransport(
         verify=trusted or False,  # without TLS there is nothing to verify
         http2=config.http2,
         proxy=config.proxy,
         limits=httpx.Limits(max_keepalive_connections=KEPT_ALIVE, keepalive_expiry=IDLE),
-        **options,
+        trust_env=False,
     )
+    return httpx.AsyncClient(transport=ResolvedFirst(transport, config.proxy), **options)
 
 
 def _trusted(config: UpstreamConfig) -> ssl.SSLContext | None:

@@ -420,6 +420,11 @@ class _Server(Collector):
         failed = CounterMetricFamily(
             "roundhouse_upstream_failures", "Those of them that failed there.", labels=labels
         )
+        faults = CounterMetricFamily(
+            "roundhouse_upstream_faults",
+            "The same by kind: refused, no_address, certificate, timeout, cut, or a status.",
+            labels=(*labels, "kind"),
+        )
         for name, servers in self._replicas().items():
             for place, one in enumerate(servers, 1):
                 where = [name, str(place)]
@@ -427,7 +432,9 @@ class _Server(Collector):
                 busy.add_metric(where, one.busy)
                 asked.add_metric(where, one.asked)
                 failed.add_metric(where, one.failed)
-        return up, busy, asked, failed
+                for kind, count in one.failures.items():
+                    faults.add_metric([*where, kind], count)
+        return up, busy, asked, failed, faults
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask a registry that isn't running yet."""

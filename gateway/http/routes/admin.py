@@ -25,7 +25,10 @@ async def reload(request: AnyRequest, services: Services, *, plan: bool = False)
 
 
 class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `state`: up, out after failures, or on trial after a probe."""
+    """One server. `state`: up, out after failures, or on trial after a probe. `fault`: why it is
+    not reached, or failed last: one word, such as refused, no_address, certificate, timeout, or
+    the status it answered with; null where it answers.
+    """
 
     url: str
     state: str
@@ -33,7 +36,8 @@ class ReplicaWire(msgspec.Struct, frozen=True, kw_only=True):
     busy: int  # requests under way
     asked: int
     failed: int
-    reason: str | None  # of its last failure
+    fault: str | None
+    reason: str | None  # the same as a sentence
 
 
 class UpstreamWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +78,7 @@ def _upstreams_body(services: Services) -> bytes:
 
 
 def _wire(replica: Replica) -> ReplicaWire:
+    fault = replica.silence or replica.fault
     return ReplicaWire(
         url=replica.url,
         state=replica.state,
@@ -81,7 +86,8 @@ def _wire(replica: Replica) -> ReplicaWire:
         busy=replica.busy,
         asked=replica.asked,
         failed=replica.failed,
-        reason=replica.reason,
+        fault=fault.kind if fault else None,
+        reason=fault.reason if fault else None,
     )
 
 

@@ -262,7 +262,7 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
         with pytest.raises(UpstreamError) as caught:
             await answer(UpstreamModel(lambda: upstream, TARGET))
         assert caught.value.code == "upstream_unreachable"
-        with pytest.raises(LoadFailed, match="can't be reached"):
+        with pytest.raises(LoadFailed, match="can't be reached: it refuses connections"):
             await upstream.lists.alive()
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from backends.remote import RemoteStanding, RemoteState
+from backends.upstream.faults import Fault
 from backends.upstream.replicas import KEPT, OUTCOMES_AGE, OVERLOAD, Balance, Replica
 
 
@@ -13,6 +14,9 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+NO = Fault("503", "no")
 
 
 def balance(*weights: float, patience: int = 3, clock: Clock | None = None) -> Balance:
@@ -78,9 +82,9 @@ def test_failures_that_are_most_of_late_and_it_rests() -> None:
     for _ in range(3):
         one.succeeded(sick)
     for _ in range(3):
-        one.failed(sick, "no")
+        one.failed(sick, NO)
     assert states(one) == ["up", "up"], "half of them went well"
-    one.failed(sick, "no")
+    one.failed(sick, NO)
 
     assert states(one) == ["resting", "up"]
     assert {chosen(one) for _ in range(4)} == {"1"}
@@ -90,9 +94,9 @@ def test_failures_of_long_ago_are_forgotten() -> None:
     clock = Clock()
     one = balance(1, patience=2, clock=clock)
     (sick,) = one.replicas
-    one.failed(sick, "no")
+    one.failed(sick, NO)
     clock.now += OUTCOMES_AGE + 1
-    one.failed(sick, "no")
+    one.failed(sick, NO)
 
     assert sick.state == "up"
 
@@ -102,9 +106,9 @@ def test_one_caller_opens_no_circuit_while_others_get_answers() -> None:
     (replica,) = one.replicas
     one.succeeded(replica, "b")
     for _ in range(5):
-        one.failed(replica, "no", "a")
+        one.failed(replica, NO, "a")
     assert states(one) == ["up"]
-    one.failed(replica, "no", "c")
+    one.failed(replica, NO, "c")
     assert states(one) == ["resting"], "two can't be wrong"
 
 
@@ -112,9 +116,9 @@ def test_what_a_request_may_have_caused_opens_a_circuit_only_with_two_callers() 
     one = balance(1, patience=2)
     (replica,) = one.replicas
     for _ in range(9):
-        one.failed(replica, "no", "a", in_doubt=True)
+        one.failed(replica, NO, "a", in_doubt=True)
     assert states(one) == ["up"]
-    one.failed(replica, "no", "b", in_doubt=True)
+    one.failed(replica, NO, "b", in_doubt=True)
     assert states(one) == ["resting"]
 
 
@@ -126,7 +130,7 @@ def test_who_fails_at_once_is_not_the_least_busy() -> None:
         first[url] += 1
         replica = one.replicas[int(url)]
         if url == "0":
-            one.failed(replica, "no", in_doubt=True)
+            one.failed(replica, NO, in_doubt=True)
         else:
             one.succeeded(replica)
         one.ended(replica)
@@ -184,7 +188,7 @@ def test_a_roundhouse_s_other_clients_count() -> None:
 def test_a_probe_gives_it_one_request_to_try() -> None:
     one = balance(1, patience=1)
     (sick,) = one.replicas
-    one.failed(sick, "no")
+    one.failed(sick, NO)
     one.probed(sick)
 
     assert one.choose(None) is sick
@@ -199,9 +203,9 @@ def test_a_trial_that_fails_is_a_rest_again() -> None:
     one = balance(1, patience=3)
     (sick,) = one.replicas
     for _ in range(3):
-        one.failed(sick, "no")
+        one.failed(sick, NO)
     one.probed(sick)
-    one.failed(sick, "no")
+    one.failed(sick, NO)
 
     assert sick.state == "resting"
 
