@@ -120,11 +120,11 @@ def longest(shape: Shape, memory: int, cache: CacheType) -> int:
 
 def rows() -> Iterator[str]:
     """The table of contexts, in Markdown."""
-    yield "| model | file | " + " | ".join(f"{size} GB" for size in MEMORY) + " |"
+    yield "| model | file | " + " | ".join(f"{size} GiB" for size in MEMORY) + " |"
     yield "|---|--:|" + "---|" * len(MEMORY)
     for shape in MODELS:
         cells = (_cell(shape, int(size * GIB * SPARE)) for size in MEMORY)
-        yield f"| {shape.name} | {shape.bytes / 1e9:.1f} GB | " + " | ".join(cells) + " |"
+        yield f"| {shape.name} | {shape.bytes / GIB:.1f} GiB | " + " | ".join(cells) + " |"
 
 
 def _cell(shape: Shape, memory: int) -> str:

@@ -55,7 +55,7 @@ FACTORS: Mapping[Unit, Mapping[str, float]] = {
 # What an error says is expected, and JSON schemas too.
 SPELLINGS: Mapping[Unit, str] = {
     "seconds": "a time: seconds, or with a unit (ms, s, m, h, d) like 5m",
-    "bytes": "a size: bytes, or with a unit (KB, MB, GB, KiB, MiB, GiB) like 8GB",
+    "bytes": "a size: bytes, or with a unit (KiB, MiB, GiB; or KB, MB, GB) like 8GiB",
 }
 _ONE: Mapping[Unit, str] = {
     unit: rf"{_NUMBER} ?({'|'.join(sorted(factors, key=len, reverse=True))})"

@@ -322,5 +322,5 @@ def first_model(config: Config, registry: Registry) -> str:
 
 
 def budgets(registry: Registry) -> str:
-    """Bytes that models may take on each device: `cuda:0 22.0 GB, cpu 20.1 GB`."""
+    """Bytes that models may take on each device: `cuda:0 22.0 GiB, cpu 20.1 GiB`."""
     return ", ".join(f"{device} {size(amount)}" for device, amount in registry.budgets.items())

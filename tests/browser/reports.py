@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 NOW = 1_790_000_000.0
-GB = 1_000_000_000
+GIB = 2**30
 
 ME: dict[str, Any] = {
     "role": "admin",
@@ -26,8 +26,8 @@ ME: dict[str, Any] = {
 
 
 def model(name: str, size: float = 5.0, state: str = "unloaded", **more: object) -> dict[str, Any]:
-    """A model of `size` GB."""
-    weights, cache, engine = int(size * GB), int(size * GB / 5), int(size * GB / 60)
+    """A model of `size` GiB."""
+    weights, cache, engine = int(size * GIB), int(size * GIB / 5), int(size * GIB / 60)
     is_there = state in ("loaded", "draining")
     fit: dict[str, Any] = {"verdict": "loaded" if is_there else "fits", "unload": []}
     return {
@@ -53,7 +53,7 @@ def model(name: str, size: float = 5.0, state: str = "unloaded", **more: object)
         "measured": True,
         "load_seconds": 3.2,
         "missing_bytes": 0,
-        "memory": f"needs {size * 1.2:.1f} GB (measured); 17.9 GB of cuda:0 are free",
+        "memory": f"needs {size * 1.2:.1f} GiB (measured); 17.9 GiB of cuda:0 are free",
         "fit": fit,
         "in_use": 0,
         "waiting": 0,
@@ -71,27 +71,27 @@ def some_models() -> list[dict[str, Any]]:
     """One in every state."""
     progress = {
         "stage": "weights",
-        "done": int(6.2 * GB),
-        "total": int(9.1 * GB),
+        "done": int(6.2 * GIB),
+        "total": int(9.1 * GIB),
         "began_at": NOW - 5,
         "seconds_left": 2.6,
     }
     after = {"verdict": "fits_after", "unload": ["qwen3-8b"]}
-    large = {"verdict": "too_large", "unload": [], "why": "needs 141.0 GB of 24.0 GB"}
+    large = {"verdict": "too_large", "unload": [], "why": "needs 141.0 GiB of 24.0 GiB"}
     sees = ["text", "image"]
     return [
         model("qwen3-8b", 5.0, "loaded", default=True, pinned=True, in_use=2, slots=16, ttl=-1.0,
               expires_at=None, idle_seconds=None, aliases=["org/qwen3"]),
         model("gemma-3-12b-it", 7.3, "loaded", modalities=sees, capabilities=["vision"],
-              cost={"cuda:1": int(9.8 * GB)}, backend="transformers", format="safetensors"),
+              cost={"cuda:1": int(9.8 * GIB)}, backend="transformers", format="safetensors"),
         model("glm-4-9b", 9.1, "loading", progress=progress, waiting=3, loaded_at=None),
         model("mistral-small-24b", 14.3, fit=after, measured=False, load_seconds=8.0),
         model("llama-3.3-70b-exl3", 38.0, fit=after, backend="exllamav3", format="exl3",
-              cost={"cuda:0": int(21 * GB), "cuda:1": int(20 * GB)}),
+              cost={"cuda:0": int(21 * GIB), "cuda:1": int(20 * GIB)}),
         model("deepseek-v3-q4", 141.0, fit=large),
         model("broken-download", 2.0, "failed", backend=None, format=None, context_length=None,
               cost=None, parts=None, fit={"verdict": "unknown", "unload": []},
-              capabilities=None, why_failed="the file ends after 1.2 of 2.0 GB"),
+              capabilities=None, why_failed="the file ends after 1.2 of 2.0 GiB"),
         model("cluster/qwen3-235b", 0, remote=True, backend=None, format=None, size_bytes=None,
               cost=None, parts=None, fit={"verdict": "remote", "unload": []}, memory=None,
               context_length=131072, file=None),
@@ -149,27 +149,27 @@ def some_requests() -> list[dict[str, Any]]:
 
 
 def held(name: str, size: float, state: str = "loaded") -> dict[str, Any]:
-    """What a model takes of a device, `size` GB in all."""
-    weights, cache = int(size * 0.78 * GB), int(size * 0.19 * GB)
-    total = int(size * GB)
+    """What a model takes of a device, `size` GiB in all."""
+    weights, cache = int(size * 0.78 * GIB), int(size * 0.19 * GIB)
+    total = int(size * GIB)
     parts = {"weights": weights, "cache": cache, "projector": 0, "engine": total - weights - cache}
     return {"id": name, "state": state, "bytes": total, "parts": parts, "kept_tokens": 11_400}
 
 
 def device(name: str, total: float, models: list[dict[str, Any]], **more: object) -> dict[str, Any]:
-    """A device of `total` GB."""
+    """A device of `total` GiB."""
     promised = sum(one["bytes"] for one in models)
-    others = int(1.2 * GB)
-    budget = int((total - 1.5) * GB)
+    others = int(1.2 * GIB)
+    budget = int((total - 1.5) * GIB)
     return {
         "device": name,
-        "total": int(total * GB),
+        "total": int(total * GIB),
         "budget": budget,
         "promised": promised,
         "free": budget - promised,
         "others": others,
-        "process": promised + int(0.2 * GB),
-        "available": int(total * GB) - promised - others,
+        "process": promised + int(0.2 * GIB),
+        "available": int(total * GIB) - promised - others,
         "models": models,
         "claims": [],
         **more,
@@ -178,14 +178,14 @@ def device(name: str, total: float, models: list[dict[str, Any]], **more: object
 
 def gauges() -> dict[str, Any]:
     """Two cards and the machine's own memory."""
-    claim = {"id": "glm-4-9b", "bytes": int(4.2 * GB)}
+    claim = {"id": "glm-4-9b", "bytes": int(4.2 * GIB)}
     return {
         "time": NOW,
         "devices": [
             device("cuda:0", 25.7, [held("qwen3-8b", 6.1), held("glm-4-9b", 10.9, "loading")],
                    claims=[claim]),
             device("cuda:1", 25.7, [held("gemma-3-12b-it", 9.8)]),
-            device("cpu", 67.4, [], others=int(12.4 * GB)),
+            device("cpu", 67.4, [], others=int(12.4 * GIB)),
         ],
         "models": [
             {"id": "qwen3-8b", "in_use": 2, "waiting": 0, "tokens_per_second": 118.4,
@@ -208,18 +208,18 @@ def history() -> dict[str, Any]:
         "times": [NOW - 3600 + 10 * step for step in steps],
         "devices": {
             name: {
-                "promised": [size * GB] * 360,
-                "others": [int((1.2 + 0.2 * math.sin(step / 30)) * GB) for step in steps],
-                "process": [size * GB] * 360,
+                "promised": [size * GIB] * 360,
+                "others": [int((1.2 + 0.2 * math.sin(step / 30)) * GIB) for step in steps],
+                "process": [size * GIB] * 360,
                 "models": models,
             }
             for name, size, models in (
                 ("cuda:0", 17, {
-                    "qwen3-8b": [int(6.1 * GB) if step > 40 else None for step in steps],
-                    "glm-4-9b": [int(10.9 * GB) if step > 200 else None for step in steps],
-                    "phi-4": [int(8.2 * GB) if 90 < step <= 200 else None for step in steps],
+                    "qwen3-8b": [int(6.1 * GIB) if step > 40 else None for step in steps],
+                    "glm-4-9b": [int(10.9 * GIB) if step > 200 else None for step in steps],
+                    "phi-4": [int(8.2 * GIB) if 90 < step <= 200 else None for step in steps],
                 }),
-                ("cuda:1", 10, {"gemma-3-12b-it": [int(9.8 * GB)] * 360}),
+                ("cuda:1", 10, {"gemma-3-12b-it": [int(9.8 * GIB)] * 360}),
                 ("cpu", 0, {}),
             )
         },
@@ -244,14 +244,18 @@ def log_lines() -> list[dict[str, Any]]:
     """Lines of every level."""
     lines = [
         ("info", "listening", {"address": "http://127.0.0.1:8000"}),
-        ("info", "model loading", {"model": "qwen3-8b", "needs": "6.1 GB"}),
+        ("info", "model loading", {"model": "qwen3-8b", "needs": "6.1 GiB"}),
         ("info", "model loaded", {"model": "qwen3-8b", "seconds": "3.2"}),
         (
             "warning",
             "request refused",
             {"reason": "key", "client": "10.0.0.7", "route": "/v1/models"},
         ),
-        ("error", "load failed", {"model": "broken-download", "why": "the file ends after 1.2 GB"}),
+        (
+            "error",
+            "load failed",
+            {"model": "broken-download", "why": "the file ends after 1.2 GiB"},
+        ),
         ("debug", "turn", {"model": "qwen3-8b", "waiting": "2"}),
     ]
     return [
@@ -265,8 +269,8 @@ def downloads() -> list[dict[str, Any]]:
     """One that runs, one that was stopped, one that failed."""
     base = {
         "file": "name-Q4_K_M.gguf",
-        "done": int(2.1 * GB),
-        "total": int(5.0 * GB),
+        "done": int(2.1 * GIB),
+        "total": int(5.0 * GIB),
         "bytes_per_second": 52_428_800.0,
         "seconds_left": 56.0,
         "why_failed": None,

@@ -244,7 +244,7 @@ def test_two_models_answer_side_by_side(stand: Stand, open_page: OpenPage) -> No
     expect(answers).to_have_count(2)
     expect(answers.nth(0)).to_contain_text("I am qwen3-8b.")
     expect(answers.nth(1)).to_contain_text("I am gemma-3-12b-it.")
-    expect(answers.nth(1).locator(".speed")).to_contain_text("9.80 GB")
+    expect(answers.nth(1).locator(".speed")).to_contain_text("9.80 GiB")
     say(page, "Really?")
     first, second = (one["messages"][1]["content"] for one in bodies(server)[-2:])
     assert {first, second} == {"I am qwen3-8b.", "I am gemma-3-12b-it."}

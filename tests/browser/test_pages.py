@@ -230,10 +230,11 @@ def test_changes_are_shown_as_they_come(stand: Stand, open_page: OpenPage) -> No
     page = open_page(f"{server.url}#/models")
     row = page.locator(".model", has=page.get_by_role("button", name="mistral-small-24b"))
     expect(row).to_contain_text("fits after unloading qwen3-8b")
-    progress = {"stage": "weights", "done": 7_150_000_000, "total": 14_300_000_000,
-                "began_at": reports.NOW, "seconds_left": 4.0}  # fmt: skip
+    done, total = int(7.15 * reports.GIB), int(14.3 * reports.GIB)
+    progress: dict[str, Any] = {"stage": "weights", "done": done, "total": total}
+    progress |= {"began_at": reports.NOW, "seconds_left": 4.0}
     server.tell("model", reports.model("mistral-small-24b", 14.3, "loading", progress=progress))
-    expect(row).to_contain_text("7.15 GB of 14.3 GB, about 4.0 s left")
+    expect(row).to_contain_text("7.15 GiB of 14.3 GiB, about 4.0 s left")
     server.tell("model", reports.model("mistral-small-24b", 14.3, "failed", why_failed="no memory"))
     expect(row).to_contain_text("no memory")
     server.tell("model_removed", {"id": "mistral-small-24b"})

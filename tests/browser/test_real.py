@@ -215,7 +215,7 @@ def test_a_file_is_added_from_this_computer(real: str, open_page: OpenPage) -> N
 def test_memory_says_who_holds_what(real: str, open_page: OpenPage, shoot: Shoot) -> None:
     page = open_page(f"{real}#/memory")
     line = page.locator("tr", has_text="roundhouse-tiny")
-    expect(line).to_contain_text("MB")
+    expect(line).to_contain_text("MiB")
     expect(page.get_by_text("Free for models").first).to_be_visible()
     shoot(page, "real-memory")
 

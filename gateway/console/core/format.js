@@ -3,12 +3,12 @@
 const NONE = "–";
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
-/** Bytes in the powers of 1000 that the server's own messages use: "4.2 GB". */
+/** Bytes in the powers of 1024 that the server's own messages use: "4.20 GiB". */
 export function bytes(value) {
   if (!known(value)) return NONE;
-  const units = ["B", "kB", "MB", "GB", "TB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let amount = Math.abs(value), unit = 0;
-  while (amount >= 999.5 && unit < units.length - 1) { amount /= 1000; unit += 1; }
+  while (amount >= 999.5 && unit < units.length - 1) { amount /= 1024; unit += 1; }
   const digits = unit === 0 || amount >= 100 ? 0 : amount >= 10 ? 1 : 2;
   return `${value < 0 ? "−" : ""}${amount.toFixed(digits)} ${units[unit]}`;
 }
