@@ -1,6 +1,8 @@
 """Nothing that was said or written is lost: reloads, branches, drafts, addresses."""
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -11,6 +13,7 @@ from tests.browser import reports
 from tests.browser.conftest import OpenPage, Stand
 from tests.browser.test_chat import CHAT, bodies, say
 from tests.browser.test_real import talk
+from tests.hang import HANG
 
 pytestmark = pytest.mark.browser
 
@@ -171,3 +174,35 @@ def test_code_is_copied_where_the_page_has_no_clipboard(stand: Stand, open_page:
     answer.locator(".snippet button").click()
     expect(answer.locator(".snippet button")).to_have_text("Copied")
     assert page.evaluate("window.copied").strip() == "print(1)"
+
+
+def test_what_an_answer_waits_for_and_takes_is_shown_while_it_comes(
+    stand: Stand, open_page: OpenPage
+) -> None:
+    reading, on = threading.Event(), threading.Event()
+
+    def answered(body: Any) -> Any:
+        assert body["stream_options"]["continuous_usage_stats"]
+        assert body["return_progress"]
+        progress = {"total": 4000, "cache": 0, "processed": 1000, "time_ms": 5.0}
+        yield {"choices": [], "prompt_progress": progress}
+        assert reading.wait(HANG)
+        for number in range(3):
+            delta = {"index": 0, "delta": {"content": "word "}, "finish_reason": None}
+            yield {"choices": [delta], "usage": reports.usage(10 * number + 1)}
+            time.sleep(0.02)
+        assert on.wait(HANG)
+        yield from reports.answer("the end")(body)
+
+    page = open_page(stand(answers={CHAT: answered}).url)
+    message(page).fill("Read this")
+    page.keyboard.press("Enter")
+    expect(page.locator(".thinking-now")).to_have_text(
+        re.compile("Reading the prompt 25 % of 4.000")
+    )
+    reading.set()
+    expect(page.locator(".speed")).to_contain_text("tok/s")
+    expect(page.get_by_label("Context", exact=True)).to_have_attribute("aria-valuenow", "833")
+    on.set()
+    page.get_by_label("What was sent").wait_for()
+    expect(page.locator(".speed")).to_contain_text("61.2 tok/s")

@@ -49,16 +49,18 @@ function Text({ version, isWriting, showProbabilities, model }) {
   if (showProbabilities && version.probabilities.length) return html`<${Probabilities} list=${version.probabilities} />`;
   if (version.content) return html`<${Markdown} text=${version.content} isWhole=${!isWriting} />`;
   if (!isWriting || version.reasoning || version.toolCalls.length) return null;
-  return html`<${Waiting} model=${model} />`;
+  return html`<${Waiting} model=${model} version=${version} />`;
 }
 
-/** Before the first word: what the server is doing, by the model's state. */
-function Waiting({ model }) {
+/** Before the first word: what the server is doing, by the model's state and what it tells of this request. */
+function Waiting({ model, version: { place, progress } }) {
   const it = byId.value.get(model);
   const loading = it?.state === "loading";
   const share = loading && it.progress?.total ? ` ${Math.floor((100 * it.progress.done) / it.progress.total)} %` : "";
   const left = loading && it.progress?.seconds_left ? `, about ${seconds(it.progress.seconds_left)} left` : "";
-  const words = loading ? `Loading ${model}${share}${left}` : it?.waiting ? "Waiting in line" : "Reading the prompt";
+  const read = progress?.total ? ` ${Math.floor((100 * progress.processed) / progress.total)} % of ${count(progress.total)} tokens` : "";
+  const line = place ? `Waiting in line, place ${place}` : "Waiting in line";
+  const words = loading ? `Loading ${model}${share}${left}` : read || !it?.waiting ? `Reading the prompt${read}` : line;
   return html`<p class="thinking-now"><${Dot} state="waiting" /><span>${words}…</span></p>`;
 }
 
@@ -127,6 +129,7 @@ function Speed({ version, model = null }) {
   const cost = model && isAdmin.value ? byId.value.get(model)?.cost : null;
   const held = cost ? Object.values(cost).reduce((sum, part) => sum + part, 0) : null;
   const parts = [
+    version.rate > 0 && [`${rate(version.rate)} tok/s`, "Tokens per second until now"],
     timings?.predicted_per_second && [`${rate(timings.predicted_per_second)} tok/s`, "Tokens per second while it was written"],
     ttft !== null && [`${seconds(ttft)} to first`, "Time to the first token, as seen from this page"],
     usage && [`${count(usage.prompt_tokens)} → ${count(usage.completion_tokens)} tokens`, tokensText(usage)],

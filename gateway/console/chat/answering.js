@@ -71,7 +71,7 @@ class AnswerReader {
       response = await open();
       this.restart();
       this.notes(response.headers);
-      for await (const event of serverEvents(response)) this.take(event);
+      for await (const event of serverEvents(response, true)) this.take(event);
       this.isOver ||= this.version.finish !== null;
     } catch (error) {
       if (error.name === "AbortError" || (response === null && isFinal(error))) this.fail(error);
@@ -93,15 +93,32 @@ class AnswerReader {
     }
   }
 
-  take({ data }) {
+  take({ event, data }) {
+    if (event === "comment") return this.comment(data);
     if (data === "[DONE]") return undefined;
     const chunk = JSON.parse(data);
     if (chunk.error) return this.fail(refusalOf(0, data));
-    if (chunk.usage) this.version.usage = chunk.usage;
+    if (chunk.usage) this.used(chunk.usage);
+    if (chunk.prompt_progress) this.version.progress = chunk.prompt_progress;
     if (chunk.timings) this.version.timings = chunk.timings;
     const choice = chunk.choices?.[0];
     if (choice) this.choice(choice);
     return this.draw();
+  }
+
+  /** While it waits, the server tells its place in line in comments. */
+  comment(text) {
+    this.version.place = Number(/\bposition (\d+)/.exec(text)?.[1]) || null;
+    return this.draw();
+  }
+
+  used(usage) {
+    this.version.usage = usage;
+    const { ttft } = this.version;
+    if (ttft === null) return;
+    this.first ??= usage.completion_tokens; // those of the first piece took the time to the first token
+    const spent = this.elapsed() - ttft;
+    this.version.rate = spent > 0 ? (usage.completion_tokens - this.first) / spent : null;
   }
 
   choice({ delta, finish_reason: finish, logprobs, schema_fault: fault }) {
@@ -150,7 +167,7 @@ class AnswerReader {
     version.seconds = this.elapsed();
     if (version.reasoning) version.reasoningSeconds ??= version.seconds - (version.ttft ?? version.seconds);
     version.toolCalls = version.toolCalls.filter(Boolean);
-    version.stream = null;
+    version.stream = version.progress = version.place = version.rate = null;
     return version;
   }
 }

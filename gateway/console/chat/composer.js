@@ -1,9 +1,12 @@
 // Where one writes: text, pictures by drop, paste or choice; Enter sends, Shift+Enter is a new line.
 import { computed, html, signal, useEffect, useRef } from "../core/html.js";
 import { byId } from "../core/live.js";
+import { count } from "../core/format.js";
 import { stored } from "../core/stored.js";
 import { Icon } from "../ui/icons.js";
 import { say } from "../ui/toast.js";
+import { streams } from "./answering.js";
+import { chosen } from "./conversation.js";
 import { ask, isBusy, open, stop, talking } from "./room.js";
 
 const TALLEST = 240; // pixels
@@ -89,11 +92,25 @@ export function Composer() {
     <div class="composer-foot">
       <input ref=${chooser} type="file" accept="image/*" multiple hidden aria-label="Picture files" onChange=${(event) => { addPictures(event.target.files); event.target.value = ""; }} />
       <button type="button" class="button quiet small icon" aria-label="Add pictures" title=${sees() ? "Add pictures" : "This model doesn’t take pictures"} disabled=${!sees()} onClick=${() => chooser.current.click()}><${Icon} name="image" /></button>
+      <${ContextMeter} />
       <span class="hint grow cut">${isBusy.value ? "Esc stops" : "Enter sends, Shift+Enter breaks the line"}</span>
       ${isBusy.value ? html`<button type="button" class="button icon round" aria-label="Stop" title="Stop (Esc)" onClick=${stop}><${Icon} name="stop" /></button>`
         : html`<button class="button primary icon round" aria-label="Send" title="Send (Enter)" disabled=${!canSend}><${Icon} name="send" /></button>`}
     </div>
   </form>`;
+}
+
+/** How much of the model's context the conversation takes, by the last answer. */
+function ContextMeter() {
+  const last = open.value.turns.findLast((turn) => turn.role === "assistant")?.lanes[0];
+  const room = byId.value.get(talking.value[0])?.context_length;
+  if (!last || !room) return null;
+  const now = chosen(last);
+  const taken = (streams.value.get(now.id)?.version.value ?? now).usage?.total_tokens;
+  if (!taken) return null;
+  const words = `${count(taken)} of ${count(room)} tokens of context`;
+  return html`<span class="meter num" role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${room} aria-valuenow=${taken} aria-valuetext=${words} title=${words}>
+    <i style=${{ width: `${Math.min(100, (100 * taken) / room)}%` }} class=${taken > room * 0.9 ? "full" : ""} /></span>`;
 }
 
 const placeholder = () => (talking.value.length ? `Message ${talking.value.join(" and ")}` : "No model to talk to yet");

@@ -9,6 +9,7 @@
  *   finish: string | null, error: string | null, usage: object | null, timings: object | null, ttft: number | null,
  *   seconds: number | null, probabilities: object[], notes: string[], sent: object | null, model: string | null,
  *   stream: {id: string, began: number, content: string, reasoning: string} | null, after: Turn[]}} Version
+ *   `progress`, `place` and `rate`: of reading its prompt, in the line, and its tokens per second, while it is written
  *   `stream`: while it is written, the name of its stream on the server, its start (Unix time in ms) and the texts that
  *   it goes on from
  * @typedef {{model: string, versions: Version[], chosen: number}} Lane
@@ -37,7 +38,7 @@ export function emptyVersion(more = {}) {
   return {
     id: newId(), content: "", reasoning: "", reasoningSeconds: null, toolCalls: [], finish: null, error: null, usage: null,
     timings: null, ttft: null, seconds: null, probabilities: [], notes: [], sent: null, model: null, stream: null,
-    after: [], ...more,
+    after: [], progress: null, place: null, rate: null, ...more,
   };
 }
 

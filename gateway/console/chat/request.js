@@ -3,6 +3,13 @@ import { messagesOf } from "./conversation.js";
 
 const ALTERNATIVES = 8; // of each token, where probabilities are wanted
 
+/** What the page itself wants to know of an answer while it is written; of another server's model it isn't asked. */
+export function watched(body, model) {
+  if (!model || model.remote) return body;
+  const counts = { ...body, stream_options: { ...body.stream_options, continuous_usage_stats: true } };
+  return model.backend === "llamacpp" ? { ...counts, return_progress: true } : counts;
+}
+
 /** The body for one lane's answer. Raises Error where the settings hold a text that is no JSON.
  * @param {import("./conversation.js").Conversation} conversation
  * @param {{lane?: number, before?: string | null, prefix?: object | null}} [options] `prefix`: a message to go on from */

@@ -1,6 +1,6 @@
 // The conversations of this browser, the one that is open, and what can be done with it.
 import { batch, computed, effect, signal } from "../core/html.js";
-import { models } from "../core/live.js";
+import { byId, models } from "../core/live.js";
 import { go, instead, route } from "../core/route.js";
 import { stored } from "../core/stored.js";
 import { say } from "../ui/toast.js";
@@ -9,7 +9,7 @@ import {
   answeredAgain, assistantMessage, chooseAnswer, chooseSaid, chosen, emptyVersion, forked, fresh, PLAIN, saidAgain, setVersion, unfinished, withAnswer,
   withLane, withResults, withUser,
 } from "./conversation.js";
-import { abridged, requestBody } from "./request.js";
+import { abridged, requestBody, watched } from "./request.js";
 import { keep, readAll, remove } from "./shelf.js";
 
 const lastSettings = stored("chat.settings", PLAIN);
@@ -156,7 +156,7 @@ export const giveResults = (results) => answer((it) => withResults(it, results))
 
 async function answer(prepare) {
   const prepared = prepare({ ...open.value, models: talking.value });
-  const bodies = tryBodies(() => prepared.models.map((_, lane) => requestBody(prepared, { lane })));
+  const bodies = tryBodies(() => prepared.models.map((model, lane) => bodyOf(prepared, model, { lane })));
   if (!bodies) return false;
   const versions = bodies.map((body) => begun(emptyVersion({ sent: abridged(body), model: body.model })));
   const asked = withAnswer(prepared, versions);
@@ -172,7 +172,7 @@ export function regenerate(turn, lane, other = null) {
   const now = open.value;
   const lanes = now.turns.find((one) => one.id === turn).lanes;
   const model = other ?? talking.value[lane] ?? lanes[lane].model;
-  const bodies = tryBodies(() => [{ ...requestBody(now, { lane, before: turn }), model }]);
+  const bodies = tryBodies(() => [bodyOf(now, model, { lane, before: turn })]);
   if (!bodies) return;
   const version = begun(emptyVersion({ sent: abridged(bodies[0]), model }));
   put(answeredAgain(now, turn, lane, version));
@@ -184,7 +184,7 @@ export function goOn(turn, lane) {
   const now = open.value;
   const it = now.turns.find((one) => one.id === turn).lanes[lane];
   const version = { ...chosen(it), toolCalls: [], finish: null, error: null, probabilities: [] };
-  const bodies = tryBodies(() => [{ ...requestBody(now, { lane, before: turn, prefix: assistantMessage(version) }), model: version.model ?? it.model }]);
+  const bodies = tryBodies(() => [bodyOf(now, version.model ?? it.model, { lane, before: turn, prefix: assistantMessage(version) })]);
   if (!bodies) return;
   const going = begun({ ...version, sent: abridged(bodies[0]) });
   put(withLane(now, turn, lane, setVersion(going)));
@@ -192,6 +192,8 @@ export function goOn(turn, lane) {
 }
 
 export const editAnswer = (turn, lane, content) => change((it) => withLane(it, turn, lane, (one) => setVersion({ ...chosen(one), content })(one)));
+
+const bodyOf = (conversation, model, options) => watched({ ...requestBody(conversation, options), model }, byId.value.get(model));
 
 function tryBodies(make) {
   try { return make(); } catch (error) {

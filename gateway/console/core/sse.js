@@ -2,14 +2,19 @@
 
 /** @typedef {{event: string, data: string, id: string | null}} ServerEvent */
 
-/** The events of a response's body, as they come (HTML standard, 9.2.6 "Interpreting an event stream").
- * @param {Response} response @returns {AsyncGenerator<ServerEvent>} */
-export async function* serverEvents(response) {
+/** The events of a response's body, as they come (HTML standard, 9.2.6 "Interpreting an event stream"); comments too, as
+ * events of that name, where `hasComments`.
+ * @param {Response} response @param {boolean} [hasComments] @returns {AsyncGenerator<ServerEvent>} */
+export async function* serverEvents(response, hasComments = false) {
   let event = "message", data = [], id = null;
   for await (const line of lines(response.body)) {
     if (line === "") {
       if (data.length) yield { event, data: data.join("\n"), id };
       event = "message"; data = [];
+      continue;
+    }
+    if (line[0] === ":") {
+      if (hasComments) yield { event: "comment", data: line.slice(1).trim(), id };
       continue;
     }
     const colon = line.indexOf(":");
