@@ -32,6 +32,12 @@ def files_of_tests() -> list[Path]:
     return [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")]
 
 
+def tables() -> set[Module]:
+    """The modules that a table of cases in their place bears the name of."""
+    paths = (ROOT / "tests").rglob("*.jsonl")
+    return {path.relative_to(ROOT / "tests").with_suffix("").parts for path in paths}
+
+
 def may_test(test: Path) -> Iterator[Module]:
     """The modules that a test's place and name can mean, the longest name first."""
     folder, words = test.parent.parts, test.stem.split("_")[1:]
@@ -64,5 +70,6 @@ def test_no_smaller_share_of_modules_has_tests_by_name() -> None:
         next((module for module in may_test(test) if module in product), None)
         for test in files_of_tests()
     }
+    tested |= tables()
     share = len(product & tested) / len(product)
     assert share >= LEAST_SHARE, sorted(".".join(name) for name in product - tested)

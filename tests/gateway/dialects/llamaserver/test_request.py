@@ -9,12 +9,9 @@ from backends.protocol import Candidate, Progress, TokenLogprob
 from gateway.dialects.llamaserver import request as loading
 from gateway.dialects.llamaserver import request as wire
 from gateway.dialects.llamaserver.completion import CompletionReply, chosen
-from gateway.dialects.llamaserver.request import read_completion, read_infill
+from gateway.dialects.llamaserver.request import read_completion
 from gateway.errors import InvalidRequest, ModelUnavailable
 from gateway.events import Content, Delta, Finished, Usage
-from tests.unapplied import names as unapplied_names
-
-AROUND = {"input_prefix": "a", "input_suffix": "b"}
 
 
 def frames(data: bytes) -> list[dict[str, Any]]:
@@ -86,70 +83,6 @@ def test_a_load_is_reported_as_transformers_serve_tells_it() -> None:
         {"status": "ready", "model": "m", "cached": False},
         {"status": "error", "model": "m", "message": "no"},
     ]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "prompts"),
-    [
-        ("a", ("a",)),
-        ([1, 2], ((1, 2),)),
-        ([1, "a", 2], ((1, "a", 2),)),
-        (["a", "b"], ("a", "b")),
-        (["a", [1, 2], {"prompt_string": "b"}], ("a", (1, 2), "b")),
-        ([[1, "a"], "b"], ((1, "a"), "b")),
-        ({"prompt_string": "a"}, ("a",)),
-        ({"prompt_string": "a", "multimodal_data": []}, ("a",)),
-    ],
-)
-def test_prompts_in_every_form(prompt: object, prompts: object) -> None:
-    read = read_completion(msgspec.json.encode({"prompt": prompt}))
-    assert read.request.prompts == prompts
-    assert unapplied_names(read) == ()
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({}, "prompt"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": 5}, "prompt"),
-        ({"prompt": {"text": "a"}}, "prompt"),
-        ({"prompt": [1, [2]]}, "prompt[0]"),
-        ({"prompt": ["a", []]}, "prompt[1]"),
-        ({"prompt": [1, -2]}, "prompt[1]"),
-        ({"prompt": [True, 1]}, "prompt[0]"),
-        ({"prompt": ["a", {"prompt_string": 1}]}, "prompt[1].prompt_string"),
-        ({"prompt": {"prompt_string": "a", "multimodal_data": ["b"]}}, "prompt.multimodal_data"),
-        ({"prompt": "a", "n_predict": -2}, "n_predict"),
-        ({"prompt": "a", "n_probs": 21}, "n_probs"),
-        ({"prompt": "a", "response_fields": ["a"] * 65}, "response_fields"),
-        ({"prompt": "a", "n_cmpl": 0}, "n_cmpl"),
-        ({"prompt": "a", "return_tokens": 1}, "return_tokens"),
-        ({"prompt": "a", "id_slot": -2}, "id_slot"),
-    ],
-)
-def test_what_can_not_be_meant_is_named_as_it_was_sent(fields: object, param: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        read_completion(msgspec.json.encode(fields))
-    assert refused.value.param == param
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"input_suffix": "b"}, "input_prefix"),
-        ({"input_prefix": "a"}, "input_suffix"),
-        ({**AROUND, "input_extra": {}}, "input_extra"),
-        ({**AROUND, "input_extra": [{"filename": "ok"}]}, "input_extra[0].text"),
-        ({**AROUND, "input_extra": [{"text": 1}]}, "input_extra[0].text"),
-        ({**AROUND, "input_extra": [{"text": "a", "filename": 1}]}, "input_extra[0].filename"),
-        ({**AROUND, "prompt": ["a"]}, "prompt"),
-    ],
-)
-def test_what_can_not_be_filled_in_is_named(fields: dict[str, object], param: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        read_infill(msgspec.json.encode(fields))
-    assert refused.value.param == param
 
 
 def test_fields_of_an_answer_are_chosen_by_paths() -> None:

@@ -1,4 +1,4 @@
-"""What bodies of TGI's and TEI's routes mean, and the events of a stream."""
+"""The events of TGI's streams. What its bodies mean: request.jsonl."""
 
 import json
 from typing import Any
@@ -6,91 +6,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from backends.protocol import Candidate, JsonSchema, Regex, Shape, TokenLogprob
+from backends.protocol import Candidate, TokenLogprob
 from gateway.dialects import tgi
 from gateway.errors import InvalidRequest, QueueFull
 from gateway.events import Content, Delta, Finished, Usage
-from tests.unapplied import names as unapplied_names
 
 # huggingface_hub 2.4, text_generation(prompt, max_new_tokens=8, stream=True)
-HUGGING_FACE: dict[str, Any] = {
-    "inputs": "Once",
-    "parameters": {"details": False, "decoder_input_details": False, "max_new_tokens": 8},
-    "stream": True,
-}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2)
 
 
 def read(stream: bool | None = None, **fields: Any) -> tgi.TgiExchange:
     body = {"inputs": "Once", **fields}
     return tgi.read_generate(msgspec.json.encode(body), stream=stream)
-
-
-def test_hugging_face_s_client_is_understood() -> None:
-    exchange = read(**HUGGING_FACE)
-
-    assert exchange.request.prompts == ("Once",)
-    assert exchange.request.answering.max_tokens == 8
-    assert exchange.request.answering.logprobs is None
-    assert (exchange.stream, unapplied_names(exchange)) == (True, ())
-
-
-def test_the_path_says_whether_it_is_a_stream() -> None:
-    assert read(stream=True).stream
-    assert not read(stream=False, parameters={}).stream
-
-
-def test_parameters_are_read_by_tgi_s_names() -> None:
-    wanted = {
-        "temperature": 0.5, "top_k": 3, "typical_p": 0.9, "repetition_penalty": 1.1, "seed": 7,
-        "stop": ["."], "top_n_tokens": 2, "details": True,
-    }  # fmt: skip
-    answering = read(parameters=wanted).request.answering
-    sampling = answering.sampling
-
-    assert sampling.named == {"temperature", "top_k", "typical_p", "repetition_penalty", "seed"}
-    assert (sampling.values.temperature, sampling.values.seed) == (0.5, 7)
-    assert (answering.stop, answering.logprobs) == ((".",), 2)
-
-
-def test_without_sampling_the_likeliest_token_is_taken() -> None:
-    sampling = read(parameters={"do_sample": False, "temperature": 0.7}).request.answering.sampling
-    assert sampling.values.temperature == 0
-
-
-def test_what_has_no_meaning_is_named() -> None:
-    ignored = unapplied_names(read(parameters={"watermark": True, "truncate": 5}, other=1))
-    assert set(ignored) == {"parameters.watermark", "parameters.truncate", "other"}
-
-
-SCHEMA = {"type": "object"}
-SHAPES: list[tuple[Any, Shape]] = [
-    ({"type": "json", "value": SCHEMA}, JsonSchema(schema=b'{"type":"object"}')),
-    ({"type": "json", "value": json.dumps(SCHEMA)}, JsonSchema(schema=b'{"type": "object"}')),
-    ({"type": "json_schema", "value": {"schema": SCHEMA}}, JsonSchema(schema=b'{"type":"object"}')),
-    ({"type": "regex", "value": "a+"}, Regex(pattern="a+")),
-]
-
-
-@pytest.mark.parametrize(("grammar", "shape"), SHAPES)
-def test_a_grammar(grammar: Any, shape: Shape) -> None:
-    found = read(parameters={"grammar": grammar}).request.answering.shape
-    assert found == msgspec.structs.replace(shape, field="parameters.grammar.value")
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"inputs": 3}, "inputs"),
-        ({"parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
-        ({"parameters": {"temperature": "hot"}}, "parameters.temperature"),
-        ({"parameters": {"grammar": {"type": "yaml", "value": ""}}}, "parameters.grammar.type"),
-    ],
-)
-def test_a_fault_names_the_field(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        read(**fields)
-    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(
